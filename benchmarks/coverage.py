@@ -33,9 +33,17 @@ from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention.per_head import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
-from attnscope.measure.documents import DRAWS, FEW, LEAST, interval, jackknife_interval, without_each
+from attnscope.measure.documents import (
+    DRAWS,
+    FEW,
+    LEAST,
+    above_zero,
+    by_document,
+    interval,
+    jackknife_interval,
+    without_each,
+)
 from attnscope.measure.independence import independence
-from attnscope.measure.intervals import above_zero, by_document
 
 PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)
@@ -120,8 +128,8 @@ def of_shares(random: np.random.Generator, units: int, kind: str) -> float:
 
 def of_contrasts(random: np.random.Generator, units: int, kind: str) -> float:
     values, chosen = drawn(random, kind, (2 * units, MANY)), np.arange(2 * units) < units
-    found = _welch(values, np.arange(2 * units), chosen)
-    return holds(found.low, found.high)
+    _, _, low, high, _ = _welch(values, np.arange(2 * units), chosen)
+    return holds(low, high)
 
 
 def _scores(random: np.random.Generator, texts: int, kind: str, heads: int, windows: int = 1) -> np.ndarray:

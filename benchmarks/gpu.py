@@ -35,8 +35,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import choose_engine, measure
-from attnscope.measure.observer import WindowBatch
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.read.windows import Window
 

@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import attnscope
-from attnscope.comparison.spans import group_pairs
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
+from attnscope.comparison.groups import group_pairs
+from attnscope.measure.documents import by_document, units_of
 
 
 def at_random(seed: int) -> Callable[[Sequence[str]], list[str]]:

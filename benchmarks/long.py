@@ -43,12 +43,11 @@ from transformers import (
 from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
 from attnscope.capture.watching import watching
-from attnscope.measure.observer import WindowBatch
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
 from attnscope.models.configs import EncoderConfig
-from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import collate, cut_windows
 

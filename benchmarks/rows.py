@@ -38,10 +38,10 @@ from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import fused_attention
 from attnscope.measure.documents import intervals
-from attnscope.measure.observer import reduce_call
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES, STATISTICS
 from attnscope.measure.row_samples import OF_ALL_ROWS, ExactValues, RowSample, estimates, sizes_of
+from attnscope.measure.rows import reduce_call
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import cut_windows
 

@@ -33,10 +33,9 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
-from attnscope.measure.observer import WindowBatch, reduce_call
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import collate, cut_windows
 

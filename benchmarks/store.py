@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.over_documents import heads_of_run
+from attnscope.measure.pools import heads_of_run
 from attnscope.measure.stored import HEADS, WINDOWS, load_heads
 from attnscope.results.describe import describe
 from attnscope.results.export import write_zarr

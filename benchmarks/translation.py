@@ -106,7 +106,7 @@ class JoeyNMT:
         (self.work / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
     def ids(self, lines):
-        from attnscope.lineage.vocabulary import encode_lines
+        from attnscope.lineage.data import encode_lines
 
         return encode_lines(self.tokenizer, lines)
 

@@ -14,13 +14,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+from attnscope.models.encoder import EncoderForMaskedLM
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
 from attnscope.lineage.checkpoints import read_log
 from attnscope.lineage.config import read_config
 from attnscope.lineage.data import MaskedWindows, read_data
-from attnscope.models.encoder import EncoderForMaskedLM
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 

@@ -9,16 +9,15 @@ from attnscope import AttnscopeError
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.comparison.findings import changes_of
 from attnscope.comparison.findings import headline as difference_headline
-from attnscope.detection.role_controls import counts_of
+from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import cause, headline, mask_note, skipped_by_reason
 from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.verdicts import headline as faithfulness_headline
 from attnscope.intervention.verdicts import verdicts
-from attnscope.measure.grid import rank_patch_heads
-from attnscope.measure.over_documents import over_documents
-from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
+from attnscope.measure.pools import over_documents
+from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads, rank_patch_heads
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.scan import write_report

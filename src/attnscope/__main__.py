@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 from attnscope.support.errors import leave
@@ -11,6 +12,7 @@ def main() -> None:
     """Run the command line."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave)
+    gc.disable()  # until all is imported: it would go through millions of objects that stay
     from attnscope.cli import main as run
 
     run()

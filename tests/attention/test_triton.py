@@ -237,15 +237,6 @@ def test_a_strange_bias_or_sink_reaches_the_rows_that_look_at_it(number):
     assert measure(call, Need(), engine="triton")[1].mass.isnan().all(-1).tolist() == [[False, True]]
 
 
-def test_rows_that_may_look_nowhere_are_zero():
-    call = there(CALLS["random mask, a row without keys"])
-    output, rows = measure(call, Need.everything(3, bins=BINS), engine="triton")
-    assert rows.log_sum_exp[0, :, 5].tolist() == [-math.inf] * 2
-    for found in (rows.mass, rows.entropy, rows.mean_offset, rows.offset_variance, rows.largest, rows.band):
-        assert found[0, :, 5].abs().max() == 0
-    assert output[0, :, 5].abs().max() == rows.bins[0, :, 5].abs().max() == rows.collision[0, :, 5].max() == 0
-
-
 def test_a_narrow_head_far_from_the_first_key_keeps_its_digits():
     """Weight 0.02 on the key before: variance 0.02 x 0.98, at the end of a long text."""
     n, queries = 4096, 8
@@ -269,12 +260,6 @@ def test_no_entropy_is_above_that_of_equal_weights():
     most = torch.arange(1, N + 1, device=DEVICE).double().log()
     assert bool((rows.entropy <= most).all())
     torch.testing.assert_close(rows.entropy, most.expand_as(rows.entropy), atol=1e-6, rtol=0)
-
-
-def test_all_bins_and_near_offsets_together_hold_all_weight():
-    rows = measure(there(CALLS["sinks"]), Need(band=8, bins=BINS), engine="triton")[1]
-    both = rows.band.double().sum(-1) + rows.bins.double().sum(-1)
-    torch.testing.assert_close(both, rows.mass, atol=2e-6, rtol=0)
 
 
 def test_what_the_kernel_cannot_do_it_says(no_types):

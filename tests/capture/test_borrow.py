@@ -1,19 +1,16 @@
 """A model of the caller's is given back as it was, and is run by one thread at a time."""
 
 import gc
-import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 import torch
 import transformers as T
-from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import _locks, borrowed, quiet
+from attnscope.capture.borrow import _locks, borrowed
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.position_table import position_cca
@@ -198,20 +195,6 @@ def test_a_model_that_was_borrowed_is_forgotten_with_its_last_reference():
     del model
     gc.collect()
     assert len(_locks) == before
-
-
-def test_silence_ends_with_the_last_who_wants_it():
-    level = transformers_logging.get_verbosity()
-    first, second = quiet(), quiet()
-    first.__enter__()
-    second.__enter__()
-    with suppress(Stopped):
-        first.__exit__(Stopped, Stopped(), None)
-    assert transformers_logging.get_verbosity() == logging.CRITICAL
-    assert not transformers_logging.is_progress_bar_enabled()
-    second.__exit__(None, None, None)
-    assert transformers_logging.get_verbosity() == level
-    assert transformers_logging.is_progress_bar_enabled()
 
 
 def test_a_model_compiled_in_place_runs_as_it_is_and_stays_compiled():

@@ -113,11 +113,6 @@ def test_a_shard_in_a_subfolder_is_loaded_and_hashed(sharded):
     assert identity(sharded) != before
 
 
-def test_a_missing_shard_is_named(sharded):
-    (sharded / "b.safetensors").unlink()
-    refused(sharded, "b.safetensors .* is not there: fetch it")
-
-
 @pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": ["a.safetensors"]}, {"weight_map": None}])
 def test_an_index_without_its_map_is_refused(sharded, index):
     (sharded / INDEX).write_text(json.dumps(index))

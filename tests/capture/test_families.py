@@ -13,10 +13,9 @@ from attnscope.kernels.call import Need, RowMeasures
 from attnscope.kernels.engines import measure, output_of
 from attnscope.kernels.masks import extent_of
 from attnscope.kernels.reference import attend
-from attnscope.measure.observer import WindowBatch, reduce_call
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
 from tests.attention.oracle import from_weights
 from tests.families import MAKERS, UNREGISTERED, inputs, tiny
@@ -282,9 +281,3 @@ def test_dropout_is_refused():
     model = tiny("bert").train()
     with watching(model, lambda site, call: call.query), pytest.raises(AttnscopeError, match="eval"):
         model(input_ids=torch.tensor([[3, 4]]))
-
-
-def test_every_statistic_says_what_it_is():
-    for statistic in STATISTICS.values():
-        assert statistic.words.long_name
-        assert statistic.words.units

@@ -7,20 +7,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import masking_utils as M
 
-from attnscope.capture import watch as _row_masks
+from attnscope.capture import registry as _row_masks
 from attnscope.capture.forward import forward
-from attnscope.capture.registry import attnscope_attention
-from attnscope.capture.watch import row_mask
+from attnscope.capture.registry import attnscope_attention, row_mask
 from attnscope.capture.watching import watching
 from attnscope.kernels import sampled as _sampled
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
 from attnscope.kernels.masks import RowMask
-from attnscope.measure.observer import WindowBatch, reduce_call
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
 from tests.attention.oracle import from_weights
 

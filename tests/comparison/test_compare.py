@@ -16,11 +16,18 @@ from attnscope import AttnscopeError
 from attnscope.lineage import compare as compare_module
 from attnscope.lineage import compare as held_out
 from attnscope.lineage import compare as outputs
-from attnscope.lineage.compare import System, is_trained, length_limits, read_systems, read_test_text
-from attnscope.lineage.compare_notes import learning_curves, training_effort
+from attnscope.lineage.compare import (
+    System,
+    is_trained,
+    learning_curves,
+    length_limits,
+    read_systems,
+    read_test_text,
+    training_effort,
+)
 from attnscope.lineage.config import PRESETS, config_bytes, read_config
+from attnscope.lineage.data import encode_lines
 from attnscope.lineage.parallel_text import ParallelText, TaskText
-from attnscope.lineage.vocabulary import encode_lines
 from attnscope.results.account import headline_of
 from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder
@@ -335,7 +342,7 @@ NO_TEXT = read_config(source="nowhere.en", target="nowhere.de")
         ({"systems": {"a": CONFIGS["none"], "b": DOT}}, "b: dot-product attention .* give a decoder_width of 128"),
         ({"systems": {"a": CONFIGS["none"], "b": NO_TEXT}}, "b: nowhere.en: no such file"),
         ({"join": 0}, "join .* is 0"),
-        ({"tokenize": "mose"}, "tokenize 'mose' is not known"),
+        ({"tokenize": "mose"}, "tokenize is 'mose'"),
         ({"by_length": [5, 3]}, "must be positive and rise"),
         ({"resamples": -1}, "resamples .* is -1"),
         ({"targets": "a dog"}, "found only one of texts and targets"),

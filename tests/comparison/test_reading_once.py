@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from attnscope.lineage.config import TrainConfig
-from attnscope.lineage.loop import Processes, Training
+from attnscope.lineage.train import Processes, Training
 from attnscope.store.folder import OwnedFolder
 from attnscope.support.errors import AttnscopeError
 

@@ -2,6 +2,7 @@
 
 from collections import UserDict
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +14,9 @@ import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation.study import equal_windows
+from attnscope.read.chats import Chats, are_chats
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, texts_of, windows_of
+from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError
 
@@ -31,15 +34,6 @@ class Column:
 
     def __len__(self):
         return len(self._values)
-
-
-class Table:
-    """As a data set: its items are rows."""
-
-    column_names = ("text", "label")
-
-    def __iter__(self):
-        return iter([{"text": "words", "label": 1}])
 
 
 def rows_of(encoded):
@@ -80,6 +74,37 @@ def test_strings_in_any_container_are_texts(given):
         assert {type(text.content) for text in corpus} == {str}
 
 
+ROWS = [{"body": text, "topic": topic} for text, topic in zip(TEXTS, ("sea", "bread"), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ROWS,
+        (row for row in ROWS),
+        pd.DataFrame(ROWS, index=[7, 3]),
+        datasets.Dataset.from_list(ROWS),
+        datasets.Dataset.from_list(ROWS).to_iterable_dataset(),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_rows_of_a_table_are_texts_grouped_by_a_field(measured, given):
+    found = attnscope.scan(texts=given, field="body", by="topic", device="cpu")
+    for name in measured.data_vars:
+        np.testing.assert_array_equal(found[name], measured[name], err_msg=str(name))
+    assert found["by"].to_numpy().tolist() == ["sea", "bread"]
+    assert found["source"].to_numpy().tolist() == ["text 1", "text 2"]
+
+
+def test_rows_may_be_chats_or_token_ids(tokenizer):
+    chats = [[{"role": "user", "content": text}] for text in TEXTS]
+    table = datasets.Dataset.from_dict({"messages": chats})
+    assert are_chats(as_list(table))
+    assert [text.content for text in Chats(as_list(table))._corpus] == [text.content for text in Chats(chats)._corpus]
+    ids = tokenizer(TEXTS)["input_ids"]
+    assert texts_of(datasets.Dataset.from_dict({"input_ids": ids})).rows == [tuple(row) for row in ids]
+
+
 def test_a_generator_is_read_once_on_either_side(tmp_path):
     (tmp_path / "a.txt").write_text("words")
     texts, targets = texts_and_targets((one for one in TEXTS), (one for one in [tmp_path / "a.txt", "more"]))
@@ -96,10 +121,10 @@ def test_a_string_of_numpy_alone_is_a_text():
     [
         ({"text": TEXTS, "label": [0, 1]}, r"of type dict with the keys or columns 'text', 'label'; .*give one"),
         (UserDict(a=TEXTS), "of type UserDict with the keys or columns 'a'"),
-        (pd.DataFrame({"text": TEXTS}), r"of type DataFrame with the keys or columns 'text'"),
+        (pd.DataFrame({"body": TEXTS}), r"row 1: no field 'text'; the fields found are: 'body'"),
+        (pd.DataFrame({"text": [*TEXTS, None]}), r"row 3: field 'text' holds a JSON n"),
         (xr.Dataset({"a": ("n", TEXTS)}), "of type Dataset with the keys or columns 'a'"),
-        (Table(), "of type Table with the keys or columns 'text', 'label'"),
-        ([{"text": "words"}], "with the keys or columns 'text'"),
+        ([{"text": ["words"]}], "row 1: field 'text' holds a JSON array"),
         (b"words", r"the texts are bytes; .*\.decode"),
         ({"a text", "another"}, r"a set, which has no order; .*list\(\.\.\.\)"),
         (7, "the number 7; expected a string"),

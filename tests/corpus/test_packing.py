@@ -65,7 +65,7 @@ def test_a_mask_that_lets_documents_mix_is_named(model, rows):
     given = tokens | {"position_ids": [positions], "attention_mask": torch.ones_like(tokens["input_ids"])}
     found = attnscope.scan(model, given, tokenizer=MODEL)
     assert "lets these attend to each other: each document was measured by itself" in found.attrs["documents"]
-    assert found.sizes["text"] == 3
+    assert found.sizes["window"] == 3
 
 
 def test_the_first_token_of_packed_stories(models):

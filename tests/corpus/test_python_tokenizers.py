@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.read.pairs import LinePairs
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import cut_windows
@@ -140,3 +141,37 @@ def test_words_are_rejected_where_no_character_is_known(tmp_path):
     np.testing.assert_array_equal(found.band_sum, as_ids.band_sum)
     with pytest.raises(AttnscopeError, match="characters behind its tokens are not known"):
         attnscope.scan(model, [text], tokenizer=tokenizer, words="space")
+
+
+@pytest.mark.parametrize("given", ["dict", "tokenizer", "forced"])
+def test_a_target_begins_with_its_language(tmp_path, given):
+    tokenizer = m2m_100(tmp_path)
+    torch.manual_seed(0)
+    config = transformers.M2M100Config(
+        vocab_size=200, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=1, decoder_start_token_id=2,
+    )  # fmt: skip
+    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    text, target = TEXTS
+    targets = {"fr": target} if given == "dict" else target
+    tokenizer.tgt_lang = "fr" if given == "tokenizer" else None if given == "forced" else "de"
+    model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr") if given == "forced" else None
+    found = attnscope.weights(model, text, targets=targets, layer=1, tokenizer=tokenizer)
+    said = tokenizer(text, return_tensors="pt")
+    read = torch.tensor([[2, tokenizer.get_lang_id("fr"), *tokenizer(target, add_special_tokens=False).input_ids]])
+    model.set_attn_implementation("eager")
+    eager = model(**said, decoder_input_ids=read, output_attentions=True).decoder_attentions[0]
+    np.testing.assert_allclose(found, eager[0].detach(), atol=1e-6)
+
+
+def test_a_language_that_is_not_known_is_named(tmp_path):
+    tokenizer = m2m_100(tmp_path)
+    tokenizer.tgt_lang = None
+    texts = Corpus.from_sources(TEXTS)
+    with pytest.raises(AttnscopeError, match="begins a translation with its language: name it by targets="):
+        list(LinePairs(texts, texts, tokenizer, lambda _: 2, length=64))
+    texts.language = "klingon"
+    with pytest.raises(AttnscopeError, match="cannot translate into 'klingon'"):
+        list(LinePairs(texts, texts, tokenizer, lambda _: 2, length=64))
+    with pytest.raises(AttnscopeError, match="has no languages"):
+        list(LinePairs(texts, texts, transformers.ByT5Tokenizer(), lambda _: 2, length=64))

@@ -17,10 +17,9 @@ from attnscope.kernels.bins import far_starts
 from attnscope.kernels.blocks import BLOCK
 from attnscope.kernels.call import RowMeasures
 from attnscope.measure.maps import BlockSums
-from attnscope.measure.observer import OBSERVATION, WindowBatch, reduce_call
-from attnscope.measure.passes import StatisticsObserver
+from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import STATISTICS
-from attnscope.measure.rows import SecondPass, indicator_columns
+from attnscope.measure.rows import SecondPass, indicator_columns, reduce_call
 from attnscope.read.windows import Batch
 from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import same_random_numbers

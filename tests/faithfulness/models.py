@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from attnscope.models.configs import EncoderConfig
-from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.transformer import EncoderForMaskedLM
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 32, "vocab_size": 50}
 MODELS = {

@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model,
 from attnscope.kernels.positions import t5_buckets
 from attnscope.kernels.rotary import pair_columns
 from attnscope.models.configs import EncoderConfig
-from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.transformer import EncoderForMaskedLM
 
 LENGTH, WORDS = 32, 4
 OFFSETS = np.arange(1 - LENGTH, LENGTH)

@@ -1,4 +1,4 @@
-"""R-Drop's loss against its formula, term by term, and autograd."""
+"""R-Drop's loss against its formula and autograd; dropout by numbers of 16 bits; masked keys up to a multiple of 16."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from attnscope.models import loss as _loss
+from attnscope.models.configs import TransformerConfig
+from attnscope.models.layers import Dropout
 from attnscope.models.loss import smoothed_cross_entropy
+from attnscope.models.transformer import TransformerForConditionalGeneration
 
 TOKENS, WIDTH, WORDS = 13, 6, 40
 
@@ -36,8 +39,41 @@ def test_r_drop_is_its_formula(monkeypatch: pytest.MonkeyPatch, smoothing: float
     assert_close(gradients, torch.autograd.grad(expected, [hidden, weight]), rtol=1e-4, atol=1e-5)
 
 
-def test_r_drop_of_equal_passes_is_the_loss_of_one() -> None:
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_as_many_are_dropped_as_the_rate_says_and_the_mean_stays(rate, dtype):
     torch.manual_seed(0)
-    hidden, weight, labels = torch.randn(TOKENS, WIDTH), torch.randn(WORDS, WIDTH), torch.arange(TOKENS)
-    twice = smoothed_cross_entropy(hidden.repeat(2, 1), weight, labels.repeat(2), 0.1, 5.0)
-    assert_close(twice, smoothed_cross_entropy(hidden, weight, labels, 0.1))
+    drop, ones = Dropout(rate), torch.ones(999, 1001, dtype=dtype, requires_grad=True)
+    made = drop(ones)
+    made.sum().backward()
+    share = float((made == 0).float().mean())
+    error = (rate * (1 - rate) / made.numel()) ** 0.5
+    assert abs(share - rate) < 4 * error + 2**-16
+    assert float(made.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-2 if dtype == torch.bfloat16 else 1e-4)
+    assert torch.equal(ones.grad, made.detach())
+    rows = (made == 0).float()  # neighbours share a number, not their fate
+    together = float((rows[:, 0:-1:4] * rows[:, 1::4]).mean())
+    assert abs(together - rate**2) < 0.005
+    assert drop.eval()(ones) is ones
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_in_training_the_loss_and_its_gradients_are_those_of_eager_attention(padded):
+    """Keys are filled up to a multiple of 16 there, which nothing may see."""
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=40, width=16, heads=2, feed_forward=32, dropout=0.0)
+    model = TransformerForConditionalGeneration(config).train()
+    source, labels = torch.randint(3, 40, (3, 7)), torch.randint(3, 40, (3, 9))
+    seen = torch.ones_like(source)
+    if padded:
+        seen[1, 4:] = 0
+        labels[2, 5:] = -100
+    found = {}
+    for attention in ("eager", "sdpa"):
+        model.set_attn_implementation(attention)
+        model.zero_grad()
+        loss = model.summed_loss(source, seen, labels)
+        loss.backward()
+        found[attention] = [loss.detach(), *(one.grad.clone() for one in model.parameters() if one.grad is not None)]
+    for ours, theirs in zip(found["sdpa"], found["eager"], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

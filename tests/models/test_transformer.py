@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from huggingface_hub.errors import StrictDataclassFieldValidationError
 from torch import nn
 from torch.testing import assert_close
 
@@ -13,8 +12,8 @@ from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import sinusoidal_table
-from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.encoder import EncoderForMaskedLM
+from attnscope.models.configs import EncoderConfig
+from attnscope.models.transformer import EncoderForMaskedLM
 from tests.attention.largest import Largest
 from tests.models.lineage import LABELS, MASK, SOURCE, TRANSFORMERS, small
 
@@ -83,20 +82,6 @@ def test_the_lens_sees_every_layer(name):
     assert_close(model(SOURCE, MASK, labels=LABELS).logits, eager.logits, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:flex_attention called without")
-@torch.no_grad()
-def test_flex_attention_adds_positions_to_the_scores_of_every_text():
-    model = small("t5-pre")
-    with torch.random.fork_rng():
-        for side in (model.encoder, model.decoder):
-            side.relative.relative.weight.normal_()
-    expected = model(SOURCE, MASK, labels=LABELS).logits
-    model.set_attn_implementation("flex_attention")
-    with torch.compiler.set_stance("force_eager"):  # compiling takes a minute
-        found = model(SOURCE, MASK, labels=LABELS).logits
-    assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("positions", ["alibi", "t5"])
 @torch.no_grad()
 def test_attention_that_would_lose_the_positions_is_refused(positions):
@@ -158,38 +143,6 @@ def test_learned_positions_end_and_others_do_not():
         small("learned-pre")(long, labels=LABELS[:1])
     for name in ("sinusoidal-pre", "rope-pre", "alibi-pre", "t5-pre", "none-pre"):
         assert small(name)(long, labels=LABELS[:1]).loss.isfinite()
-
-
-@torch.no_grad()
-def test_without_positions_the_order_of_the_source_is_not_seen():
-    order = torch.tensor([3, 0, 4, 1, 2])
-    for name, same in (("none-pre", True), ("sinusoidal-pre", False)):
-        model = small(name)
-        states = model.encoder(SOURCE[:1]).last_hidden_state
-        turned = model.encoder(SOURCE[:1, order]).last_hidden_state
-        assert torch.allclose(turned, states[:, order], atol=1e-5) == same
-        logits = [model(source, labels=LABELS[:1]).logits for source in (SOURCE[:1], SOURCE[:1, order])]
-        assert torch.allclose(*logits, atol=1e-4) == same
-
-
-@torch.no_grad()
-def test_an_unknown_scheme_is_no_scheme():
-    with pytest.raises(AttnscopeError, match="positions 'rotary' is not known: choose sinusoidal"):
-        small("rotary-pre")
-
-
-@pytest.mark.parametrize(
-    ("config", "size", "value"),
-    [
-        (RecurrentConfig, "encoder_layers", True),
-        (RecurrentConfig, "embedding_width", 1.5),
-        (TransformerConfig, "heads", "2"),
-        (EncoderConfig, "pad_token_id", True),
-    ],
-)
-def test_sizes_are_whole_numbers(config, size, value):
-    with pytest.raises(StrictDataclassFieldValidationError, match=size):
-        config(**{size: value})
 
 
 @torch.no_grad()

@@ -3,16 +3,17 @@
 import html
 import re
 
-import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.results.page.comparison import write_comparison_report
+from attnscope.results.reports import report_of, write_page
 from tests.report.planted_comparison import HOSTILE, NAMES, planted
 
 
 def page(folder, **changes):
-    return write_comparison_report(planted(**changes), folder / "new" / "report.html").read_text(encoding="utf-8")
+    return write_page(report_of("compare", planted(**changes)), folder / "new" / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +35,6 @@ def test_the_table_says_what_was_found(text):
     assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
     assert transformer[-1].startswith("40.0%")
     assert "To compare: the diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in text
-
-
-def test_what_was_cut_is_told_of_the_system_that_cut(text):
-    assert f"{html.escape(NAMES[0])}: 3 sentences longer" in text
 
 
 def test_scores_stand_by_length(text):
@@ -64,33 +61,12 @@ def test_everything_from_outside_is_escaped_and_nothing_is_loaded(text):
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 4
 
 
-def test_what_there_is_not_is_not_spoken_of(tmp_path):
-    text = page(tmp_path, known=False, attention=False, logs=False, intervals=False)
-    assert "AER" not in text
-    assert "Known" not in text
-    assert "Learning curves" not in text
-    assert len(re.findall("<img", text)) == 2
-    assert cells(text, 0)[1][1] == "30.5"
-    assert "BLEU goes" not in text  # without intervals no trend is told from chance
-
-
-def test_what_is_not_compared_is_not_spoken_of(tmp_path):
-    tree = planted()
-    scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
-    scores["lower_by_length"][0, :, 0] = np.nan  # the shortest sentences of the first system are too few
-    tree["scores"], tree["alignment"] = (scores, alignment.assign(read_from=("system", ["layer 0, head 0"] * 3)))
-    text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"with <bdi>{NAMES[0]}</bdi>" not in text
-    assert f"with <bdi>{NAMES[2]}</bdi>" in text
-    assert "one fixed vector" not in text
-
-
 def test_one_system_has_no_test(tmp_path):
     tree = xr.DataTree.from_dict(
         {name: node.to_dataset().isel(system=[0]) for name, node in planted().children.items()}
     )
     tree.attrs = planted().attrs
-    text = write_comparison_report(tree, tmp_path / "report.html").read_text(encoding="utf-8")
+    text = write_page(report_of("compare", tree), tmp_path / "report.html").read_text(encoding="utf-8")
     assert "1 translation system compared" in text
     assert "paired bootstrap" not in text
     assert "P" not in cells(text, 0)[0]

@@ -4,8 +4,8 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope.comparison.spans import span_uses
-from attnscope.results.page.generation import write_generation_report
+from attnscope.comparison.generated import span_uses
+from attnscope.results.reports import report_of, write_page
 from tests.statistics.generation.writers import writer
 
 
@@ -14,7 +14,7 @@ def written(tmp_path_factory):
     model, tokenizer = writer()
     texts = ["<script>alert(1)</script> twice a day.", "A boat is out."]
     results = attnscope.generate(model, texts, tokenizer=tokenizer, new_tokens=8, spans={"a & b": "twice...day"})
-    return results, write_generation_report(results, tmp_path_factory.mktemp("page") / "report.html")
+    return results, write_page(report_of("generate", results), tmp_path_factory.mktemp("page") / "report.html")
 
 
 def test_a_click_on_a_token_shows_what_a_head_looks_at(visit, written):
@@ -46,9 +46,9 @@ def test_what_is_not_known_is_said(visit, written, tmp_path):
         source, of_cross = results.span == "source", results.layer == 1
         filled = float("nan") if name == "place_span_weight" else 1.0
         results[name] = xr.where(source & of_cross, filled, results[name].where(source == of_cross))
-    found = [use.as_dict() for use in span_uses(results)]
+    found = span_uses(results)
     assert [use["head"] for use in found if use["span"] == "source"] == [None]
-    page = visit(write_generation_report(results, tmp_path / "report.html"))
+    page = visit(write_page(report_of("generate", results), tmp_path / "report.html"))
     assert page.locator("#multiples .none").count() == 4
     assert page.inner_text("#no-keys") == "–: no key of “own output”. The heads of layer 1 look at the source alone."
     assert "All keys are of the span: source." in page.inner_text("#notes")

@@ -10,7 +10,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.passes import Marks, measure_call
-from attnscope.measure.raw import measure_weights
+from attnscope.measure.watched import measure_weights
 
 NAMES = ("block_recall", "map_block_recall")
 

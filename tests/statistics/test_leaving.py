@@ -7,9 +7,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.measure.observer import WindowBatch
-from attnscope.measure.passes import StatisticsObserver
-from attnscope.measure.pools import HostCopy
+from attnscope.measure.passes import HostOffloader, StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.read.encoded import texts_of, windows_of
 from tests.elsewhere import gpu
@@ -17,21 +15,15 @@ from tests.elsewhere import gpu
 TEXT = "The tide comes in twice a day, and twice a day it goes out again."
 
 
-def test_on_the_cpu_they_are_what_was_measured():
-    measured = {"entropy": torch.rand(2, 3), "mean": torch.rand(2)}
-    leaving = HostCopy.of(measured)
-    assert leaving.done is None
-    assert all(leaving.arrived()[name] is value for name, value in measured.items())
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU may be so fast that all has arrived")
 def test_they_are_there_once_they_have_arrived_and_not_before(monkeypatch):
     first, second = torch.rand(2, 3), torch.rand(2, 3)
+    leaving = HostOffloader()
     with gpu(monkeypatch):
-        one, other = (HostCopy.of({"entropy": values.to("cuda")}) for values in (first, second))
-        assert not one.copies["entropy"].equal(first)
-        torch.testing.assert_close(other.arrived()["entropy"], second, rtol=0, atol=0)
-        torch.testing.assert_close(one.arrived()["entropy"], first, rtol=0, atol=0)
+        leaving[1], leaving[0] = ({"entropy": values.to("cuda")} for values in (first, second))
+        assert not leaving._leaving[1][0]["entropy"].equal(first)
+        assert leaving[1]["entropy"].equal(first)
+        assert [each["entropy"].equal(values) for each, values in zip(leaving.values(), (second, first), strict=True)]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="waits are counted where the GPU is made believe")
@@ -53,4 +45,4 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
         }
         waits.clear()
         observer.stacked()
-        assert {line.partition(":")[0] for line in waits} == {"measure/pools.py"}
+        assert {line.partition(":")[0] for line in waits} == {"measure/passes.py"}

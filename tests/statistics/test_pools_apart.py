@@ -10,7 +10,7 @@ import pytest
 import attnscope
 from attnscope import contrasts, open_run
 from attnscope.comparison.contrasts import describe_contrasts
-from attnscope.comparison.spans import group_pairs
+from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.merge import merge
 from attnscope.store.units import Parts
@@ -63,7 +63,7 @@ def scans(corpus, tmp_path_factory):
         run = tmp_path_factory.mktemp(name) / "run"
         pools = attnscope.scan(model, texts, pool=SIZE, out=run, **given)
         ends = np.cumsum(pools.window_count.values)
-        numbers = np.split(open_run(run, part="windows").window.values, ends[:-1])
+        numbers = np.split(open_run(run, part="windows").pooled_window.values, ends[:-1])
         return attnscope.scan(model, texts, **given), pools, numbers
 
     return both

@@ -12,8 +12,8 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.kernels.reference import causal_mask, masked_softmax
-from attnscope.measure.keys import top_keys
 from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.ranking import top_keys
 from attnscope.measure.stored import SAMPLE, notes_of
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.page.scan import write_report

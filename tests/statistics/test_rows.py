@@ -5,7 +5,8 @@ import torch
 
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import measure
-from attnscope.measure.observer import plan, reduce_call
+from attnscope.measure.passes import plan
+from attnscope.measure.rows import reduce_call
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3)])

@@ -10,7 +10,6 @@ import torch
 import attnscope
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.reference import attend
-from attnscope.measure import long_maps as _long_maps
 from attnscope.measure import maps as _map_weights
 from attnscope.measure import reader as _reader
 from attnscope.measure import sample as _sample
@@ -139,7 +138,7 @@ def test_heads_that_are_asked_for_are_listed_where_there_is_no_room_for_all(tmp_
 
 def test_a_long_window_is_kept_in_blocks_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(_reader, "ROWS", 64)
-    monkeypatch.setattr(_long_maps, "SIDE", 16)
+    monkeypatch.setattr(_map_weights, "SIDE", 16)
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[])
     sample = kept(tmp_path / "run")
     assert sample.attrs["block"] == 8

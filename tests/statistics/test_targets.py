@@ -13,11 +13,10 @@ from attnscope.explanation.analyses.interventions import interventions
 from attnscope.explanation.analyses.position_scheme import bias_effect
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
-from attnscope.measure import writing as _keep
-from attnscope.measure.observer import reduce_call
+from attnscope.measure import reader as _reader
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.ranking import peaks, rank_heads
-from attnscope.measure.rows import indicator_columns
+from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.models.configs import TransformerConfig
 from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.results.figures.scan import maps
@@ -159,7 +158,7 @@ class Stopped(Exception):  # noqa: N818 says what it is
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(_keep, "FLUSH_BYTES", 1)
+    monkeypatch.setattr(_reader, "FLUSH_BYTES", 1)
     given = {
         "targets": TARGETS,
         "tokenizer": small_tokenizer(),

@@ -11,8 +11,8 @@ import pytest
 import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import TEXT
+from attnscope.measure import reader as _reader
 from attnscope.measure import texts as _texts
-from attnscope.measure import writing as _keep
 from attnscope.measure.texts import TextReader
 from attnscope.results.merge import merge
 from attnscope.store import units as _parts
@@ -110,8 +110,8 @@ def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
 
 
 def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(_keep, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(_keep, "FLUSH_SHARE", 0.0)
+    monkeypatch.setattr(_reader, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(_reader, "FLUSH_SHARE", 0.0)
 
     def stop(progress):
         if progress.told["windows"] > 20:  # units are of 8 windows

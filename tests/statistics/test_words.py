@@ -13,8 +13,8 @@ from attnscope.bundled import MODEL
 from attnscope.capture.forward import decoder_start
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
-from attnscope.measure.raw import measure_weights
 from attnscope.measure.sample import merge_call
+from attnscope.measure.watched import measure_weights
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.runs import RunFolder
@@ -198,7 +198,7 @@ def test_words_of_a_function_are_known_by_what_it_gives():
     ("given", "message"),
     [
         ({"texts": TEXTS, "words": "letters"}, "there is no rule of words 'letters'"),
-        ({"texts": [[1, 9, 2]], "words": "space"}, "window 1 .*is of token ids"),
+        ({"texts": [[1, 9, 2]], "words": "space"}, "window 1 .*has no words"),
         ({"texts": TEXTS, "words": lambda text: [(0, 999)]}, "hold the span 0 to 999"),
     ],
 )

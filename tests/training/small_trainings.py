@@ -4,7 +4,7 @@ from contextlib import contextmanager, suppress
 from random import Random
 
 from attnscope.lineage.config import TrainConfig
-from attnscope.lineage.loop import Processes, Training
+from attnscope.lineage.train import Processes, Training
 from attnscope.store.folder import OwnedFolder
 
 _TINY = {

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,15 +14,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from attnscope import AttnscopeError
+from attnscope.lineage import checkpoints
 from attnscope.lineage import compare as held_out
-from attnscope.lineage.checkpoints import Log, read_log
+from attnscope.lineage.checkpoints import LOG, Log, read_log
 from attnscope.lineage.config import PRESETS, TrainConfig, read_config
 from attnscope.lineage.data import read_data
-from attnscope.lineage.loop import Processes, Training
-from attnscope.lineage.train import train
-from attnscope.lineage.translate import Translation, Translations
-from attnscope.store.folder import OwnedFolder
+from attnscope.lineage.train import Processes, Training, train
+from attnscope.store.folder import OwnedFolder, manifest_of
 from tests.process import Started, wait_until
+from tests.training.small_trainings import small_train
 
 SMALL = {
     "task_pairs": 150,
@@ -63,24 +64,6 @@ class Stopped(Exception):  # noqa: N818 says what it is
     pass
 
 
-@pytest.mark.parametrize("kind", [RECURRENT, TRANSFORMER], ids=lambda kind: kind["model"])
-def test_stopped_and_gone_on_is_unbroken(kind, unbroken, tmp_path):
-    def stop(told):
-        if told.told["update"] == 6:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        train(out=tmp_path, progress=stop, **SMALL, **kind)
-    train(out=tmp_path, **SMALL, **kind)
-    assert same(weights(tmp_path), weights(unbroken[kind["model"]]))
-    times = {"seconds", "tokens_per_second"}
-    plain = [
-        [{k: v for k, v in line.items() if k not in times} for line in read_log(folder)]
-        for folder in (tmp_path, unbroken[kind["model"]])
-    ]
-    assert plain[0] == plain[1]
-
-
 def start(folder, *, environment=None, **settings):
     """The command that a user types, in a process of its own."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
@@ -92,13 +75,12 @@ def few_sentences():
     held_out.HELD_OUT = 20
 
 
-def test_killed_twice_and_gone_on_is_unbroken(unbroken, tmp_path):
-    for lines in (1, 4):
-        process = start(tmp_path, **SMALL, **RECURRENT)
-        wait_until(lambda: len(read_log(tmp_path)) >= lines, process)  # noqa: B023 it waits here
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        assert len(read_log(tmp_path)) < len(read_log(unbroken["recurrent"]))
+def test_killed_and_gone_on_is_unbroken(unbroken, tmp_path):
+    process = start(tmp_path, **SMALL, **RECURRENT)
+    wait_until(lambda: len(read_log(tmp_path)) >= 4, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(read_log(tmp_path)) < len(read_log(unbroken["recurrent"]))
     last = start(tmp_path, **SMALL, **RECURRENT)
     _, errors = last.communicate()
     assert last.returncode == 0, errors
@@ -123,21 +105,6 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     assert len(curves[0]) == 12
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[0][-1] < curves[0][0]
-
-
-def test_the_log_goes_on_where_it_was_between_two_lines(tmp_path):
-    settings = SMALL | RECURRENT | {"validate_every": 3, "log_every": 2, "updates": 6}
-    train(out=tmp_path / "unbroken", **settings)
-
-    def stop(told):
-        if told.told["update"] == 4:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        train(out=tmp_path / "stopped", progress=stop, **settings)
-    train(out=tmp_path / "stopped", **settings)
-    losses = [[line.get("loss") for line in read_log(tmp_path / name)] for name in ("unbroken", "stopped")]
-    assert losses[0] == losses[1]
 
 
 def test_the_last_that_is_told_is_the_end(tmp_path):
@@ -208,12 +175,6 @@ def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path,
     assert read_log(tmp_path)[-1]["chosen"] == chosen
 
 
-def test_texts_that_cannot_be_read_leave_no_folder(tmp_path):
-    with pytest.raises(AttnscopeError, match="nowhere"):
-        train(out=tmp_path / "out", source=tmp_path / "nowhere", target=tmp_path / "nowhere")
-    assert not (tmp_path / "out").exists()
-
-
 @contextmanager
 def no_file_above(size):
     """As on a full disk, the system itself refuses to write on."""
@@ -239,34 +200,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
     assert same(weights(tmp_path), weights(unbroken["recurrent"]))
 
 
-def test_a_full_disk_at_the_start_and_at_the_log(tmp_path):
-    with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write to .*Choose another folder"):
-        train(out=tmp_path / "start", **SMALL, **RECURRENT)
-    with OwnedFolder(tmp_path / "log", "train") as folder:
-        log = Log(folder)
-        with no_file_above(10), pytest.raises(AttnscopeError, match=r"cannot write .*The checkpoints are whole"):
-            log.write(1, loss=1.0)
-        log.close()
-
-
-def test_a_start_that_failed_does_not_bind_the_folder(tmp_path):
-    with pytest.raises(AttnscopeError, match="heads"):
-        train(out=tmp_path, **SMALL | TRANSFORMER | {"width": 15})
-    train(out=tmp_path, **SMALL | TRANSFORMER | {"updates": 1, "vocabulary": 320})
-    assert read_config(tmp_path / "config.yaml").vocabulary == 320
-    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 320
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "checkpoints/my-best/weights.bin"])
-def test_a_folder_with_other_files_is_left_alone(name, tmp_path):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(AttnscopeError, match="holds other files"):
-        train(out=tmp_path, **SMALL, **RECURRENT)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / name]
-    assert (tmp_path / name).read_bytes() == b"mine"
-
-
 class TestDamage:
     """Of a training that was stopped after update 8, with checkpoints of 4 and 8."""
 
@@ -286,9 +219,7 @@ class TestDamage:
     def stopped(self, stopped_once, tmp_path):
         return shutil.copytree(stopped_once, tmp_path / "stopped")
 
-    @pytest.mark.parametrize(
-        "name", ["model.safetensors", "optimizer.safetensors", "state.json"], ids=lambda name: name
-    )
+    @pytest.mark.parametrize("name", ["optimizer.safetensors", "state.json"])
     def test_of_the_last_checkpoint_costs_its_updates_alone(self, name, stopped, unbroken, caplog):
         file = stopped / "checkpoints" / "00000008" / name
         content = bytearray(file.read_bytes())
@@ -299,14 +230,7 @@ class TestDamage:
         assert "goes on from update 4" in caplog.text
         assert same(weights(stopped), weights(unbroken["recurrent"]))
 
-    def test_of_all_checkpoints_begins_anew(self, stopped, unbroken, caplog):
-        for file in stopped.glob("checkpoints/*/state.json"):
-            file.write_bytes(b"")
-        train(out=stopped, **SMALL, **RECURRENT)
-        assert "goes on from the beginning" in caplog.text
-        assert same(weights(stopped), weights(unbroken["recurrent"]))
-
-    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.yaml", "log.jsonl"])
+    @pytest.mark.parametrize("name", ["tokenizer.json", "log.jsonl"])
     def test_of_another_file_is_mended(self, name, stopped, unbroken, caplog):
         (stopped / name).write_bytes(b"")
         train(out=stopped, **SMALL, **RECURRENT)
@@ -349,72 +273,6 @@ def test_updates_that_are_done_are_not_changed(settings, message, unbroken):
     with pytest.raises(AttnscopeError, match=message):
         train(out=unbroken["recurrent"], **SMALL | RECURRENT | settings)
     assert (unbroken["recurrent"] / "config.yaml").read_bytes() == before
-
-
-def test_a_finished_training_given_again_ends_as_it_did(unbroken):
-    before = read_log(unbroken["recurrent"])
-    train(out=unbroken["recurrent"], **SMALL, **RECURRENT)
-    assert read_log(unbroken["recurrent"]) == before
-
-
-def test_a_lower_cased_training_is_validated_lower_cased(tmp_path, monkeypatch):
-    """Translations that are right but for their case have a BLEU of 100."""
-    text = tmp_path / "text"
-    text.write_text("".join(f"The {a} And The {b} Met {c}\n" for a in "abc" for b in "defg" for c in "hij"))
-    config = TrainConfig(source=text, target=text, lowercase=True, vocabulary=300, **RECURRENT)
-    with OwnedFolder(tmp_path / "out", "train") as folder:
-        training = Training(config, folder, Processes())
-        training.log.close()
-    monkeypatch.setattr(
-        "attnscope.lineage.loop.translate_lines",
-        lambda _model, _tokenizer, lines, **_: Translations(
-            tuple(lines), tuple((Translation(line.lower()),) for line in lines)
-        ),
-    )
-    assert training.validate()["bleu"] == pytest.approx(100)
-
-
-def test_tokenised_translations_are_scored_without_advice_of_sacrebleu(tmp_path, monkeypatch, caplog):
-    """It advises a parameter that nobody but this code can give."""
-    (tmp_path / "text").write_text("".join(f"The cat number {i} sat .\n" for i in range(300)))
-    text = tmp_path / "text"
-    config = TrainConfig(source=text, target=text, valid_source=text, valid_target=text, vocabulary=300, **RECURRENT)
-    with OwnedFolder(tmp_path / "out", "train") as folder:
-        training = Training(config, folder, Processes())
-        training.log.close()
-    monkeypatch.setattr(
-        "attnscope.lineage.loop.translate_lines",
-        lambda _model, _tokenizer, lines, **_: Translations(
-            tuple(lines), tuple((Translation(line),) for line in lines)
-        ),
-    )
-    training.validate()
-    assert not [record for record in caplog.records if record.name == "sacrebleu"]
-
-
-def test_the_log_tells_the_time_of_all_updates_and_of_nothing_else(tmp_path, monkeypatch):
-    """With a clock that updates alone move on, by as many seconds as they have tokens: a token a second, always."""
-    clock = [0.0]
-    update, validate = Training._update, Training.validate
-
-    def timed(training, members):
-        loss, tokens = update(training, members)
-        clock[0] += tokens
-        return loss, tokens
-
-    def slow(training):
-        clock[0] += 1e6
-        return validate(training)
-
-    monkeypatch.setattr(Training, "_update", timed)
-    monkeypatch.setattr(Training, "validate", slow)
-    monkeypatch.setattr("attnscope.lineage.loop.time.monotonic", lambda: clock[0])
-    epochs = {"task_pairs": 100, "validate_every": 3, "log_every": 5, "updates": 25}
-    train(out=tmp_path, **SMALL | RECURRENT | epochs)
-    lines = [line for line in read_log(tmp_path) if "seconds" in line]
-    assert lines[-1]["epoch"] > 1
-    assert [line["tokens_per_second"] for line in lines] == pytest.approx([1.0] * 5)
-    assert [line["seconds"] for line in lines] == pytest.approx([line["tokens"] for line in lines])
 
 
 def test_pairs_that_are_left_out_are_told(tmp_path, caplog):
@@ -468,13 +326,6 @@ def test_wrong_settings_are_named(text, message, tmp_path):
     assert message in str(caught.value)
 
 
-def test_flags_take_the_place_of_the_file(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text(json.dumps({"updates": 7, "dropout": 0.3}))
-    config = read_config(file, updates=9, dropout=None)
-    assert (config.updates, config.dropout) == (9, 0.3)
-
-
 def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
     (tmp_path / "en").write_text("I am a cat.\n" * 20)
     (tmp_path / "ja").write_text("吾輩は猫である。\n" * 20)
@@ -482,3 +333,88 @@ def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
         read_data(read_config(**files))
     assert len(read_data(read_config(**files, bleu_tokenizer="char")).valid) == 2
+
+
+KINDS = [
+    {"model": "recurrent", "bpe_dropout": 0.3},
+    {"model": "transformer", "accumulate": 2},
+    {"model": "masked-lm"},
+    {"model": "transformer", "optimizer": "muon"},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+def test_stopped_after_every_update_is_unbroken(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
+    settings = kind | {"updates": 5, "dropout": 0.2}
+    small_train(tmp_path / "unbroken", **settings)
+    for stop in (2, 3, 4, 5, None):
+        small_train(tmp_path / "broken", stop, **settings)
+    broken, unbroken = (load_file(tmp_path / name / "model.safetensors") for name in ("broken", "unbroken"))
+    torch.testing.assert_close(broken, unbroken, atol=0, rtol=0)
+    again, once = (
+        [(line["epoch"], line["loss"]) for line in read_log(tmp_path / name) if "epoch" in line]
+        for name in ("broken", "unbroken")
+    )
+    assert again == once
+    assert {epoch for epoch, _ in once} >= {0, 1}
+
+
+def test_a_log_is_read_while_a_training_takes_lines_off_it(tmp_path, monkeypatch):
+    place, seen = OwnedFolder._place, []
+
+    def placed(folder, path, name):
+        monkeypatch.setattr(checkpoints, "manifest_of", lambda _: before)  # read in the moment before, the rest now
+        seen.append(read_log(tmp_path))
+        place(folder, path, name)
+        seen.append(read_log(tmp_path))
+
+    with OwnedFolder(tmp_path, "train") as folder:
+        log = Log(folder)
+        for update in (10, 20):
+            log.write(update, loss=1.0)
+        log.close()
+        folder.write({}, growing=[LOG])
+        before = manifest_of(tmp_path)
+        monkeypatch.setattr(OwnedFolder, "_place", placed)
+        Log(folder, 10).close()
+    assert [[line["update"] for line in lines] for lines in seen] == [[10, 20], [10]]
+
+
+def test_a_log_that_was_changed_is_rejected(tmp_path):
+    with OwnedFolder(tmp_path, "train") as folder:
+        log = Log(folder)
+        log.write(10, loss=1.0)
+        folder.write({}, growing=[LOG])
+        log.write(20, loss=0.5)
+        log.close()
+    path = tmp_path / LOG
+    assert [line["update"] for line in read_log(tmp_path)] == [10, 20]
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    with pytest.raises(AttnscopeError, match="not what was written"):
+        read_log(tmp_path)
+
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_our_own_settings_are_settings(path):
+    config = read_config(path)
+    assert config.source or config.text
+    assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("name", ["task_pairs", "task_longest"])
+def test_settings_of_the_generated_task_are_refused_beside_a_text(name, tmp_path):
+    with pytest.raises(AttnscopeError, match=f"{name} is of the generated task, and text is given in its place"):
+        read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
+
+
+def test_a_file_without_a_setting_trains_nothing(tmp_path):
+    for text in ("", "# updates: 10\n"):
+        (tmp_path / "settings.yaml").write_text(text)
+        with pytest.raises(AttnscopeError, match=r"holds no setting; expected one 'name: value' a line, or \{\}"):
+            read_config(tmp_path / "settings.yaml")
+    (tmp_path / "settings.yaml").write_text("{}")
+    assert read_config(tmp_path / "settings.yaml") == read_config()

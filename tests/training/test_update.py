@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 
 from attnscope.lineage.checkpoints import read_log
-from attnscope.lineage.loop import Training
+from attnscope.lineage.train import Training
 from tests.training.small_trainings import small_train, small_training
 
 
@@ -77,22 +76,9 @@ def test_bfloat16_is_of_products_alone(tmp_path, monkeypatch):
     rounding = 2**-8  # of one number in bfloat16
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=rounding)
     for native, chosen in ((True, "bfloat16"), (False, "float32")):
-        name = "attnscope.lineage.loop.multiplies_bfloat16"
+        name = "attnscope.lineage.train.multiplies_bfloat16"
         monkeypatch.setattr(name, lambda _, native=native: native)
         assert first_update(tmp_path / f"{native}", precision="auto")[0] == losses[chosen]
-
-
-def test_every_epoch_has_each_pair_once_in_an_order_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(Training, "validate", lambda _: {"loss": 1.0})
-    with small_training(tmp_path / "out", updates=9) as training:
-        count, pairs = len(training.data.epoch(0)), len(training.data.train)
-        seen, real = [], training._update
-        monkeypatch.setattr(training, "_update", lambda members: seen.append(members) or real(members))
-        training.run()
-    epochs = [np.concatenate(seen[i : i + count]) for i in range(0, len(seen) - count + 1, count)]
-    assert len(epochs) > 1
-    assert all(sorted(epoch) == list(range(pairs)) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
 def test_what_is_left_is_the_mean_of_the_last_checkpoints(tmp_path, monkeypatch):

@@ -1,23 +1,17 @@
 """Translations: scores against those of transformers' beam search, order, over-long lines, the command."""
 
-import io
-import logging
-import math
 import re
 from copy import deepcopy
 
 import pytest
 import torch
-from transformers.generation import stopping_criteria
-from transformers.utils import logging as transformers_logging
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.lineage.data import encode_lines, train_subwords
 from attnscope.lineage.translate import Translation, Translations, translate_lines
-from attnscope.lineage.vocabulary import encode_lines, train_subwords
-from attnscope.models.configs import RecurrentConfig, TransformerConfig
+from attnscope.models.configs import RecurrentConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerForConditionalGeneration
 
 LINES = ["a dog runs over the green field", "", "two men", "a b c d e f g h i j", "  "]
 
@@ -92,14 +86,6 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer):
     assert [len(one) for one in found] == [3, 1, 3, 3, 1]
 
 
-def test_samples_are_those_of_their_seed(model, tokenizer):
-    def texts(seed):
-        found = translate_lines(model, tokenizer, LINES, sample=True, n_best=2, seed=seed)
-        return [[one.text for one in several] for several in found]
-
-    assert texts(1) == texts(1) != texts(2)
-
-
 def test_over_long_lines(model, tokenizer, monkeypatch):
     monkeypatch.setattr(tokenizer, "model_max_length", 8)
     with pytest.raises(AttnscopeError, match=r"line 4 has \d+ tokens; the model was trained for 8"):
@@ -123,31 +109,6 @@ def test_over_long_lines(model, tokenizer, monkeypatch):
     assert all(len(piece) <= 8 and piece[-1] == 2 for piece in read)
     assert sorted(token for piece in read for token in piece[:-1]) == sorted(ids[:-1])
     assert len(found) == 1
-
-
-def test_computed_positions_go_on_without_a_word(tokenizer):
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        vocab_size=len(tokenizer),
-        width=8,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        feed_forward=8,
-        positions="rope",
-        max_position_embeddings=4,
-    )
-    model = TransformerForConditionalGeneration(config).eval()
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
-    transformers_logging.add_handler(handler)
-    stopping_criteria.logger.warning_once.cache_clear()
-    try:
-        ((made,),) = translate_lines(model, tokenizer, [LINES[0]], beams=1)
-    finally:
-        transformers_logging.remove_handler(handler)
-    assert len(encode_lines(tokenizer, [made.text])[0]) > 4
-    assert said.getvalue() == ""
 
 
 def test_a_tokenizer_of_another_model_is_refused(model):
@@ -175,8 +136,8 @@ def test_settings_that_do_not_go_together(model, tokenizer):
     ):
         with pytest.raises(AttnscopeError, match=says):
             translate_lines(model, tokenizer, LINES, **alone)
-    with pytest.raises(AttnscopeError, match="overlong is 'drop': choose refuse, split, cut"):
-        translate_lines(model, tokenizer, LINES, overlong="drop")
+    with pytest.raises(AttnscopeError, match=r"overlong is 'drop'.*; expected 'refuse' or 'split' or 'cut'"):
+        attnscope.translate(model, LINES, tokenizer=tokenizer, overlong="drop")
 
 
 def test_a_file_and_a_folder(folder, tmp_path):
@@ -186,21 +147,6 @@ def test_a_file_and_a_folder(folder, tmp_path):
     assert found.texts == attnscope.translate(folder, ["a dog", "", "two men"], beams=2).texts
     assert found.sources == ("a dog", "", "two men")
     assert found[1][0].text == ""
-
-
-def test_many_translations_show_the_first_ones():
-    lines = tuple(f"<{number}>" for number in range(12))
-    made = Translations(lines, tuple((Translation(line[1:-1], -1.0), Translation("?")) for line in lines))
-    assert repr(made).splitlines() == [
-        "12 sentences translated, the best of up to 2 each",
-        *(f"<{number}> → {number} (-1.00)" for number in range(10)),
-        "... and 2 more",
-    ]
-    page = made._repr_html_()
-    assert page.count("<tr>") == 10
-    assert '<td style="text-align: left">&lt;9&gt;</td>' in page
-    assert "... and 2 more" in page
-    assert (made[2:4].texts, made[-1][1].text) == (["2", "3"], "?")
 
 
 def test_what_is_shown_of_a_text_is_a_line_and_not_long():
@@ -215,40 +161,3 @@ def test_what_is_shown_of_a_text_is_a_line_and_not_long():
     assert lines[2].partition(" → ")[2] in made._repr_html_()
     without = Translations(sources[:2], ((Translation(""),), (Translation("a"),)))
     assert repr(without).splitlines()[1:] == ["→", "one two → a"]
-
-
-@pytest.mark.parametrize("line", [2, -3])
-def test_a_sentence_that_is_not_there_is_named(line):
-    made = Translations(("a", "b"), ((Translation("c"),), (Translation("d"),)))
-    with pytest.raises(IndexError, match=f"there is no sentence {line}: there are 2, and the first is 0"):
-        made[line]
-
-
-def test_samples_come_the_best_first(model, tokenizer):
-    """Drawn translations come in any order: their scores put them in one, also of a line that was split."""
-    found = translate_lines(
-        model, tokenizer, [*LINES, "a b c d e f " * 20], sample=True, n_best=6, seed=3, overlong="split"
-    )
-    scores = [[one.score for one in several] for several in found if len(several) > 1]
-    assert len(scores) == 4
-    assert all(several == sorted(several, reverse=True) and several[0] > several[-1] for several in scores)
-
-
-def test_a_score_that_was_not_asked_for_is_none(model, tokenizer):
-    found = translate_lines(model, tokenizer, ["a", " "], beams=2, n_best=2)
-    assert {one.score for several in found for one in several} == {None}
-    assert "nan" not in repr(found.candidates)
-
-
-def test_an_empty_line_has_no_score(model, tokenizer):
-    found = translate_lines(model, tokenizer, ["a", " "], beams=1, scores=True)
-    assert [math.isnan(several[0].score) for several in found] == [False, True]
-
-
-def test_it_is_said_how_many_sentences_were_cut():
-    several = [(Translation("a", left_out=tokens),) for tokens in (0, 3, 2)]
-    made = Translations(("a", "b", "c"), tuple(several))
-    said = "3 sentences translated, 2 of them cut (5 tokens left out)"
-    assert repr(made).splitlines()[0] == said
-    assert f"<p>{said}</p>" in made._repr_html_()
-    assert repr(made[:1]).splitlines()[0] == "1 sentence translated"

@@ -14,9 +14,8 @@ from rich.console import Console
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.kernels.heads import SelfAttention
-from attnscope.lineage.steps import markdown, steps, terminal
+from attnscope.lineage.steps import LANGUAGES, markdown, steps, terminal, words
 from attnscope.lineage.walk import walk, walk_inputs, walk_toy
-from attnscope.lineage.wording import LANGUAGES
 from tests.families import inputs, tiny
 from tests.walkthrough.translator import TARGET, walk_translator
 
@@ -51,7 +50,7 @@ def places(text):
 
 
 def test_japanese_says_all_that_english_says():
-    english, japanese = LANGUAGES["en"], LANGUAGES["ja"]
+    english, japanese = words("en"), words("ja")
     assert english.keys() == japanese.keys()
     for key, text in english.items():
         assert set(places(text)) == set(places(japanese[key])), key
@@ -69,11 +68,11 @@ def test_every_text_is_used(walks, monkeypatch):
             used.add(key)
             return super().__getitem__(key)
 
-    monkeypatch.setattr(_steps, "words", lambda language: Noting(LANGUAGES[language]))
+    monkeypatch.setattr(_steps, "words", lambda language: Noting(words(language)))
     for one in walks:
         markdown(one)
     # every layer of the test models has its matrices
-    assert set(LANGUAGES["en"]) - used == {"QKV.unknown", "result.unknown"}
+    assert set(words("en")) - used == {"QKV.unknown", "result.unknown"}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -118,15 +117,6 @@ def test_tables_hold_the_numbers_of_the_walk(walks):
     shown = [int(cells[0].split()[0]) for cells in row.rows[:-1]]
     assert set(shown) == set(np.argsort(-one["weights"][one.token], kind="stable")[:10])
     assert sum(float(cells[-2]) for cells in row.rows) == pytest.approx(1, abs=0.006)
-
-
-def test_masked_scores_are_told_apart(walks):
-    causal = walks[4]
-    table = next(step for step in steps(causal) if step.title.startswith("Mask")).tables[0]
-    for cells in table.rows:
-        query = int(cells[0].split()[0])
-        for heading, cell in zip(table.headings[1:], cells[1:], strict=True):
-            assert cell == ("✓" if int(heading.split()[0]) <= query else "−∞")
 
 
 def test_an_unknown_language_is_refused():

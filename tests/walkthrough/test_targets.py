@@ -10,7 +10,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.lineage.steps import steps
-from attnscope.lineage.walk import walk, walk_inputs
+from attnscope.lineage.walk import walk
 from tests.models.lineage import small
 from tests.translation.small_translators import small_tokenizer
 from tests.walkthrough.translator import SENTENCE, TARGET, translator, walk_translator
@@ -56,13 +56,6 @@ def test_without_a_target_the_model_s_own_translation_is_read(kind):
     assert np.array_equal(found["weights"], asked["weights"])
 
 
-def test_a_walk_leaves_random_numbers_alone():
-    model = translator("marian")
-    before = torch.get_rng_state()
-    walk(model, SENTENCE, tokenizer=small_tokenizer())
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_the_first_layer_of_the_decoder_reads_words():
     found = [walk_translator("marian", targets=TARGET, layer=layer) for layer in (0, 2, 3, 4)]
     told = [next(step for step in steps(one) if step.title.startswith("Each token")).text[0] for one in found]
@@ -74,28 +67,10 @@ def test_the_first_layer_of_the_decoder_reads_words():
     ]
 
 
-def test_keys_of_the_other_text_are_not_named_by_the_queries():
-    model = small("sinusoidal-pre")
-    given = {"input_ids": torch.tensor([[3, 4, 2]]), "decoder_input_ids": torch.tensor([[1, 5, 6]])}
-    found = walk_inputs(model, given, layer=3, tokens=("a", "b", "c"))
-    assert (found.kind, found.tokens, found.keys) == ("cross", ("a", "b", "c"), ("0", "1", "2"))
-
-
 class TestBadInput:
     def test_a_target_for_a_model_without_a_decoder(self):
         with pytest.raises(AttnscopeError, match=r"no decoder beside an encoder.*--target"):
             walk(MODEL, SENTENCE, targets=TARGET, device="cpu")
-
-    @pytest.mark.parametrize(
-        ("target", "says"), [(" ", "the target is empty"), ("buch " * 40, "the target has .* tokens; at most 64")]
-    )
-    def test_the_target(self, target, says):
-        with pytest.raises(AttnscopeError, match=says):
-            walk_translator("marian", targets=target)
-
-    def test_a_token_that_the_target_does_not_have(self):
-        with pytest.raises(AttnscopeError, match="the target has no 'man'"):
-            walk_translator("marian", targets=TARGET, layer=3, query_token="man")
 
     def test_a_model_that_cannot_translate(self):
         torch.manual_seed(0)

@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
+import transformers
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from attnscope.capture.loaded import LoadedModel
 from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +57,7 @@ def preserve_model_state(verb: Callable[P, R]) -> Callable[P, R]:
         ]
         with ExitStack() as stack:
             for model in map(inner_model, given):
-                if isinstance(model, PreTrainedModel):
+                if isinstance(model, transformers.PreTrainedModel):
                     stack.enter_context(borrowed(model))
             return verb(*arguments, **named)
 
@@ -111,7 +114,7 @@ def inner_model(source: object) -> object:
     """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, peft, sentence-transformers,
     `LoadedModel`); else `source` itself.
     """
-    if isinstance(source, PreTrainedModel):
+    if isinstance(source, transformers.PreTrainedModel):
         return source
     if isinstance(source, LoadedModel):
         return source.model
@@ -130,7 +133,7 @@ def inner_model(source: object) -> object:
         if held is None or held is source:
             continue
         inner = inner_model(held)
-        if isinstance(inner, PreTrainedModel):
+        if isinstance(inner, transformers.PreTrainedModel):
             if any(parameter.is_meta for parameter in inner.parameters()):
                 raise AttnscopeError(
                     f"{type(source).__name__} holds a {type(inner).__name__} whose weights are not loaded yet: load "

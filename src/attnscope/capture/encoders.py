@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoFeatureExtractor, AutoImageProcessor, PreTrainedModel
+import transformers
 
 from attnscope.capture.borrow import inner_model
 from attnscope.capture.checkpoint import Repository, main_inputs, saved_config
@@ -22,6 +22,7 @@ from attnscope.support.state import own_state
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor
@@ -114,7 +115,7 @@ def load_speech_model(
     if processor is None or isinstance(processor, str | Path):
         trust = loading.trust_remote_code
         place = tokenizer_repository(source, processor, _WHAT, revision=loading.revision)
-        extractor = load_preprocessor(place, AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
+        extractor = load_preprocessor(place, transformers.AutoFeatureExtractor, _WHAT, trust_remote_code=trust)
         tokenizer = load_tokenizer(place, trust_remote_code=trust) if with_decoder else None
     else:
         extractor = getattr(processor, "feature_extractor", processor)
@@ -128,7 +129,7 @@ def load_speech_model(
 def reads_sounds(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads sounds, as its class or its config says."""
     inner: Any = inner_model(source)
-    if isinstance(inner, PreTrainedModel):
+    if isinstance(inner, transformers.PreTrainedModel):
         return inner.main_input_name in {_FEATURES, _WAVE}
     return bool({_FEATURES, _WAVE} & main_inputs(saved_config(inner, revision)))
 
@@ -192,7 +193,7 @@ def load_vision_model(
 def reads_images(source: Model, revision: str | None = None) -> bool:
     """Whether a model, or a part of it, reads images, as its class or its config says."""
     inner: Any = inner_model(source)
-    if isinstance(inner, PreTrainedModel):
+    if isinstance(inner, transformers.PreTrainedModel):
         return _reader(inner) is not None
     config = saved_config(inner, revision)
     return "vision_config" in config or _READS in main_inputs(config)
@@ -201,7 +202,7 @@ def reads_images(source: Model, revision: str | None = None) -> bool:
 def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
     """The outermost part of a model that reads images and nothing else, and its name."""
     for name, module in model.named_modules():
-        if isinstance(module, PreTrainedModel) and module.main_input_name == _READS:
+        if isinstance(module, transformers.PreTrainedModel) and module.main_input_name == _READS:
             return name, module
     return None
 
@@ -210,5 +211,5 @@ def load_image_processor(repository: Repository, *, trust_remote_code: bool = Fa
     """The image processor of a repository, in the form that needs Pillow alone."""
     # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
     return load_preprocessor(
-        repository, AutoImageProcessor, _VISION_WHAT, trust_remote_code=trust_remote_code, backend="pil"
+        repository, transformers.AutoImageProcessor, _VISION_WHAT, trust_remote_code=trust_remote_code, backend="pil"
     )

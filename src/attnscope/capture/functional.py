@@ -9,18 +9,16 @@ import types
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
+import transformers
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import skip_code
 from torch.nn import functional
-from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from transformers import PreTrainedModel
 
 from attnscope.capture.eager import UncapturedError
 from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, related
@@ -32,6 +30,8 @@ from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from torch.nn.attention.flex_attention import BlockMask
 
 _FOUR = 4  # batch, head, position, width
 _ROWS = 64  # of a mask in numbers that tell whether it hides the future
@@ -272,18 +272,35 @@ def _reject_dropout(share: float) -> None:
         )
 
 
-_original = types.FunctionType(
-    flex_attention.__code__, flex_attention.__globals__, flex_attention.__name__, flex_attention.__defaults__
-)
-_original.__kwdefaults__ = flex_attention.__kwdefaults__
-_watching: list[Callable[[Callable[..., Any], Any, dict[str, Any]], Any]] = []
+@cache
+def _original() -> Callable[..., Any]:
+    """``flex_attention`` itself, whatever its code is changed to later."""
+    from torch.nn.attention.flex_attention import flex_attention as given
+
+    copy = types.FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__)
+    copy.__kwdefaults__ = given.__kwdefaults__
+    return copy
+
+
+answers: list[Callable[..., Any]] = []
 
 
 @contextmanager
 def intercept_flex_attention(called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> Generator[None]:
     """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments."""
+    from torch._dynamo.eval_frame import skip_code
+    from torch.nn.attention.flex_attention import flex_attention
+
+    function = _original()
+
+    @torch.compiler.disable
+    def answer(*args: Any, **options: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
+            return called(function, args, options)
+
     before = flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__
-    _watching.append(called)
+    answers.append(answer)
     code = inspect.unwrap(_trampoline).__code__
     skip_code(code)  # what is compiled cannot be watched
     try:
@@ -291,22 +308,14 @@ def intercept_flex_attention(called: Callable[[Callable[..., Any], Any, dict[str
         flex_attention.__code__ = code
         yield
     finally:
-        _watching.pop()
+        answers.pop()
         flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__ = before
 
 
 def _trampoline(*args: Any, **options: Any) -> Any:
-    from attnscope.capture.functional import answered  # it runs among the names of flex_attention's file
+    from attnscope.capture.functional import answers  # it runs among the names of flex_attention's file
 
-    return answered(*args, **options)
-
-
-@torch.compiler.disable
-def answered(*args: Any, **options: Any) -> Any:
-    """What `intercept_flex_attention` was given, asked."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        return _watching[-1](_original, args, options)
+    return answers[-1](*args, **options)
 
 
 def call_of_flex(
@@ -329,6 +338,8 @@ def call_of_flex(
         scores = _changed(score_mod, scores)
     mask = None
     if block_mask is not None:
+        from torch.nn.attention.flex_attention import create_mask
+
         texts, each = (size if shape > 1 else 1 for size, shape in zip((batch, heads), block_mask.shape, strict=False))
         mask = create_mask(block_mask.mask_mod, texts, each, queries, keys, device=str(query.device))
     return AttentionCall(
@@ -530,7 +541,7 @@ class ModuleCalls:
         def forward(*args: Any, **options: Any) -> Any:
             if self.is_aside:
                 return inner(*args, **options)
-            if not self.running or isinstance(module, PreTrainedModel):  # perhaps within a prompt of somebody else's
+            if not self.running or isinstance(module, transformers.PreTrainedModel):  # perhaps in another's prompt
                 _reject_cache(name, options.get("past_key_values"))
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__

@@ -7,23 +7,19 @@ import json
 import re
 import sys
 import threading
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
-from transformers.models.auto.modeling_auto import MODEL_MAPPING
-from transformers.utils import is_peft_available
+from transformers.utils.import_utils import is_peft_available
 
-from attnscope import models
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import Envoy, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
@@ -35,6 +31,9 @@ from attnscope.read.columns import SUFFIXES
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
 
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
@@ -79,20 +78,6 @@ def load_model(
         Where the layers go, of a model that is larger than one device.
     need_tokenizer
         Whether to look for a tokenizer.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
-        finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
-        there is no tokenizer, or a model that was given lies elsewhere or is of another type.
-
-    Examples
-    --------
-    >>> from attnscope.bundled import MODEL
-    >>> loaded = load_model(MODEL, device="cpu")
-    >>> type(loaded.model).__name__
-    'EncoderForMaskedLM'
     """
     if isinstance(source, LoadedModel):
         return source
@@ -102,7 +87,7 @@ def load_model(
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
         raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
-    if isinstance(source, PreTrainedModel):
+    if isinstance(source, transformers.PreTrainedModel):
         model, repository = source, None
         _reject_broken_numbers(model)
         _reject_other(model, device, dtype)
@@ -128,15 +113,20 @@ def load_model(
             check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
         _reject_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
-        tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
-        if not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise AttnscopeError(f"{type(tokenizer).__name__} is not a tokenizer: expected one of transformers")
-    return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
+        read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
+        if not hasattr(read, "convert_ids_to_tokens"):
+            raise AttnscopeError(f"{type(read).__name__} is not a tokenizer: expected one of transformers")
+        forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
+        if isinstance(forced, int) and getattr(read, "tgt_lang", "") is None:
+            read = copy(read)  # which is the caller's
+            read.tgt_lang = str(read.convert_ids_to_tokens(forced)).strip("_")
+        return LoadedModel(model, read, name, identity)
+    return LoadedModel(model, None, name, identity)
 
 
 def _reject_other_kinds(model: object) -> None:
     """Refuse what is not a model, and say what measures it where something does."""
-    if isinstance(model, nn.Module) and not isinstance(model, PreTrainedModel):
+    if isinstance(model, nn.Module) and not isinstance(model, transformers.PreTrainedModel):
         raise AttnscopeError(
             f"{type(model).__name__} is not a model of transformers: attnscope.watch measures what any other module "
             "computes, and attnscope.walk follows a module of one head"
@@ -147,7 +137,7 @@ def _reject_other_kinds(model: object) -> None:
             "the model is arrays; expected a model of transformers, a folder, or a hub id. Attention weights are "
             "measured by attnscope.measure_weights"
         )
-    check_kind("a model of transformers, a folder, or a hub id", str, Path, PreTrainedModel, model=model)
+    check_kind("a model of transformers, a folder, or a hub id", str, Path, transformers.PreTrainedModel, model=model)
 
 
 def _tokenizer(
@@ -327,12 +317,14 @@ _AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSe
 def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
     source, trust_remote_code = repository.source, loading.trust_remote_code
+    from attnscope import models  # noqa: F401 its configurations become known  # pyright: ignore[reportUnusedImport]
+
     with explaining(f"{source} cannot be loaded", _ADVICE), asking_trust(source):
         checkpoint = Checkpoint.of(repository)
         if trust_remote_code and "auto_map" in checkpoint.config:
             for code in repository.folder.glob("*.py"):
                 repository.take(code.name)
-        config = AutoConfig.from_pretrained(
+        config = transformers.AutoConfig.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
@@ -360,22 +352,26 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
 
 def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
     """The class that the config names, so that nothing is missing that need not be."""
+    from attnscope import models
+
     named: Any = config.architectures or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise AttnscopeError(
             f"config.json of {repository.source} says architectures {str(named)[:100]!r}: expected a list of names"
         )
     for name in named:
-        for place in (transformers, models):  # whoever imports models also registers its configurations
-            maker = getattr(place, name, None)
-            if isinstance(maker, type) and issubclass(maker, PreTrainedModel) and _takes(maker, config):
+        for package in (transformers, models):
+            maker = getattr(package, name, None)
+            if isinstance(maker, type) and issubclass(maker, transformers.PreTrainedModel) and _takes(maker, config):
                 return maker
     code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
     for auto in _AUTO_CLASSES:
         if code and auto in code:
+            from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
             maker = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
-            return add_generation_mixin_to_remote_model(maker)
-    known: Any = MODEL_MAPPING.get(type(config), None)
+            return transformers.models.auto.auto_factory.add_generation_mixin_to_remote_model(maker)
+    known: Any = transformers.MODEL_MAPPING.get(type(config), None)
     if known is None:
         raise AttnscopeError(
             f"{repository.source} is a {type(config).model_type!r}, of which transformers has no plain model: "
@@ -407,8 +403,8 @@ def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
     """How the checkpoint wants to generate; older ones say so in config.json."""
     if checkpoint.generation is None:
-        return GenerationConfig.from_model_config(checkpoint.config)
-    return GenerationConfig.from_dict(checkpoint.generation)
+        return transformers.GenerationConfig.from_model_config(checkpoint.config)
+    return transformers.GenerationConfig.from_dict(checkpoint.generation)
 
 
 def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoVideoProcessor, PreTrainedModel
-from transformers.utils.import_utils import is_torchvision_available
+import transformers
 
 from attnscope.capture.borrow import inner_model, quiet
-from attnscope.capture.checkpoint import Repository, asking_trust, out_of_reach, saved_config
+from attnscope.capture.checkpoint import Repository, saved_config
 from attnscope.capture.eager import without_cache
 from attnscope.capture.encoders import load_image_processor, reads_images, reads_sounds
 from attnscope.capture.families import (
@@ -29,7 +28,7 @@ from attnscope.capture.load import AS_SAVED, Loading, load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import hash_of_settings, tokenizer_repository
-from attnscope.capture.text_image_processors import load_processor
+from attnscope.capture.text_image_processors import load_processor, load_video_processor
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
@@ -43,6 +42,7 @@ from attnscope.support.state import own_state
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor
@@ -182,11 +182,11 @@ def load_video_model(
 def reads_videos(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads whole videos and no text, as its config says."""
     inner: Any = inner_model(source)
-    if isinstance(inner, PreTrainedModel):
+    if isinstance(inner, transformers.PreTrainedModel):
         return inner.base_model.main_input_name in _KEYS and frames_of(inner.config) is not None
     saved = saved_config(inner, revision)
     with suppress(Exception):  # a config that is broken is refused where the model is loaded
-        config: Any = AutoConfig.for_model(**saved)  # of which a file has only what is not as usual
+        config: Any = transformers.AutoConfig.for_model(**saved)  # of which a file has only what is not as usual
         return frames_of(config) is not None and not hasattr(config, "text_config")
     return False
 
@@ -197,17 +197,7 @@ def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
     named = str(saved.get("video_processor_type") or "")
     if not repository.find(_OF_VIDEOS) and not named:
         return load_image_processor(repository, trust_remote_code=trust_remote_code)
-    source = repository.source
-    if not is_torchvision_available():
-        raise AttnscopeError(
-            f"{source} has a video processor alone, which needs torchvision: pip install 'attnscope[video]', or give "
-            "frames as a processor gives them"
-        )
-    advice = "Are its files whole, and is torchvision the one for this PyTorch?"
-    with quiet(), explaining(f"the video processor of {source} cannot be loaded", advice), asking_trust(source):
-        return AutoVideoProcessor.from_pretrained(
-            source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
-        )
+    return load_video_processor(repository, "frames as a processor gives them", trust_remote_code=trust_remote_code)
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,7 +358,7 @@ def load_pictured_model(
     model, name = loaded.model, type(loaded.model).__name__
     decoder = model.get_decoder()
     image_id = image_token_of(model.config)
-    if image_id is None or decoder is model or not isinstance(decoder, PreTrainedModel):
+    if image_id is None or decoder is model or not isinstance(decoder, transformers.PreTrainedModel):
         raise AttnscopeError(
             f"{name} puts no images into a text, and these texts have images: take a model of vision and language "
             "(LLaVA, Qwen-VL, ...), or name the field that holds the text (--field text) to read that alone"
@@ -395,7 +385,7 @@ def load_pictured_model(
 def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
     """Whether a model reads texts with images in them, as its config says."""
     inner: Any = inner_model(source)
-    if isinstance(inner, PreTrainedModel):
+    if isinstance(inner, transformers.PreTrainedModel):
         return image_token_of(inner.config) is not None
     return image_token_of(SimpleNamespace(**saved_config(inner, revision))) is not None
 

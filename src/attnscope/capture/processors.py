@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import transformers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import inner_model, quiet
@@ -17,7 +16,7 @@ from attnscope.store.signature import short_hash
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
-    from transformers import BaseImageProcessor, FeatureExtractionMixin, ProcessorMixin
+    from transformers import BaseImageProcessor, FeatureExtractionMixin, PreTrainedTokenizerBase, ProcessorMixin
 
     from attnscope.capture.load import Model
 
@@ -78,7 +77,7 @@ def hash_of_settings(*settings: Any) -> str:
 Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin"
 
 #: A tokenizer, or its folder or hub id; None stands for the one beside the model.
-Tokenizer = str | Path | PreTrainedTokenizerBase | None
+Tokenizer: TypeAlias = "str | Path | PreTrainedTokenizerBase | None"
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 
@@ -98,7 +97,7 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     _check(repository)
     advice = "Are its files whole, and the right ones?"
     with quiet(), explaining(f"the tokenizer of {source} cannot be loaded", advice), asking_trust(source):
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         tokenizer("", return_offsets_mapping=getattr(tokenizer, "is_fast", False))  # half broken, it fails here
@@ -143,6 +142,6 @@ def _is_tokenizer(name: Any) -> bool:
     return all(
         kind is None
         or hasattr(kind, "_backends")  # stands for one whose package is not installed, and says so
-        or (isinstance(kind, type) and issubclass(kind, PreTrainedTokenizerBase))
+        or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedTokenizerBase))
         for kind in kinds
     )

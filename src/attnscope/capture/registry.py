@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, ref
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any, cast
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from attnscope.capture.borrow import implementations, quiet, restore
 from attnscope.capture.eager import UncapturedError, disentangled
 from attnscope.capture.functional import products, sees_ahead
-from attnscope.capture.watch import Site, current, passes_of, row_mask
+from attnscope.capture.watch import Site, current, passes_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.kernels.masks import RowMask
+from attnscope.kernels.masks import MASK_ENTRIES, RowMask, extent_by_rows
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -134,7 +137,41 @@ def _is_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None
 
 # Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked
 _written_out: ContextVar[bool] = ContextVar("attnscope_written_out", default=False)
-_misleading: WeakSet[nn.Module] = WeakSet()
+
+_ASKED = signature(sdpa_mask)
+
+
+def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
+    """Give what `sdpa_mask` gives, as a `RowMask` where it would be long and no row has gaps."""
+    named: dict[str, Any] = dict(_ASKED.bind(*sizes, **asked).arguments)
+    named |= named.pop("kwargs", {})
+    batch, queries, keys = (named[name] for name in ("batch_size", "q_length", "kv_length"))
+    if not all(isinstance(size, int) for size in (batch, queries, keys)) or batch * queries * keys <= MASK_ENTRIES:
+        return sdpa_mask(**named)
+    if torch.compiler.is_compiling() or torch.device(named.get("device", "cpu")).type == "meta":
+        return sdpa_mask(**named)  # nothing can be known there of what a row allows
+    probe: dict[str, Any] = {"mask_function": _everything, "use_vmap": False}
+    if sdpa_mask(**(named | probe)) is None:
+        return None
+    extent = extent_by_rows(partial(_some_rows, named), queries, batch * keys)
+    if not extent.is_contiguous:
+        return sdpa_mask(**named)
+    return RowMask(extent.start, extent.stop, keys)
+
+
+def _everything(_text: Tensor, _head: Tensor, query: Tensor, _key: Tensor) -> Tensor:
+    """A mask function that forbids nothing, in one number: for whether transformers would make a mask at all."""
+    return query.new_ones((1, 1, 1, 1), dtype=torch.bool)
+
+
+def _some_rows(named: dict[str, Any], rows: slice) -> Tensor:
+    some: dict[str, Any] = {
+        "q_length": rows.stop - rows.start,
+        "q_offset": named.get("q_offset", 0) + rows.start,
+        "allow_is_causal_skip": False,
+        "allow_is_bidirectional_skip": False,
+    }
+    return cast("Tensor", sdpa_mask(**(named | some)))  # None only where it may skip
 
 
 def _mask(*sizes: Any, **asked: Any) -> Tensor | None:
@@ -148,18 +185,8 @@ AttentionInterface.register(NAME, attnscope_attention)
 AttentionMaskInterface.register(NAME, _mask)
 
 
-def write_masks_out(model: PreTrainedModel, *, out: bool = True) -> None:
-    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at."""
-    (_misleading.add if out else _misleading.discard)(model)
-
-
-def are_written_out(model: PreTrainedModel) -> bool:
-    """Whether `write_masks_out` was asked for."""
-    return model in _misleading
-
-
 @contextmanager
-def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
+def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out: bool = False) -> Generator[None]:
     """Give every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`."""
     before = implementations(model)
     try:
@@ -170,7 +197,7 @@ def on_registry(model: PreTrainedModel, observer: Observer) -> Generator[None]:
         raise UncapturedError(
             f"{type(model).__name__} does not let its attention be replaced: {reason_of(error)}"
         ) from error
-    written = _written_out.set(model in _misleading)
+    written = _written_out.set(masks_written_out)
     try:
         with disentangled(model, attnscope_attention), passes_of(model, observer) as watch, products(model, watch):
             yield

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import transformers
-from transformers import AutoVideoProcessor, ProcessorMixin
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture.borrow import quiet
@@ -40,11 +38,11 @@ def load_processor(
             f"{_CONFIGS[0]} of {source} names another checkpoint to be read (audio_tokenizer): take that out"
         )
     makers = (getattr(transformers, str(config.get("processor_class")), None) for config in configs)
-    usual: Any = PROCESSOR_MAPPING.get(type(model.config), None)
+    usual: Any = transformers.models.auto.processing_auto.PROCESSOR_MAPPING.get(type(model.config), None)
     maker: Any = next((maker for maker in makers if maker is not None), usual)
     with explaining(f"the processor of {source} cannot be loaded", advice):
         known = hasattr(maker, "get_attributes")  # which says where a package is missing
-    if not known or not issubclass(maker, ProcessorMixin):
+    if not known or not issubclass(maker, transformers.ProcessorMixin):
         raise AttnscopeError(
             f"{source} names no processor that transformers has: is processor_config.json the right one?"
         )
@@ -64,15 +62,20 @@ def _video_processor(repository: Repository, maker: Any, *, trust_remote_code: b
     """What reads videos, if the processor has a part for that."""
     if "video_processor" not in maker.get_attributes():
         raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
+    return load_video_processor(repository, "frames as images", trust_remote_code=trust_remote_code)
+
+
+def load_video_processor(repository: Repository, instead: str, *, trust_remote_code: bool) -> Any:
+    """The video processor of a repository."""
     if not is_torchvision_available():
         raise AttnscopeError(
-            f"videos are read by the model's own video processor, and that of {maker.__name__} needs torchvision: "
-            "pip install 'attnscope[video]', or give frames as images"
+            f"videos are read by the model's own video processor, and that of {repository.source} needs torchvision: "
+            f"pip install 'attnscope[video]', or give {instead}"
         )
     what = f"the video processor of {repository.source} cannot be loaded"
     advice = "Are its files whole, and is torchvision the one for this PyTorch?"
     with quiet(), explaining(what, advice), asking_trust(repository.source):
-        return AutoVideoProcessor.from_pretrained(
+        return transformers.AutoVideoProcessor.from_pretrained(
             repository.source,
             revision=repository.commit,
             local_files_only=out_of_reach(),

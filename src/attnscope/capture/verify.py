@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from attnscope.capture.eager import UncapturedError, eager_way, future_of, without_cache
 from attnscope.capture.families import (
@@ -26,8 +26,14 @@ from attnscope.capture.families import (
 )
 from attnscope.capture.forward import check_finite, check_ids, forward, note_drawing
 from attnscope.capture.functional import products_requested, take_products
-from attnscope.capture.registry import are_written_out, write_masks_out
-from attnscope.capture.watching import capture_of, only_weights, take_weights, watching
+from attnscope.capture.watching import (
+    are_written_out,
+    capture_of,
+    only_weights,
+    take_weights,
+    watching,
+    write_masks_out,
+)
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.positions import LearnedPositions
@@ -332,8 +338,9 @@ def is_causal_model(model: PreTrainedModel) -> bool:
     """Whether a model is a causal language model by its class, or can be no other by its config."""
     if model.config.is_encoder_decoder:
         return False
+    named = transformers.models.auto.modeling_auto
     kind = model.config.model_type
-    only = kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    only = kind in named.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in named.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return only or model.can_generate()
 
 

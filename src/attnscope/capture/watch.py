@@ -1,4 +1,4 @@
-"""The mask that transformers asks for, without its matrix wherever each row is one stretch of keys."""
+"""What is known while a watched model runs: its attention calls, and who looks at them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
-from inspect import signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
-from transformers.masking_utils import sdpa_mask
 
 from attnscope.capture.families import is_attention, other_states
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.kernels.masks import MASK_ENTRIES, Extent, RowMask, extent_by_rows, extent_of
+from attnscope.kernels.masks import Extent, RowMask, extent_of
 from attnscope.support.state import own_state
 
 if TYPE_CHECKING:
@@ -26,42 +22,6 @@ if TYPE_CHECKING:
 
     from torch import nn
     from transformers import PreTrainedModel
-
-_ASKED = signature(sdpa_mask)
-
-
-def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
-    """Give what `sdpa_mask` gives, as a `RowMask` where it would be long and no row has gaps."""
-    named: dict[str, Any] = dict(_ASKED.bind(*sizes, **asked).arguments)
-    named |= named.pop("kwargs", {})
-    batch, queries, keys = (named[name] for name in ("batch_size", "q_length", "kv_length"))
-    if not all(isinstance(size, int) for size in (batch, queries, keys)) or batch * queries * keys <= MASK_ENTRIES:
-        return sdpa_mask(**named)
-    if torch.compiler.is_compiling() or torch.device(named.get("device", "cpu")).type == "meta":
-        return sdpa_mask(**named)  # nothing can be known there of what a row allows
-    probe: dict[str, Any] = {"mask_function": _everything, "use_vmap": False}
-    if sdpa_mask(**(named | probe)) is None:
-        return None
-    extent = extent_by_rows(partial(_some_rows, named), queries, batch * keys)
-    if not extent.is_contiguous:
-        return sdpa_mask(**named)
-    return RowMask(extent.start, extent.stop, keys)
-
-
-def _everything(_text: Tensor, _head: Tensor, query: Tensor, _key: Tensor) -> Tensor:
-    """A mask function that forbids nothing, in one number: for whether transformers would make a mask at all."""
-    return query.new_ones((1, 1, 1, 1), dtype=torch.bool)
-
-
-def _some_rows(named: dict[str, Any], rows: slice) -> Tensor:
-    some: dict[str, Any] = {
-        "q_length": rows.stop - rows.start,
-        "q_offset": named.get("q_offset", 0) + rows.start,
-        "allow_is_causal_skip": False,
-        "allow_is_bidirectional_skip": False,
-    }
-    return cast("Tensor", sdpa_mask(**(named | some)))  # None only where it may skip
-
 
 if TYPE_CHECKING:
     Look = Callable[["Site", Tensor], None]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, emit_rows, json_text, new_console, progress_bar
-from attnscope.cli.place import PAGE, draw_views
+from attnscope.cli.output import progress_bar
+from attnscope.cli.place import PAGE, OutputFolder, draw_page, show
 from attnscope.store.signature import Signature
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _Systems = Annotated[
     list[Path] | None,
@@ -48,7 +45,7 @@ _ByLength = Annotated[
     ),
 ]
 _LengthIn = Annotated[
-    str | None, typer.Option(help="Unit of length: words or characters.", show_default="from the text")
+    Literal["words", "characters"] | None, typer.Option(help="Unit of length.", show_default="from the text")
 ]
 _Line = Annotated[
     int | None,
@@ -98,7 +95,7 @@ def compare(
     from attnscope.lineage.compare import compare as run
 
     limits = None if by_length is None else length_limits(by_length)
-    with progress_bar("compare", lines=True) as show:
+    with progress_bar("compare", lines=True) as bar:
         tree = run(
             systems or None,
             text,
@@ -114,34 +111,16 @@ def compare(
             resamples=resamples,
             threads=threads,
             **reading,
-            progress=show,
+            progress=bar,
         )
-    from attnscope.lineage.reports import report as report_of
-    from attnscope.results import render
-
-    found = report_of(tree)
-    page = _draw(tree, out, output.formats) if output.report else None
-    if output.as_json:
-        emit(json_text(render.as_json(found, tree.attrs["run"])) + "\n")
-    elif output.as_csv:
-        emit_rows(render.as_csv(found))
-    else:
-        console = new_console()
-        render.print_report(found, console)
-        lines = [f"results: {tree.attrs['run']}", f"signature: {Signature.from_json(tree.attrs['signature']).format()}"]
-        for said in [*lines, *([] if page is None else [f"report:  {page}"])]:
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
-
-
-def _draw(tree: xr.DataTree, out: Path, formats: tuple[str, ...]) -> Path | None:
-    from attnscope.results.figures.comparison import write_comparison_figures
-    from attnscope.results.page.comparison import write_comparison_report
+    from attnscope.results import reports
     from attnscope.store.folder import OwnedFolder
 
-    def draw(place: Path) -> None:
-        write_comparison_figures(tree, place / "figures", formats)
-        write_comparison_report(tree, place / PAGE)
-
-    with OwnedFolder(out, "compare") as folder:
-        results = [checksum.sha256 for name, checksum in folder.files.items() if "/" not in name and name != PAGE]
-        return draw_views(folder, [sorted(results), formats], draw)
+    report, page = reports.report_of("compare", tree), None
+    if output.report:
+        with OwnedFolder(out, "compare") as folder:
+            results = sorted(one.sha256 for name, one in folder.files.items() if "/" not in name and name != PAGE)
+        page = draw_page(report, OwnedFolder(out, "compare"), output.formats, results)
+    place = OutputFolder(out, lambda _: out)
+    place.signature = Signature.from_json(tree.attrs["signature"])
+    show(report, place, Path(tree.attrs["run"]), page, as_json=output.as_json, as_csv=output.as_csv)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.place import OutputFolder, present, usual_folder
+from attnscope.cli.place import run
 
 
 @options.takes("seed", *options.WRITING)
@@ -28,11 +28,5 @@ def diff(
     output: options.Output,
 ) -> None:
     """Measure what changed between two models: two scans of one corpus, head by head."""
-    place = OutputFolder(output.out, usual_folder("diff"))
-    from attnscope.comparison.diff import diff as run_diff
-
     chosen = None if statistics is None else [name.strip() for name in statistics.split(",")]
-    compared = run_diff(before, after, statistics=chosen, heads=heads, level=level, out=place, **reading)  # pyright: ignore[reportArgumentType]
-    present(
-        compared, "diff", place, output.formats if output.report else None, as_json=output.as_json, as_csv=output.as_csv
-    )
+    run("diff", output, before=before, after=after, statistics=chosen, heads=heads, level=level, **reading)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, print_note, progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, draw_views, show, usual_folder
+from attnscope.cli.output import new_console
+from attnscope.cli.place import run
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from attnscope.results.schema import Report
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
@@ -80,35 +77,23 @@ def explain(
 ) -> None:
     """Explain why every head attends there: take queries and keys apart into positions, content and waves."""
     from attnscope.explanation.catalogue import requested_analyses
-    from attnscope.explanation.explain import explain as run_explain
 
     more = requested_analyses(analyses or [])
-    place = OutputFolder(output.out, usual_folder("explain"), [f"{one.name}.npz" for one in more if not one.needs])
-    with progress_bar("explain") as bar:
-        tree = run_explain(
-            **reading,
-            layer=layer,
-            head=head,
-            completion=completion,  # pyright: ignore[reportArgumentType]
-            interventions=interventions,
-            frequencies=_frequencies(frequencies),
-            analyses=more,
-            also=also or [],
-            out=place,
-            progress=bar,
-        )
-    if "task" in tree.attrs:  # another process keeps and prints the results
-        print_note(tree.attrs["task"])
-        return
-    from attnscope.explanation.report import report as report_of
-
-    folder = Path(tree.attrs["run"])
-    with place.reading(folder):
-        found = report_of(tree)
-        page = _draw(found, folder, _heads_to_show(tree, layer, head), output.formats) if output.report else None
-        if not (output.as_json or output.as_csv):
-            _print_text_tables(tree)
-        show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
+    run(
+        "explain",
+        output,
+        parts=[f"{one.name}.npz" for one in more if not one.needs],
+        page_heads=lambda tree: _heads_to_show(tree, layer, head),
+        first=_print_text_tables,
+        **reading,
+        layer=layer,
+        head=head,
+        completion=completion,
+        interventions=interventions,
+        frequencies=_frequencies(frequencies),
+        analyses=more,
+        also=also or [],
+    )
 
 
 def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
@@ -127,24 +112,6 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
     if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
         raise AttnscopeError(f"--frequencies is {given!r}: give two whole numbers, the smaller first, as in 3:60")
     return int(low), int(high)
-
-
-def _draw(found: Report, folder: Path, heads: list[tuple[int, int]], formats: tuple[str, ...]) -> Path | None:
-    from attnscope.store.runs import RunFolder
-
-    tree: Any = found.result
-
-    def draw(place: Path) -> None:
-        from attnscope.results.figures.explain import explain_figures, write_explain_figures
-        from attnscope.results.page.explain import write
-
-        figures = dict(explain_figures(tree, heads))
-        write_explain_figures(tree, place / "figures", heads, figures, formats)
-        write(found, place / PAGE, figures, heads)
-
-    with RunFolder(folder, found.signature) as run:
-        also = [str(node.attrs["identity"]) for node in tree["also"].children.values()] if "also" in tree else []
-        return draw_views(run, [[list(head) for head in heads], sorted(tree.children), also, formats], draw)
 
 
 def _print_text_tables(tree: xr.DataTree) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, draw_views, show, usual_folder
+from attnscope.cli.output import new_console
+from attnscope.cli.place import run
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from attnscope.results.schema import Report
 
 _Model = Annotated[
     str,
@@ -94,33 +91,21 @@ def generate(
     if prompt and texts:
         raise AttnscopeError("both files of text and --prompt were given: leave out one of them")
     named = options.rule_or_file(groups, options.GROUPS)
-    from attnscope.measure.generation import generate as run_generate
-
-    place = OutputFolder(output.out, usual_folder("generate"))
-    with progress_bar("generate") as bar:
-        results = run_generate(
-            **reading,
-            texts=prompt or texts,
-            new_tokens=new_tokens,
-            beams=beams,
-            sample=sample,
-            temperature=temperature,
-            top_p=top_p,
-            spans=_spans(span or []),
-            groups=named,
-            cache=cache,
-            out=place,
-            progress=bar,
-        )
-    from attnscope.comparison.generated import report as report_of
-
-    folder = Path(results.encoding["source"])
-    with place.reading(folder):
-        found = report_of(results)
-        page = _draw(found, folder) if output.report else None
-        if not (output.as_json or output.as_csv):
-            _print_texts(results)
-        show(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
+    run(
+        "generate",
+        output,
+        **reading,
+        texts=prompt or texts,
+        new_tokens=new_tokens,
+        beams=beams,
+        sample=sample,
+        temperature=temperature,
+        top_p=top_p,
+        spans=_spans(span or []),
+        groups=named,
+        cache=cache,
+        first=_print_texts,
+    )
 
 
 def _spans(given: list[str]) -> dict[str, str]:
@@ -131,19 +116,6 @@ def _spans(given: list[str]) -> dict[str, str]:
             raise AttnscopeError(f"--span is {text!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'")
         spans[name.strip()] = pattern
     return spans
-
-
-def _draw(found: Report, folder: Path) -> Path | None:
-    from attnscope.store.runs import RunFolder
-
-    with RunFolder(folder, found.signature) as run:
-
-        def draw(place: Path) -> None:
-            from attnscope.results.page.generation import write
-
-            write(found, place / PAGE)
-
-        return draw_views(run, [], draw)
 
 
 _TEXTS = 3  # that are printed

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import progress_bar
-from attnscope.cli.place import OutputFolder, present, usual_folder
+from attnscope.cli.place import run
 
 _Ablations = Annotated[
     str, typer.Option(help="Stand-ins for a head's output, with commas between: zero, mean, resample.")
@@ -73,30 +72,18 @@ def intervene(
     output: options.Output,
 ) -> None:
     """Test whether a head matters: ablate every head, one at a time, and measure the loss."""
-    from attnscope.intervention.intervene import intervene as run_intervene
-
-    place = OutputFolder(output.out, usual_folder("intervene"))
-    with progress_bar("intervene") as show:
-        tree = run_intervene(
-            **reading,
-            ablations=[name.strip() for name in ablations.split(",")],
-            steps=steps,
-            search=search,
-            curves=curves,
-            together=[options.heads_of("--together", names) for names in together or ()],
-            forbid_offsets=forbid_offset or (),
-            forbid_first=forbid_first,
-            forbid_tokens=forbid_token or (),
-            renormalise=renormalise,
-            why=why,
-            out=place,
-            progress=show,
-        )
-    present(
-        tree,
+    run(
         "intervene",
-        place,
-        output.formats if output.report else None,
-        as_json=output.as_json,
-        as_csv=output.as_csv,
+        output,
+        **reading,
+        ablations=[name.strip() for name in ablations.split(",")],
+        steps=steps,
+        search=search,
+        curves=curves,
+        together=[options.heads_of("--together", names) for names in together or ()],
+        forbid_offsets=forbid_offset or (),
+        forbid_first=forbid_first,
+        forbid_tokens=forbid_token or (),
+        renormalise=renormalise,
+        why=why,
     )

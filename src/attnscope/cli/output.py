@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import errno
+import gc
+import importlib
 import io
 import json
 import logging
@@ -125,6 +127,11 @@ def working() -> None:
             f"memory ran out: less than {_LEAST_MEMORY >> 20} MiB can be had ({error.strerror}). Close other "
             "programs, or raise the limit (ulimit -v)"
         ) from error
+    if "transformers" in sys.modules:  # whose models are about to be loaded
+        importlib.import_module("transformers.modeling_utils")
+    if not gc.isenabled():  # `main` turned it off: all that was imported stays, and no later search goes through it
+        gc.freeze()
+        gc.enable()
     if signal.getsignal(signal.SIGINT) is leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import progress_bar
-from attnscope.cli.place import OutputFolder, present, usual_folder
+from attnscope.cli.place import run
 
 _Pairs = Annotated[
     list[Path] | None,
@@ -69,23 +68,16 @@ def patch(
     output: options.Output,
 ) -> None:
     """Find what carries a difference: put activations of a clean run into a corrupted one."""
-    from attnscope.intervention.patch import patch as run_patch
-
-    place = OutputFolder(output.out, usual_folder("patch"))
-    with progress_bar("patch") as show:
-        tree = run_patch(
-            **reading,
-            pairs=pairs or None,
-            answer=answer,
-            wrong=wrong,
-            what=what,  # pyright: ignore[reportArgumentType] checked there
-            by_position=by_position,
-            direction=direction,  # pyright: ignore[reportArgumentType]
-            receiver=receiver,
-            steps=steps,
-            out=place,
-            progress=show,
-        )
-    present(
-        tree, "patch", place, output.formats if output.report else None, as_json=output.as_json, as_csv=output.as_csv
+    run(
+        "patch",
+        output,
+        **reading,
+        pairs=pairs or None,
+        answer=answer,
+        wrong=wrong,
+        what=what,
+        by_position=by_position,
+        direction=direction,
+        receiver=receiver,
+        steps=steps,
     )

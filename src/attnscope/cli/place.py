@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from attnscope.cli.output import emit, emit_rows, json_text, new_console, print_note
-from attnscope.store.folder import OwnedFolder
+from attnscope.cli.output import emit, emit_rows, json_text, new_console, print_note, progress_bar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
-    import xarray as xr
-    from matplotlib.figure import Figure
-
+    from attnscope.cli.options import Output
     from attnscope.results.schema import Report
+    from attnscope.store.folder import OwnedFolder
     from attnscope.store.signature import Signature
 
 PAGE = "report.html"
@@ -27,7 +26,7 @@ class OutputFolder:
     before.
     """
 
-    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: Iterable[str] = ()) -> None:
+    def __init__(self, asked: Path | None, usual: Callable[[Any], Path], parts: Sequence[str] = ()) -> None:
         self.asked, self.usual, self.parts = asked, usual, tuple(parts)
         self.finished, self.signature = False, cast("Signature | None", None)
         self.found = False
@@ -64,33 +63,41 @@ class OutputFolder:
             print_note(f"already finished in {where}: delete it or give another --out to measure again")
 
 
-def present(
-    result: xr.Dataset | xr.DataTree,
+def run(
     command: str,
-    place: OutputFolder,
-    formats: tuple[str, ...] | None,
+    output: Output,
     *,
-    as_json: bool,
-    as_csv: bool,
+    parts: Sequence[str] = (),
+    page_heads: Sequence[tuple[int, int]] | Callable[[Any], Sequence[tuple[int, int]]] | None = None,
+    first: Callable[[Any], None] | None = None,
+    **arguments: Any,
 ) -> None:
-    """Draw the page of a finished run, unless `formats` is None, and print its results."""
-    from attnscope.results import reports
+    """Run a verb into its folder, draw its page, and print what it found.
 
+    `page_heads` are those that the page shows one by one; `first` prints tables of text before the others.
+    """
+    import attnscope
+
+    place, verb = OutputFolder(output.out, usual_folder(command), parts), getattr(attnscope, command)
+    with progress_bar(command) as bar:
+        reports_progress = "progress" in inspect.signature(verb).parameters
+        result = verb(**arguments, out=place, **({"progress": bar} if reports_progress else {}))
     if "task" in result.attrs:  # another process stores and prints the results
         print_note(result.attrs["task"])
         return
-    folder = Path(result.attrs["run"])
+    from attnscope.results import reports
+    from attnscope.store.runs import RunFolder
+
+    folder = Path(result.attrs["run"] if "run" in result.attrs else result.encoding["source"])
     with place.reading(folder):
-        report = reports.report_of(command, result)
+        report = reports.report_of(command, result, data=output.as_json or output.as_csv)
         page = None
-        if formats is not None:
-            page = draw_page(
-                result,
-                formats,
-                lambda _: reports.figures_of(report).items(),
-                lambda _, path, figures: reports.write_page(report, path, figures),
-            )
-        show(report, place, folder, page, as_json=as_json, as_csv=as_csv)
+        if output.report:
+            shown = page_heads(result) if callable(page_heads) else page_heads
+            page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
+        if first is not None and not (output.as_json or output.as_csv):
+            first(result)
+        show(report, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def show(report: Report, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
@@ -104,6 +111,26 @@ def show(report: Report, place: OutputFolder, folder: Path, page: Path | None, *
     else:
         render.print_report(report, new_console())
         place.say(folder, page)
+
+
+def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key: Sequence[object] = ()) -> Path | None:
+    """Draw the figures and the page of a finished run into its folder, unless they are there already."""
+    from attnscope.results import reports
+
+    def draw(new: Path) -> None:
+        from attnscope.results.figures.style import save_figure
+
+        figures = reports.figures_of(report)
+        (new / "figures").mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            save_figure(figure, new / "figures" / name, formats)
+        reports.write_page(report, new / PAGE, figures)
+
+    # of a tree its nodes, and which models' position tables are beside this one's
+    nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))
+    drawn = [nodes, report.heads, formats, *key]
+    with folder:
+        return draw_views(folder, drawn, draw)
 
 
 def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:
@@ -133,30 +160,6 @@ def usual_folder(command: str) -> Callable[[Any], Path]:
         from attnscope.measure.stored import default_out
 
         folder = default_out(signature)
-        return folder.with_name(f"{command}-{folder.name}")
+        return folder if command == "scan" else folder.with_name(f"{command}-{folder.name}")
 
     return named
-
-
-def draw_page(
-    result: xr.Dataset | xr.DataTree,
-    formats: tuple[str, ...],
-    figures_of: Callable[[Any], Iterable[tuple[str, Figure]]],
-    write: Callable[[Any, Path, dict[str, Figure]], Path],
-) -> Path | None:
-    """Draw the figures and the page of a finished run into its folder, unless they lie there already."""
-    import json
-    from pathlib import Path
-
-    from attnscope.results.figures.style import save_figure
-    from attnscope.store.runs import RunFolder
-
-    def draw(place: Path) -> None:
-        figures = dict(figures_of(result))
-        (place / "figures").mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            save_figure(figure, place / "figures" / name, formats)
-        write(result, place / PAGE, figures)
-
-    with RunFolder(Path(result.attrs["run"]), json.loads(result.attrs["signature"])) as run:
-        return draw_views(run, [sorted(getattr(result, "children", ())), formats], draw)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import new_console, progress_bar
-from attnscope.cli.place import OutputFolder, present, usual_folder
+from attnscope.cli.output import new_console
+from attnscope.cli.place import run
 
 _Only = Annotated[
     str | None, typer.Option(help="Roles to look for, with commas between; list names them all.", show_default="all")
@@ -54,14 +54,7 @@ def roles(
     if only == "list":
         _list()
         return
-    from attnscope.detection.roles import roles as run_roles
-
-    place = OutputFolder(output.out, usual_folder("roles"))
-    with progress_bar("roles") as show:
-        result = run_roles(**reading, only=only, needles=needles, controls=controls, out=place, progress=show)
-    present(
-        result, "roles", place, output.formats if output.report else None, as_json=output.as_json, as_csv=output.as_csv
-    )
+    run("roles", output, **reading, only=only, needles=needles, controls=controls)
 
 
 def _list() -> None:

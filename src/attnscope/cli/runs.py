@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -338,9 +339,9 @@ def merge(
 
 def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
     """The page of a scan, unless it has one already."""
-    from attnscope.cli.place import PAGE
-    from attnscope.cli.scan import draw
+    from attnscope.cli.place import PAGE, draw_page
     from attnscope.measure.stored import load_scan
+    from attnscope.results.reports import report_of
     from attnscope.store.folder import manifest_of
     from attnscope.store.runs import RunFolder
 
@@ -351,7 +352,8 @@ def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
     manifest = manifest_of(merged.path)
     with RunFolder(merged.path, manifest.state.get("signature", {}) if manifest else {}) as run:
         results = load_scan(run)
-    return draw(results, merged.path, formats, [])
+    report = replace(report_of("scan", results), heads=[])
+    return draw_page(report, RunFolder(merged.path, report.signature), formats)
 
 
 def _merge_print(merged: Merged, page: Path | None) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, print_note, progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, draw_views
-from attnscope.cli.place import show as print_in
+from attnscope.cli.output import emit
+from attnscope.cli.place import run
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from attnscope.measure.quantities import Wording
 
 _LAST = 32  # queries, as `attnscope.scan` has them
@@ -142,41 +137,27 @@ def scan(
     if statistics == "list":
         list_statistics()
         return
-    from attnscope.measure.scan import scan as run_scan
-    from attnscope.measure.stored import default_out
-
     shown = _shown(show, report=output.report)
     _reject_unused(observation, statistics)
-    place = OutputFolder(output.out, default_out)
-    with progress_bar("scan") as told:
-        results = run_scan(
-            **reading,
-            statistics=statistics,
-            band=band,
-            offsets=None if offsets is None else options.offsets_of("--offsets", offsets),
-            observation=_LAST if observation is None else observation,
-            groups=options.rule_or_file(groups, options.GROUPS),
-            by=by,
-            clusters=clusters,
-            rows=rows,
-            stride=stride,
-            words=options.rule_or_file(words, options.WORDS),
-            pool=pool,
-            until=until,
-            out=place,
-            show=False if shown is None else shown,
-            progress=told,
-        )
-    if not results.data_vars:  # another process keeps and prints them
-        print_note(results.attrs.get("task", ""))
-        return
-    folder = Path(results.encoding["source"])
-    from attnscope.results.scanned import report as report_of
-
-    with place.reading(folder):
-        page = None if shown is None else draw(results, folder, output.formats, shown)
-        found = report_of(results, data=output.as_json or output.as_csv)
-        print_in(found, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
+    run(
+        "scan",
+        output,
+        **reading,
+        page_heads=shown,
+        statistics=statistics,
+        band=band,
+        offsets=None if offsets is None else options.offsets_of("--offsets", offsets),
+        observation=_LAST if observation is None else observation,
+        groups=options.rule_or_file(groups, options.GROUPS),
+        by=by,
+        clusters=clusters,
+        rows=rows,
+        stride=stride,
+        words=options.rule_or_file(words, options.WORDS),
+        pool=pool,
+        until=until,
+        show=False if shown is None else shown,
+    )
 
 
 def _shown(show: str | None, *, report: bool) -> list[tuple[int, int]] | None:
@@ -194,24 +175,6 @@ def _reject_unused(observation: int | None, statistics: str | None) -> None:
             "--observation is of the statistics recent_..., and none of them is asked for: name one, as by "
             "--statistics recent_top_key, or leave it out"
         )
-
-
-def draw(results: xr.Dataset, folder: Path, formats: tuple[str, ...], heads: list[tuple[int, int]]) -> Path | None:
-    """Draw the page and the figures of a finished scan, unless they lie there already."""
-    from attnscope.store.runs import RunFolder
-
-    with RunFolder(folder, json.loads(results.attrs["signature"])) as run:
-
-        def write(place: Path) -> None:
-            from attnscope.measure.stored import SAMPLE
-            from attnscope.results.figures.scan import write_scan_figures
-            from attnscope.results.page.scan import write_report
-
-            sample = run.load(SAMPLE)
-            write_scan_figures(results, sample, place / "figures", formats)
-            write_report(results, sample, place / PAGE)
-
-        return draw_views(run, [formats, heads], write)
 
 
 def list_statistics() -> None:

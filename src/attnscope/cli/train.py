@@ -36,7 +36,7 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     asked = settings_for(config, **settings)  # before PyTorch is imported: a wrong flag is refused at once
 
     from attnscope.lineage.checkpoints import Checkpoints
-    from attnscope.lineage.loop import is_first, updates_done
+    from attnscope.lineage.train import is_first, updates_done
     from attnscope.lineage.train import train as run
     from attnscope.store.folder import OwnedFolder
 

@@ -14,11 +14,10 @@ from jaxtyping import Bool, Float
 from scipy import stats
 
 from attnscope.comparison.matching import Matched, Matching, match_heads
-from attnscope.measure.documents import FEW, LEAST, called_in, unskewed
-from attnscope.measure.intervals import by_document
+from attnscope.measure.documents import FEW, LEAST, by_document, called_in, unskewed
 from attnscope.measure.quantities import without_end
+from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import load_scan
-from attnscope.measure.visible import with_each
 from attnscope.store.files import local_folder, local_out, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder

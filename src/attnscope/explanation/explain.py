@@ -23,7 +23,7 @@ from attnscope.explanation.catalogue import ANALYSES, requested_analyses
 from attnscope.explanation.evidence import LayerSums, sums_of
 from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.files import InUseError, local_out
 from attnscope.store.runs import RunFolder, is_finished

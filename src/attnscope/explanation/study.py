@@ -25,9 +25,10 @@ from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, label
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.explanation.tokens import Windows
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
+from attnscope.read.texts import Corpus
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -35,7 +36,6 @@ from attnscope.support.progress import Progress, no_progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.read.encoded import Sources, Texts
-    from attnscope.read.texts import Corpus
     from attnscope.read.windows import Window
     from attnscope.support.progress import Tell
 
@@ -240,7 +240,9 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
         raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text")
     whole: list[Window] = []
     longest = 0
-    tokenizer = TargetTokenizer(loaded.tokenizer) if target else loaded.tokenizer
+    tokenizer = loaded.tokenizer
+    if target and not isinstance(corpus, EncodedTexts):
+        tokenizer = TargetTokenizer(tokenizer, corpus.language)
     for window in windows_of(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
         if len(window) == length:

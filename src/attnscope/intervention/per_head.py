@@ -10,12 +10,10 @@ from scipy import stats
 
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import Study
-from attnscope.intervention.contributions.run import contribution_profiles
-from attnscope.intervention.given import InterventionInput
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
-from attnscope.measure.questions import majority_names
-from attnscope.measure.ranking import peaks
+from attnscope.intervention.contributions.profiles import contribution_profiles
+from attnscope.intervention.inputs import InterventionInput
+from attnscope.measure.documents import by_document, units_of
+from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError

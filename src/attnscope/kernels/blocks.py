@@ -31,15 +31,7 @@ class Blocks:
 
 
 def block_size(tokens: int, most: int) -> int:
-    """Smallest side of a block of which there are at most so many in a row.
-
-    Parameters
-    ----------
-    tokens
-        Length of the row.
-    most
-        Number of blocks in a row at most.
-    """
+    """Smallest side of a block of which `tokens` have at most `most`."""
     return max(1, -(-tokens // most))
 
 

@@ -44,16 +44,6 @@ class AttentionCall:
     mask_extent
         What `extent_of` says of `mask`, where it is known already: layers often share one mask. A changed copy of the
         call (`dataclasses.replace`) looks at its own mask again.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 2, 5, 4)
-    >>> call = AttentionCall(x, x, x, scale=0.5, causal=True)
-    >>> call.extent[1].tolist()
-    [[1, 2, 3, 4, 5]]
-    >>> call.allowed(text=0, head=1, rows=slice(2, 3)).tolist()
-    [[True, True, True, False, False]]
     """
 
     query: Float[Tensor, "batch head query width"]
@@ -103,15 +93,7 @@ class AttentionCall:
         return torch.arange(self.query.shape[2], device=self.query.device)[None]
 
     def take(self, queries: Int[Tensor, "batch row"]) -> AttentionCall:
-        """The same of some queries alone, which keep their places; each text has its own, so many of each.
-
-        Examples
-        --------
-        >>> x = torch.zeros(1, 2, 5, 4)
-        >>> some = AttentionCall(x, x, x, scale=0.5, causal=True).take(torch.tensor([[1, 4]]))
-        >>> some.query.shape, some.extent[1].tolist()
-        (torch.Size([1, 2, 2, 4]), [[2, 5]])
-        """
+        """The same of some queries alone, which keep their places; each text has its own, so many of each."""
         queries = queries.expand(self.query.shape[0], -1)
 
         def of(pairs: Tensor | None) -> Tensor | None:
@@ -136,14 +118,6 @@ class AttentionCall:
 
         The batch is ``(batch * kv_head,)`` long, each with the query heads that share its key head. Not for learned
         sinks, which are numbers of heads.
-
-        Examples
-        --------
-        >>> x = torch.zeros(1, 2, 5, 4)
-        >>> call = AttentionCall(x, x, x, scale=0.5, causal=True)
-        >>> some = call.take_by_key_head(torch.tensor([[[1, 4], [0, 2]]]))
-        >>> some.query.shape, some.extent[1].tolist()
-        (torch.Size([2, 1, 2, 4]), [[2, 5], [1, 3]])
         """
         batch, heads = self.query.shape[:2]
         kv_heads = queries.shape[1]
@@ -221,12 +195,6 @@ class Need:
     columns
         ``(batch, key, column)``: value columns whose weighted sums are wanted, such as the indicator of
         special tokens.
-
-    Examples
-    --------
-    >>> need = Need.everything(band=2)
-    >>> need.entropy, need.largest, need.band, Need(entropy=True).largest
-    (True, True, 2, False)
     """
 
     band: int | None = None
@@ -279,15 +247,6 @@ class RowMeasures:
     What was not asked for may be None. A row is NaN in all of them, and in the output, if its query or a score that it
     may look at is NaN or infinite, by its operands or by overflow. A bias of -inf is no such score: it forbids, as a
     mask does. A value that is not finite changes no weight: it is NaN in the outputs that mix it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from attnscope.kernels import measure
-    >>> x = torch.zeros(1, 1, 3, 8)
-    >>> rows = measure(AttentionCall(x, x, x, scale=1.0, causal=True), Need(offsets=True))[1]
-    >>> rows.mean_offset[0, 0].round(decimals=3).tolist(), rows.mass[0, 0].tolist()
-    ([0.0, -0.5, -1.0], [1.0, 1.0, 1.0])
     """
 
     log_sum_exp: Float[Tensor, "batch head query"]

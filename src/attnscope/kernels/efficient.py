@@ -150,27 +150,7 @@ def block_sparse_mask(
     causal: bool = False,
     device: torch.device | str = "cpu",
 ) -> Bool[Tensor, "token token"]:
-    """Write out who sees whom in `block_sparse_attention`.
-
-    Parameters
-    ----------
-    length
-        Tokens of the text.
-    block, neighbours, global_tokens, causal
-        See `block_sparse_attention`.
-    device
-        Device on which the mask is made.
-
-    Returns
-    -------
-    Tensor
-        ``(token, token)``, True where the token of the row may look.
-
-    Raises
-    ------
-    AttnscopeError
-        If `block` is below 1, `neighbours` below 0, or a global token lies outside the text.
-    """
+    """Write out who sees whom in `block_sparse_attention`, True where the token of the row may look."""
     chosen = _global_positions(length, block, neighbours, global_tokens, device)
     blocks = torch.arange(length, device=device) // block
     allowed = (blocks - blocks[:, None]).abs() <= neighbours

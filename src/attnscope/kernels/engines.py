@@ -25,26 +25,10 @@ _REASONS = {"fused": can_fuse, "triton": can_triton}
 
 
 def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused", "triton", "plain"]:
-    """Name the fastest way that gives exactly what is needed.
+    """Name the fastest way that gives exactly what is needed; the call is looked at, never tried.
 
     ``compiled`` on the CPU up to float32; on CUDA ``triton`` where `can_triton`, else ``fused`` where `can_fuse`; else
     ``plain``.
-
-    Parameters
-    ----------
-    call
-        Arguments of the attention call; it is looked at, never tried.
-    need
-        Measures that are wanted of it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, 1, 4, 8)
-    >>> choose_engine(AttentionCall(x, x, x, scale=1.0), Need())
-    'compiled'
-    >>> choose_engine(AttentionCall(x.double(), x.double(), x.double(), scale=1.0), Need())
-    'plain'
     """
     if call.query.device.type == "cpu" and call.query.dtype != torch.float64:
         return "compiled"

@@ -21,15 +21,7 @@ MASK_ENTRIES = 1 << 19
 
 
 class Extent(NamedTuple):
-    """What a mask allows: from which key on each query may look, up to which, and whether it may look at all between.
-
-    Attributes
-    ----------
-    start, stop
-        ``(batch or 1, query)``: the first allowed key, and the one after the last.
-    is_contiguous
-        Whether nothing between the two is forbidden, to any head.
-    """
+    """From which key on each query may look, up to which, and whether it may look at all between."""
 
     start: Int[Tensor, "batch query"]
     stop: Int[Tensor, "batch query"]

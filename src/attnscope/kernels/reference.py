@@ -79,26 +79,7 @@ def attend(
 def masked_softmax(
     scores: Float[Tensor, "..."], mask: Shaped[Tensor, "..."] | None = None, sinks: Float[Tensor, "..."] | None = None
 ) -> Float[Tensor, "..."]:
-    """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing.
-
-    Parameters
-    ----------
-    scores
-        ``(..., query, key)``.
-    mask, sinks
-        As in `attend`.
-
-    Raises
-    ------
-    AttnscopeError
-        If the mask is not of booleans.
-
-    Examples
-    --------
-    >>> import torch
-    >>> masked_softmax(torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[True, True, False]])).tolist()
-    [[0.5, 0.5, 0.0]]
-    """
+    """Softmax over the last dimension, of what the mask allows; all zeros where it allows nothing. See `attend`."""
     if mask is not None:
         if mask.dtype != torch.bool:
             raise AttnscopeError(
@@ -118,59 +99,19 @@ def masked_softmax(
 
 
 def padding_mask(valid: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:
-    """Keep every query from looking at padding.
-
-    Examples
-    --------
-    >>> import torch
-    >>> padding_mask(torch.tensor([[True, True, False]])).shape
-    torch.Size([1, 1, 1, 3])
-    """
+    """Keep every query from looking at padding."""
     return valid[:, None, None, :]
 
 
 def causal_mask(queries: int, keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "query key"]:
-    """Let query ``i`` look at keys ``0..i``.
-
-    Parameters
-    ----------
-    queries, keys
-        Number of queries and of keys, tokens.
-    device
-        Device on which the mask is made.
-
-    Examples
-    --------
-    >>> causal_mask(2, 3).tolist()
-    [[True, False, False], [True, True, False]]
-    """
+    """Let query ``i`` look at keys ``0..i``."""
     return window_mask(queries, keys, left=None, right=0, device=device)
 
 
 def window_mask(
     queries: int, keys: int, *, left: int | None, right: int | None, device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "query key"]:
-    """Let query ``i`` look at keys ``i - left .. i + right``; None means without limit.
-
-    Parameters
-    ----------
-    queries, keys
-        Number of queries and of keys, tokens.
-    left, right
-        Number of keys that are seen before and after the query's own place, tokens.
-    device
-        Device on which the mask is made.
-
-    Returns
-    -------
-    Tensor
-        ``(query, key)``, True where a query may look.
-
-    Examples
-    --------
-    >>> window_mask(3, 3, left=1, right=0).tolist()
-    [[True, False, False], [True, True, False], [False, True, True]]
-    """
+    """Let query ``i`` look at keys ``i - left .. i + right``, True where it may; None means without limit."""
     offset = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
     allowed = torch.ones_like(offset, dtype=torch.bool)
     if left is not None:

@@ -13,17 +13,7 @@ from attnscope.support.errors import AttnscopeError
 
 
 def rotation_rates(pairs: int, width: int, base: float = 10000.0) -> Float[Tensor, " pair"]:
-    r"""Radians per token of each pair of columns: :math:`\omega_c = \text{base}^{-2c/\text{width}}`, float64.
-
-    Parameters
-    ----------
-    pairs
-        Number of pairs of columns.
-    width
-        Number of columns that turn.
-    base
-        Base of the powers; 10,000 in Su et al. (2021).
-    """
+    r"""Radians per token of each pair of columns: :math:`\omega_c = \text{base}^{-2c/\text{width}}`, float64."""
     return torch.exp(-torch.arange(pairs, dtype=torch.float64) * (2 / width) * math.log(base))
 
 

@@ -7,24 +7,26 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import xarray as xr
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.reading import TextModelOptions
+from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
     LEAST_WEIGHT,
-    THRESHOLD,
     AlignmentScore,
     Baselines,
+    ForcedPair,
+    Forcing,
     Gold,
     Links,
+    WordAlignment,
     baselines,
     links,
     links_of_line,
@@ -34,14 +36,13 @@ from attnscope.lineage.links import (
     score_alignments,
     within,
 )
-from attnscope.lineage.parallel_text import Lines, check_parallel, is_unsegmented, lines_of_text
-from attnscope.lineage.word_weights import ForcedPair, Forcing, WordAlignment, forced_alignment
+from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import VIEWS, InUseError, explained, local_out
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
-from attnscope.support.arguments import validated
+from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
@@ -66,16 +67,15 @@ def align(
     ray: str | None = None,
     workers: int | None = None,
     ray_gpus: float | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    end: str = "drop",
-    step: str = "predicts",
-    words: str = "space",
-    rule: str = "argmax",
+    layer: Natural | None = None,
+    head: Natural | None = None,
+    end: Literal["drop", "keep", "null"] = "drop",
+    step: Literal["predicts", "reads"] = "predicts",
+    words: Literal["space", "piece"] = "space",
+    rule: Literal["argmax", "intersection", "threshold"] = "argmax",
     threshold: float | None = None,
-    every_head: bool | None = None,
-    shown: int = 0,
-    batch_size: int = 16,
+    shown: Natural = 0,
+    batch_size: Count = 16,
     progress: Tell | None = None,
     **options: Unpack[TextModelOptions],
 ) -> Aligned:
@@ -105,12 +105,15 @@ def align(
         Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
     layer, head
         Layer and head of the decoder, from 0; None for the mean of all.
-    end, step, words, batch_size
-        As in `forced_alignment`.
+    end
+        What becomes of weight on marks such as ``</s>``: ``drop`` it, ``keep`` it as one more column, or ``null``: a
+        word that prefers them has no link.
+    step
+        The decoder step whose row is a word's: the one that ``predicts`` it, or the one that ``reads`` it.
+    words, batch_size
+        What is aligned: ``space`` (words between spaces) or ``piece`` (tokens); sentence pairs at a time.
     rule, threshold
         As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
-    every_head
-        Whether to judge every head; by default where there is gold and neither layer nor head was given.
     shown
         How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
         the command does: `attnscope.results.page.alignment.write_alignment_report` and
@@ -128,20 +131,11 @@ def align(
     AttnscopeError
         If line counts differ, a text has no spaces between the words that are to be aligned, the model is not an
         encoder-decoder, a choice does not exist, the folder cannot be used, or a part of it is damaged.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> attnscope.align("bundled", ["a cat"], ["a cat"])
-    Traceback (most recent call last):
-    attnscope.AttnscopeError: EncoderForMaskedLM is not an encoder-decoder: ...
     """
     part = task_for(align, locals())
-    check_whole(0, layer=layer, head=head, shown=shown)
-    check_whole(1, batch_size=batch_size)
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
-    if threshold is not None and rule != THRESHOLD:
+    if threshold is not None and rule != "threshold":
         raise AttnscopeError(
             f"a threshold (--threshold) is for the rule threshold alone, and the rule (--rule) is {shortly(rule)}"
         )
@@ -155,27 +149,21 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    if every_head and judges is None:
-        raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
     loaded = load_model(model, **options)
-    open_choice = layer is None and head is None
     work = Work(
-        loaded.model,
-        loaded.tokenizer,
+        Forcing(loaded.model, loaded.tokenizer, sources, targets, words=words, batch_size=batch_size),
         {"name": loaded.name, **loaded.identity},
-        sources,
-        targets,
         layer,
         head,
-        judges is not None and (open_choice if every_head is None else every_head),
-        {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == THRESHOLD else {})},
-        {"end": end, "step": step, "words": words, "batch_size": batch_size},
+        judges is not None and layer is None and head is None,
+        {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == "threshold" else {})},
+        {"end": end, "step": step},
         judges,
         progress or no_progress,
     )
-    if out is None:
-        return aligned_of(work, in_memory(work), shown)
-    return as_list(work, Path(out), part, shown)
+    if out is not None:
+        return stored(work, Path(out), part, shown)
+    return aligned_of(work, in_a_row([unit for unit in work.units() if unit is not None]), shown)
 
 
 MOST_WORDS = 40  # of a sentence in a picture
@@ -215,36 +203,44 @@ class Aligned:
     # how many sentence pairs are none to look at, as a side has no word, or more than 40
     passed_over: int = 0
 
+    @property
+    def attrs(self) -> dict[str, str]:
+        """What a result of xarray has in its attributes."""
+        return {"signature": self.signature}
 
-def aligned_of(work: Work, measured: xr.Dataset | None, shown: int) -> Aligned:
-    """What the links of all pairs come to; None stands for no pairs."""
+
+def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
+    """What the links of all pairs come to."""
     layer, head, gold = work.layer, work.head, work.gold
-    every = None if measured is None or not work.every_head else measured["links_of_heads"].values
-    heads = None if every is None or gold is None else _judged(every, gold)
-    if heads is not None and every is not None and work.chooses:
+    heads = None
+    if work.chooses and gold is not None:
+        heads = _judged(measured["links_of_heads"].values, gold)
         layer, head = _best(heads)
-        lines = every[:, layer, head]
+        lines = measured["links_of_heads"].values[:, layer, head]
     else:
-        lines = [] if measured is None else measured["links"].values
+        lines = measured["links"].values
     alignments = [links_of_line(str(line)) for line in lines]
     names = ("source_words", "target_words")
-    lengths = [] if measured is None else [*zip(*(measured[name].values.tolist() for name in names), strict=True)]
+    lengths = list(zip(*(measured[name].values.tolist() for name in names), strict=True))
+    score = level = None
+    outside = 0
+    if gold is not None:
+        score = score_alignments(alignments, gold.sure, gold.possible)
+        level = baselines(alignments, gold, lengths, 1 if heads is None else heads["error_rate"].size)
+        pairs = zip(gold.possible, lengths, strict=True)
+        outside = sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
     return Aligned(
         work.identity["name"],
         layer,
         head,
         work.chooses,
         alignments,
-        None if gold is None else score_alignments(alignments, gold.sure, gold.possible),
+        score,
         heads,
-        0 if gold is None else _outside(gold, lengths),
+        outside,
         _pairs(work, alignments, lengths, layer, head, shown),
         work.signature(layer, head).to_json(),
-        baselines=None
-        if gold is None
-        else baselines(
-            alignments, gold, lengths, heads["error_rate"].size if heads is not None and work.chooses else 1
-        ),
+        baselines=level,
         passed_over=sum(not _fits(of_pair) for of_pair in lengths),
     )
 
@@ -273,11 +269,6 @@ def _best(heads: xr.Dataset) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def _outside(gold: Gold, lengths: list[tuple[int, int]]) -> int:
-    pairs = zip(gold.possible, lengths, strict=True)
-    return sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
-
-
 def _fits(lengths: tuple[int, int]) -> bool:
     """Whether a pair with so many words is one to look at."""
     return min(lengths) > 0 and max(lengths) <= MOST_WORDS
@@ -289,49 +280,37 @@ def _pairs(
     """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
     short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
     nothing: Links = frozenset()
-    sure = work.gold.sure if work.gold else [nothing] * len(alignments)
-    possible = work.gold.possible if work.gold else [nothing] * len(alignments)
-    rates = dict.fromkeys(short, float("nan"))
+    gold = work.gold or Gold([nothing] * len(alignments), [nothing] * len(alignments))
+    rates = dict.fromkeys(short, math.nan)
     if work.gold is not None:
-        rates = {i: score_alignments([alignments[i]], [sure[i]], [possible[i]]).error_rate for i in short}
+        rates = {i: score_alignments([alignments[i]], [gold.sure[i]], [gold.possible[i]]).error_rate for i in short}
         short = sorted((i for i in short if not np.isnan(rates[i])), key=lambda i: rates[i])
         at = np.unique(np.linspace(0, len(short) - 1, min(shown, len(short))).round().astype(int))
         short = [short[i] for i in at]
     short = short[:shown]
     if not short:
         return []
-    weights = forced_alignment(
-        work.model,
-        work.tokenizer,
-        [work.sources[i] for i in short],
-        [work.targets[i] for i in short],
-        layer=layer,
-        head=head,
-        **work.run,
-    )
+    forced = (pair.words(layer, head, **work.how) for pair in work.forcing.only(short))
     return [
-        ShownPair(i + 1, words, alignments[i], sure[i], possible[i], rates[i])
-        for i, words in zip(short, weights, strict=True)
+        ShownPair(i + 1, words, alignments[i], gold.sure[i], gold.possible[i], rates[i])
+        for i, words in zip(short, forced, strict=True)
     ]
 
 
 _REQUESTED = "requested"  # in the state of the folder: the signature of the whole request
 
 
-def as_list(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
+def stored(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
     """The alignment of a text, read from its folder or made and written there."""
-    signature = work.signature_of_all(shown)
+    signature = work.signature(work.layer, work.head, every_head=work.chooses, shown=shown)
     there = _there(OwnedFolder(folder, "align").look(), signature)
     if there is not None:
         return there
-    if task is None or not work.sources:
+    if task is None:
         with OwnedFolder(folder, "align") as owned:
             return _written(work, owned, signature, shown)
-
-    waiting = Aligned(
-        work.identity["name"], None, None, False, [], None, None, 0, [], signature.to_json(),
-        pending(task, folder, signature)["task"],
-    )  # fmt: skip
+    message = pending(task, folder, signature)["task"]
+    waiting = Aligned(work.identity["name"], None, None, False, [], None, None, 0, [], signature.to_json(), message)
     if not do_share(task, folder, signature, work.units, {}).is_whole():
         return waiting
     try:
@@ -352,7 +331,8 @@ def _there(folder: OwnedFolder, signature: Signature) -> Aligned | None:
 def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) -> Aligned:
     """Make the alignment, from the parts that tasks have left where these are whole, and write it."""
     parts = Parts(folder.path, signature)
-    aligned = aligned_of(work, parts.results() if parts.is_whole() else in_memory(work), shown)
+    whole = parts.results() if parts.is_whole() else in_a_row([unit for unit in work.units() if unit is not None])
+    aligned = aligned_of(work, whole, shown)
     where = "Choose another folder with --out, or free some room"
     with (
         explained(f"write to {folder.path}", where),
@@ -363,32 +343,25 @@ def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) 
     return load_alignment(folder)
 
 
-def in_memory(work: Work) -> xr.Dataset | None:
-    """All units; None where there are no pairs."""
-    units = [unit for unit in work.units() if unit is not None]
-    return in_a_row(units) if units else None
-
-
 LINKS, RECORD = "links.txt", "run.json"
+_AS_IT_IS = ("model", "layer", "head", "chosen_on_gold", "outside", "passed_over")  # in the record
 
 
 def write_alignment(aligned: Aligned, folder: Path) -> None:
     """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder."""
     text = "".join(f"{pharaoh(links)}\n" for links in aligned.links)
     (folder / LINKS).write_text(text, encoding="utf-8")
-    score, heads = aligned.score, aligned.heads
-    record = {
+    heads = aligned.heads
+    record: dict[str, Any] = {name: getattr(aligned, name) for name in _AS_IT_IS} | {
         "signature": json.loads(aligned.signature),
-        "model": aligned.model,
-        "layer": aligned.layer,
-        "head": aligned.head,
-        "chosen_on_gold": aligned.chosen_on_gold,
-        "score": None if score is None else vars(score),
-        "baselines": None if aligned.baselines is None else vars(aligned.baselines),
+        "score": aligned.score and vars(aligned.score),
+        "baselines": aligned.baselines and vars(aligned.baselines),
         "heads": None if heads is None else {str(name): rates.values.tolist() for name, rates in heads.items()},
-        "outside": aligned.outside,
-        "pairs": [_parts(pair) for pair in aligned.pairs],
-        "passed_over": aligned.passed_over,
+        "pairs": [
+            {"line": pair.line, "error_rate": pair.error_rate, "sure": sorted(pair.sure)}
+            | {"possible": sorted(pair.possible), **vars(pair.words), "weights": pair.words.weights.tolist()}
+            for pair in aligned.pairs
+        ],
     }
     (folder / RECORD).write_text(json.dumps(with_nulls(record), sort_keys=True) + "\n", encoding="utf-8")
 
@@ -398,41 +371,21 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
     record: dict[str, Any] = json.loads(folder.read(RECORD))
     folder.read(LINKS)  # checks it
     alignments = read_links(folder.path / LINKS)
-    score, heads, baselines = record["score"], record["heads"], record["baselines"]
+    pairs: list[ShownPair] = []
+    for pair in record["pairs"]:
+        words = WordAlignment(pair["source"], pair["target"], np.array(pair["weights"], dtype=np.float64))
+        sure, possible = (frozenset((int(i), int(j)) for i, j in pair[name]) for name in ("sure", "possible"))
+        error_rate = _with_nan(pair)["error_rate"]
+        pairs.append(ShownPair(pair["line"], words, alignments[pair["line"] - 1], sure, possible, error_rate))
     return Aligned(
-        record["model"],
-        record["layer"],
-        record["head"],
-        record["chosen_on_gold"],
-        alignments,
-        None if score is None else AlignmentScore(**_with_nan(score)),
-        None if heads is None else _by_head(heads),
-        record["outside"],
-        [_shown(parts, alignments) for parts in record["pairs"]],
-        Signature.of(record["signature"]).to_json(),
-        baselines=None if baselines is None else Baselines(**_with_nan(baselines)),
-        passed_over=record["passed_over"],
+        **{name: record[name] for name in _AS_IT_IS},
+        links=alignments,
+        score=record["score"] and AlignmentScore(**_with_nan(record["score"])),
+        heads=record["heads"] and _by_head(record["heads"]),
+        pairs=pairs,
+        signature=Signature.of(record["signature"]).to_json(),
+        baselines=record["baselines"] and Baselines(**_with_nan(record["baselines"])),
     )
-
-
-def _parts(pair: ShownPair) -> dict[str, Any]:
-    """A pair without its links, which stand in their own file."""
-    return {
-        "line": pair.line,
-        "source": pair.words.source,
-        "target": pair.words.target,
-        "weights": pair.words.weights.tolist(),
-        "sure": sorted(pair.sure),
-        "possible": sorted(pair.possible),
-        "error_rate": pair.error_rate,
-    }
-
-
-def _shown(parts: dict[str, Any], alignments: list[Links]) -> ShownPair:
-    words = WordAlignment(parts["source"], parts["target"], np.array(parts["weights"], dtype=np.float64))
-    sure, possible = (frozenset((int(i), int(j)) for i, j in parts[name]) for name in ("sure", "possible"))
-    links = alignments[parts["line"] - 1]
-    return ShownPair(parts["line"], words, links, sure, possible, **_with_nan({"error_rate": parts["error_rate"]}))
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
@@ -447,80 +400,59 @@ UNIT = 16  # batches that one process aligns before the next has its turn
 class Work:
     """What every pass over the text needs."""
 
-    model: PreTrainedModel
-    tokenizer: Any
+    forcing: Forcing
     identity: dict[str, str]
-    sources: list[str]
-    targets: list[str]
-    layer: int | None  # as asked for
+    layer: int | None  # as requested
     head: int | None
-    # whether the links of every head are read too; the links of one of them, or of none, where neither layer nor head
-    # was asked for
-    every_head: bool
-    read: dict[str, Any]  # how links are read off the weights, and how weights are got
-    run: dict[str, Any]
+    chooses: bool  # whether every head is read, and the one taken that agrees best with people
+    read: dict[str, Any]  # how links are read off the weights
+    how: dict[str, Any]  # how weights between tokens become those between words
     gold: Gold | None = None
     tell: Tell = no_progress
 
-    @property
-    def chooses(self) -> bool:
-        """Whether layer and head are those that agree best with people."""
-        return self.every_head and self.layer is None and self.head is None
-
     def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
         """Links of unit after unit, by lines of Pharaoh's format; None for one that is done."""
-        count, step = len(self.sources), UNIT * self.run["batch_size"]
+        count, step = self.forcing.count, UNIT * self.forcing.batch_size
         for start in range(0, count, step):
             lines = range(start, min(start + step, count))
             if done(lines):
                 yield None
             else:
-                pairs = [self._linked(pair) for pair in self._forcing.pairs(lines, self.tell)]
+                pairs = [self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)]
                 yield _labelled(pairs, lines)
         self.tell(Progress("align", 1.0, {"pairs": count}))
-
-    @cached_property
-    def _forcing(self) -> Forcing:
-        options = {name: self.run[name] for name in ("words", "batch_size")}
-        return Forcing(self.model, self.tokenizer, self.sources, self.targets, **options)
 
     def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
         """What links of that layer and head depend on."""
         text = {
-            "pairs": len(self.sources),
-            "source_sha256": _digest(self.sources),
-            "target_sha256": _digest(self.targets),
+            "pairs": self.forcing.count,
+            "source_sha256": _digest(self.forcing.sources),
+            "target_sha256": _digest(self.forcing.targets),
         }
+        cutting = {"words": self.forcing.cut, "batch_size": self.forcing.batch_size}
         if self.gold is not None:  # numbered as it was read
             text["gold_sha256"] = _digest([*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)])
         return Signature(
             "align",
             model=self.identity,
-            tokenizer={"sha256": tokenizer_sha256(self.tokenizer)},
+            tokenizer={"sha256": tokenizer_sha256(self.forcing.tokenizer)},
             text=text,
-            settings={"layer": layer, "head": head, **self.run, **self.read, **settings},
+            settings={"layer": layer, "head": head, **self.how, **cutting, **self.read, **settings},
             versions=package_versions(),
         )
 
-    def signature_of_all(self, shown: int) -> Signature:
-        """What all results depend on, known before anything is measured."""
-        return self.signature(self.layer, self.head, every_head=self.every_head, shown=shown)
-
     def _linked(self, pair: ForcedPair) -> dict[str, Any]:
         """Of one pair, by the name of the variable."""
-        read = {name: self.run[name] for name in ("end", "step")}
         columns = len(pair.source.words)
         linked: dict[str, Any] = {"source_words": columns, "target_words": len(pair.target.words)}
         if not self.chooses:
-            weights = pair.words(self.layer, self.head, **read).weights
-            linked["links"] = pharaoh(links(weights[:, :columns], **self.read))
-        if self.every_head:
-            of_heads = pair.words_of_heads(**read).weights
-            made = np.empty(of_heads.shape[:2], dtype=object)
-            for at in np.ndindex(*made.shape):
-                made[at] = pharaoh(links(of_heads[at][:, :columns], **self.read))
-            linked["links_of_heads"] = made
-        return linked
+            weights = pair.words(self.layer, self.head, **self.how).weights
+            return linked | {"links": pharaoh(links(weights[:, :columns], **self.read))}
+        of_heads = pair.words_of_heads(**self.how).weights
+        found = np.empty(of_heads.shape[:2], dtype=object)
+        for at in np.ndindex(*found.shape):
+            found[at] = pharaoh(links(of_heads[at][:, :columns], **self.read))
+        return linked | {"links_of_heads": found}
 
 
 def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
@@ -537,3 +469,48 @@ def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
 
 def _digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True)
+class AligningHead:
+    """A head and how well it aligns."""
+
+    # layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair
+    layer: int
+    head: int
+    score: AlignmentScore  # its links against the gold ones, on the other sentence pairs
+    baselines: Baselines  # what the diagonal and links to random words would give on those
+
+    def rates(self) -> dict[str, float]:
+        """Error rate with its interval, precision, recall and, beside them, what needs no model, by name."""
+        score, level = vars(self.score), vars(self.baselines)
+        return (
+            {name: score[name] for name in ("error_rate", "precision", "recall")}
+            | {name: level[name] for name in ("diagonal", "chance", "chance_level")}
+            | {f"error_rate_{end}": level[end] for end in ("lower", "upper")}
+        )
+
+
+def attends(model: PreTrainedModel) -> bool:
+    """Whether the decoder looks at the source; with a fixed vector it does not."""
+    return getattr(model.config, "attention", None) != "none"
+
+
+def best_aligning_head(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TaskText
+) -> AligningHead | None:
+    """Find the head that aligns the generated task best, by forced decoding against the gold links."""
+    short = encode_pairs(tokenizer, text, longest=int(tokenizer.model_max_length)).index
+    if not attends(model) or len(short) < 2:  # noqa: PLR2004 one to choose on, one to judge on
+        return None
+
+    def aligned(pairs: Sequence[int], **head: int | None) -> Aligned:
+        links = [frozenset(text.alignments[i]) for i in pairs]
+        texts = ([side[i] for i in pairs] for side in (text.source, text.target))
+        return align(model, *texts, tokenizer=tokenizer, gold=Gold(links, links), **head)
+
+    choice = aligned(short[::2])
+    judged = aligned(short[1::2], layer=choice.layer, head=choice.head)
+    if judged.score is None or judged.baselines is None or choice.layer is None or choice.head is None:
+        return None
+    return AligningHead(choice.layer, choice.head, judged.score, judged.baselines)

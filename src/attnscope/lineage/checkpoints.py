@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from attnscope.lineage.config import TrainConfig
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.encoder import EncoderForMaskedLM
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
 from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.store.signature import Signature
@@ -30,14 +29,8 @@ from attnscope.support.errors import AttnscopeError
 _TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam's two moments
 
 
-def build_model(config: TrainConfig, vocabulary: int) -> Any:
-    """A new model of the kind and sizes that the settings name."""
-    check_model(config, vocabulary)
-    return _new(config, vocabulary)
-
-
 def check_model(config: TrainConfig, vocabulary: int) -> None:
-    """Refuse settings of a model that cannot be built, or not be trained here, without building it."""
+    """Reject settings of a model that cannot be built, or not be trained here, without building it."""
     both = 2 * config.encoder_width
     if config.model == "recurrent" and config.attention == "dot" and config.decoder_width != both:
         raise AttnscopeError(
@@ -46,7 +39,7 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
             "attention bilinear or additive"
         )
     with torch.device("meta"):  # its sizes alone
-        parameters = sum(parameter.numel() for parameter in _new(config, vocabulary).parameters())
+        parameters = sum(parameter.numel() for parameter in build_model(config, vocabulary).parameters())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = parameters * _TRAINED
     if needed > memory:
@@ -56,34 +49,21 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
         )
 
 
-def _new(config: TrainConfig, vocabulary: int) -> Any:
+def build_model(config: TrainConfig, vocabulary: int) -> Any:
+    """A new model of the kind and sizes that the settings name."""
+
+    def sizes(*names: str) -> dict[str, Any]:
+        return {"vocab_size": vocabulary, **{name: getattr(config, name) for name in names}}
+
     if config.model == "recurrent":
-        return RecurrentForConditionalGeneration(
-            RecurrentConfig(
-                vocab_size=vocabulary,
-                embedding_width=config.embedding_width,
-                encoder_width=config.encoder_width,
-                decoder_width=config.decoder_width,
-                cell=config.cell,
-                attention=config.attention,
-                dropout=config.dropout,
-            )
-        )
-    sizes: dict[str, Any] = {
-        "vocab_size": vocabulary,
-        "width": config.width,
-        "heads": config.heads,
-        "feed_forward": config.feed_forward,
-        "encoder_layers": config.layers,
-        "decoder_layers": config.layers,
-        "positions": config.positions,
-        "max_position_embeddings": config.longest,
-        "norm": config.norm,
-        "dropout": config.dropout,
-    }
+        widths = "embedding_width", "encoder_width", "decoder_width"
+        return RecurrentForConditionalGeneration(RecurrentConfig(**sizes(*widths, "cell", "attention", "dropout")))
+    of_transformer: dict[str, Any] = sizes("width", "heads", "feed_forward", "positions", "norm", "dropout") | {
+        "encoder_layers": config.layers, "decoder_layers": config.layers, "max_position_embeddings": config.longest
+    }  # fmt: skip
     if config.model == "masked-lm":
-        return EncoderForMaskedLM(EncoderConfig(**sizes))
-    return TransformerForConditionalGeneration(TransformerConfig(**sizes))
+        return EncoderForMaskedLM(EncoderConfig(**of_transformer))
+    return TransformerForConditionalGeneration(TransformerConfig(**of_transformer))
 
 
 METRICS = {
@@ -97,11 +77,7 @@ METRICS = {
     "alignment_chance_level": ("alignment error rate that links to random words go below in 1 of 100", "share"),
 }
 _LOGGED = {
-    "loss": (
-        "training_loss",
-        "loss since the entry before, with smoothed targets and what R-Drop adds",
-        "nats per token",
-    ),
+    "loss": ("training_loss", "loss since the entry before, with smoothed targets and R-Drop", "nats per token"),
     "learning_rate": ("learning_rate", "learning rate", "1"),
     "tokens_per_second": ("tokens_per_second", "target tokens per second", "tokens/s"),
     "epoch": ("epoch", "epoch, from 0", "1"),
@@ -248,17 +224,12 @@ class Checkpoints:
         broken = {_update(name) for name in damaged if name.startswith(_PLACE)}
         if not broken:
             return
-        whole = [update for update in self.updates() if update not in broken]
-        gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) in broken]
-        self.folder.forget(gone)
+        self.folder.forget([name for name in self.folder.files if name.startswith(_PLACE) and _update(name) in broken])
+        whole = self.updates()
         after = f"update {whole[-1]}" if whole else "the beginning"
+        message = "the checkpoint of update %s in %s is damaged: the training goes on from %s"
         for update in sorted(broken):
-            _log.warning(
-                "the checkpoint of update %s in %s is damaged: the training goes on from %s",
-                update,
-                self.folder.path,
-                after,
-            )
+            _log.warning(message, update, self.folder.path, after)
 
     def load(self, update: int, model: nn.Module, moments: Moments) -> dict[str, Any]:
         """Bring weights and moments to where they were, and return the state of the training."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,26 +16,22 @@ import xarray as xr
 
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.lineage.align import align
-from attnscope.lineage.aligning_head import attends, best_aligning_head
-from attnscope.lineage.checkpoints import check_model
-from attnscope.lineage.compare_notes import learning_curves, training_effort
+from attnscope.lineage.align import align, attends, best_aligning_head
+from attnscope.lineage.checkpoints import check_model, read_log
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
-from attnscope.lineage.data import HELD_OUT, training_pairs
-from attnscope.lineage.loop import threads_of_one
+from attnscope.lineage.data import HELD_OUT, encode_lines, training_pairs
+from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope.lineage.score import score
-from attnscope.lineage.train import finished_metrics, train
+from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
-from attnscope.lineage.vocabulary import encode_lines
-from attnscope.lineage.word_weights import forced_alignment
 from attnscope.read.files import lines_of, shown
 from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.support.arguments import validated
-from attnscope.support.checks import BEAMS, THREADS, check_kind, check_whole, unexpected
+from attnscope.support.arguments import Count, validated
+from attnscope.support.checks import BEAMS, THREADS, check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_threads
@@ -43,14 +39,8 @@ from attnscope.support.state import own_threads
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
 _NODES = ("scores", "curves", "alignment")
 _OF_ALIGNMENT = (  # of `AligningHead.rates`
-    "error_rate",
-    "error_rate_lower",
-    "error_rate_upper",
-    "precision",
-    "recall",
-    "diagonal",
-    "chance",
-    "chance_level",
+    *("error_rate", "error_rate_lower", "error_rate_upper", "precision", "recall"),
+    *("diagonal", "chance", "chance_level"),
 )
 _BUCKETS = 6  # of length, about as many as a curve needs
 
@@ -62,10 +52,10 @@ def compare(
     *,
     targets: Lines | None = None,
     out: str | Path = "attnscope-comparison",
-    join: int | None = None,
+    join: Count | None = None,
     by_length: Sequence[int] | None = None,
-    length_in: str | None = None,
-    line: int | None = None,
+    length_in: Literal["words", "characters"] | None = None,
+    line: Count | None = None,
     beams: int = 5,
     tokenize: str | None = None,
     lowercase: bool | None = None,
@@ -136,15 +126,7 @@ def compare(
     ------
     AttnscopeError
         For systems, files, texts and settings that do not fit: see the message.
-
-    Examples
-    --------
-    >>> compare([])
-    Traceback (most recent call last):
-    ...
-    attnscope.AttnscopeError: there is no system to compare: give YAML files of settings, or trained folders
     """
-    check_whole(1, line=line, join=join)
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
     out = local_folder(out)
@@ -154,7 +136,8 @@ def compare(
     shown = _shown_pair(text, line)
     length_in = length_in or ("words" if any(" " in line for line in text.source) else "characters")
     limits = list(by_length or ()) or length_limits(text.source, length_in)
-    validated = chosen[0].config or read_config()
+    usual = chosen[0].config or read_config()
+    words: Any = tokenize or usual.bleu_tokenizer
 
     def scored(hypotheses: dict[str, Sequence[str]], resamples: int) -> xr.Dataset:
         return score(
@@ -163,17 +146,21 @@ def compare(
             texts=text.source,
             by_length=limits,
             length_in=length_in,
-            tokenize=tokenize or validated.bleu_tokenizer,
-            lowercase=validated.lowercase if lowercase is None else lowercase,
+            tokenize=words,
+            lowercase=usual.lowercase if lowercase is None else lowercase,
             resamples=resamples,
         )
 
     tell = progress or no_progress
-    scored({"reference": text.target}, min(resamples, 0))  # refuses wrong settings before hours of training
+    scored({"reference": text.target}, min(resamples, 0))  # rejects wrong settings before hours of training
     with OwnedFolder(out, "compare") as folder:
-        every = SystemOutputs(folder, text, shown, beams, threads, device, tell)
-        every.write_text()
-        outputs = every.all(chosen)
+        sides = {"text/source.txt": text.source, "text/reference.txt": text.target}
+        with explained(f"write to {out}", "Choose another folder with --out"):
+            folder.write({name: _lines(lines) for name, lines in sides.items()})
+        outputs: dict[str, SystemOutput] = {}
+        for number, system in enumerate(chosen):
+            part = _part(tell, number, len(chosen))
+            outputs[system.name] = Work(folder, text, shown, beams, threads, device, part).output_of(system)
         tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
@@ -184,15 +171,13 @@ def compare(
         }
         signature = Signature(
             "compare",
-            systems={name: output.signature for name, output in outputs.items()},
+            systems={name: output.record["signature"] for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
             settings={"baseline": chosen[0].name, "by_length": limits, "length_in": length_in, "line": shown + 1},
         )
-        with explained(f"write to {out}", "Free some room and give the same command again"):
-            folder.write(
-                {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
-                | {"run.json": json_bytes(signature.to_dict())}
-            )
+        with explained(f"write to {out}", _MAKE_ROOM):
+            arrays = {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
+            folder.write(arrays | {"run.json": json_bytes(signature.to_dict())})
         tell(Progress("done", 1.0))
         return load_comparison(folder)
 
@@ -225,18 +210,16 @@ def _shown_pair(text: ParallelText, line: int | None) -> int:
 
 def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
     """What there is of each system beside its scores."""
+    records = [output.record for output in outputs.values()]
     efforts = [training_effort(system.folder) for system in systems]
     values: dict[str, list[float]] = {
-        "parameters": [output.parameters for output in outputs.values()],
-        "sentences_cut": [output.cut for output in outputs.values()],
-        "sentences_per_second": [len(text) / output.seconds for output in outputs.values()],
+        "parameters": [record["parameters"] for record in records],
+        "sentences_cut": [record["cut"] for record in records],
+        "sentences_per_second": [len(text) / record["seconds"] for record in records],
         **{name: [effort[name] for effort in efforts] for name in efforts[0]},
     }
-    if isinstance(text, TaskText):
-        values |= {
-            f"alignment_{name}": [output.aligned.get(name, np.nan) for output in outputs.values()]
-            for name in _OF_ALIGNMENT
-        }
+    for name in _OF_ALIGNMENT if isinstance(text, TaskText) else ():
+        values[f"alignment_{name}"] = [record["aligned"].get(name, np.nan) for record in records]
     return xr.Dataset({name: ("system", numbers) for name, numbers in values.items()}, {"system": list(outputs)})
 
 
@@ -263,8 +246,49 @@ def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput])
     return dataset
 
 
+_METRICS = ("bleu", "loss")
+_SEEN = ("tokens", "seconds")
+
+
+def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
+    """How far each training was at each of its validations."""
+    curves = [_curve(read_log(folder)) for folder in folders.values()]
+    longest = max(len(curve["updates"]) for curve in curves)
+
+    def padded(name: str) -> np.ndarray:
+        rows = (curve[name] for curve in curves)
+        return np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
+
+    arrays = {name: (("system", "validation"), padded(name)) for name in (*_METRICS, "updates", *_SEEN)}
+    return xr.Dataset(arrays, coords={"system": list(folders)})
+
+
+def training_effort(folder: Path) -> dict[str, float]:
+    """What a training took: median rate of the log's lines, target tokens and seconds in all; NaN without a log."""
+    lines = [line for line in read_log(folder) if "tokens_per_second" in line]
+    rates, last = [line["tokens_per_second"] for line in lines], lines[-1] if lines else {}
+    return {
+        "training_tokens_per_second": float(np.median(rates)) if rates else np.nan,
+        "training_tokens": float(last.get("tokens", np.nan)),
+        "training_seconds": float(last.get("seconds", np.nan)),
+    }
+
+
+def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    looks = [line for line in log if "valid_loss" in line]
+    steps = [{"update": 0, "tokens": 0, "seconds": 0.0}, *(line for line in log if "tokens" in line)]
+    updates = np.array([line["update"] for line in looks], dtype=np.float64)
+    at = [line["update"] for line in steps]
+    seen = {name: np.interp(updates, at, [line[name] for line in steps]) for name in _SEEN}
+    metrics = {
+        name: np.array([line.get(f"valid_{name}", np.nan) for line in looks], dtype=np.float64) for name in _METRICS
+    }
+    return {"updates": updates, **seen, **metrics}
+
+
 NO_ATTENTION = "no attention"  # where a system's alignment would be read from
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
+_MAKE_ROOM = "Free some room and give the same command again"
 _log = logging.getLogger("attnscope")
 
 
@@ -273,65 +297,42 @@ class SystemOutput:
     """What one system made of the text."""
 
     lines: list[str]  # its translations
-    parameters: int  # how many numbers were learned
-    seconds: float  # seconds of translating
-    cut: int  # how many sentences were longer than the model was trained for, and cut
-    # against gold alignments: ``layer``, ``head``, ``error_rate``, ``precision``, ``recall``; empty where there are
-    # none or the system has no attention
-    aligned: dict[str, Any]
+    # ``signature`` (model, text, settings and versions), ``parameters`` (how many were learned), ``seconds`` of
+    # translating, ``cut`` (sentences longer than the model was trained for); ``aligned`` against gold alignments:
+    # ``layer``, ``head`` and rates, empty where there are none or the system has no attention
+    record: dict[str, Any]
     weights: np.ndarray | None  # ``(target word, source word)`` on the shown pair; None without attention
     read_from: str  # the heads that they are of, in words
-    signature: dict[str, Any]  # model, text, settings and versions
 
 
 @dataclass(frozen=True)
-class SystemOutputs:
-    """All systems on one text, in one folder."""
+class Work:
+    """One system after the other on one text; ``translations/NAME.txt`` and ``.json`` have its lines and its record."""
 
-    # where each system's translations lie as ``translations/NAME.txt`` beside a record of what was found
     folder: OwnedFolder
     text: ParallelText  # to translate
     shown: int  # number of the pair whose alignment is kept
     beams: int  # as in `attnscope.compare`
     threads: int | None
     device: str | None
-    progress: Tell  # called while it works
-
-    def write_text(self) -> None:
-        """Write both sides beside the translations, line by line."""
-        sides = {"text/source.txt": self.text.source, "text/reference.txt": self.text.target}
-        with explained(f"write to {self.folder.path}", "Choose another folder with --out"):
-            self.folder.write({name: _lines(lines) for name, lines in sides.items()})
-
-    def all(self, systems: Sequence[System]) -> dict[str, SystemOutput]:
-        """Every system by name: trained, its translations and alignments, as far as that is not done."""
-        outputs: dict[str, SystemOutput] = {}
-        for number, system in enumerate(systems):
-            part = replace(self, progress=_part(self.progress, number, len(systems)))
-            part.ensure_trained(system)
-            with own_threads(self.threads or threads_of_one()):
-                outputs[system.name] = part.output_of(system)
-        return outputs
+    tell: Tell
 
     def output_of(self, system: System) -> SystemOutput:
-        loaded = load_model(system.folder, device=self.device)
-        if not loaded.model.config.is_encoder_decoder:
-            raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
-        lines, record = self._kept(system, loaded) or self._translate(system, loaded)
-        weights, read_from = self._weights(loaded, record["aligned"])
-        measured = {name: record[name] for name in ("parameters", "seconds", "cut", "aligned", "signature")}
-        return SystemOutput(lines, weights=weights, read_from=read_from, **measured)
-
-    def ensure_trained(self, system: System) -> None:
-        if system.trained or system.config is None:
-            return
-        changed = {"threads": self.threads, "device": self.device}
-        train(
-            system.config,
-            system.folder,
-            progress=lambda at: self.progress(Progress(f"train {system.name}", _TRAINING * at.share, at.told)),
-            **{name: value for name, value in changed.items() if value is not None},
-        )
+        """The system trained, its translations and alignments, as far as that is not done."""
+        if not system.trained and system.config is not None:
+            changed = {"threads": self.threads, "device": self.device}
+            train(
+                system.config,
+                system.folder,
+                progress=lambda at: self.tell(Progress(f"train {system.name}", _TRAINING * at.share, at.told)),
+                **{name: value for name, value in changed.items() if value is not None},
+            )
+        with own_threads(self.threads or threads_of_one()):
+            loaded = load_model(system.folder, device=self.device)
+            if not loaded.model.config.is_encoder_decoder:
+                raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
+            lines, record = self._stored(system, loaded) or self._translate(system, loaded)
+            return SystemOutput(lines, record, *self._weights(loaded, record["aligned"]))
 
     def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
         return Signature(
@@ -342,9 +343,9 @@ class SystemOutputs:
             versions=package_versions(),
         ).to_dict()
 
-    def _kept(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
+    def _stored(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
         """What an earlier run found with the same model, text and settings."""
-        file, record = _names(system)
+        file, record = system.files
         if self.folder.damaged([file, record] if {file, record} <= self.folder.files.keys() else []):
             _log.warning("the translations of %s are damaged, and are made anew", system.name)
             self.folder.forget([file, record])
@@ -358,7 +359,7 @@ class SystemOutputs:
     def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
         """Translate the text and write it down; on the generated task, judge the alignments."""
         name = f"translate {system.name}"
-        self.progress(Progress(name, _TRAINING))
+        self.tell(Progress(name, _TRAINING))
         before = time.perf_counter()
         translations = translate_lines(
             loaded.model,
@@ -366,13 +367,12 @@ class SystemOutputs:
             self.text.source,
             beams=self.beams,
             overlong="cut",
-            progress=lambda at: self.progress(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
+            progress=lambda at: self.tell(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
         )
         seconds = time.perf_counter() - before
-        lines = translations.texts
         best = None
         if isinstance(self.text, TaskText) and attends(loaded.model):
-            self.progress(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
+            self.tell(Progress(f"align {system.name}", _TRAINING + _TRANSLATING))
             best = best_aligning_head(loaded.model, loaded.tokenizer, self.text)
         record: dict[str, Any] = {
             "signature": self._signature(loaded),
@@ -382,10 +382,10 @@ class SystemOutputs:
             "threads": torch.get_num_threads(),
             "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **best.rates()},
         }
-        file, described = _names(system)
-        with explained(f"write to {self.folder.path}", "Free some room and give the same command again"):
-            self.folder.write({file: _lines(lines), described: json_bytes(record)})
-        return lines, record
+        with explained(f"write to {self.folder.path}", _MAKE_ROOM):
+            contents = _lines(translations.texts), json_bytes(record)
+            self.folder.write(dict(zip(system.files, contents, strict=True)))
+        return translations.texts, record
 
     def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
         """Attention on the shown pair, and which heads it is of: the judged one, else the mean of all."""
@@ -393,18 +393,15 @@ class SystemOutputs:
             return None, NO_ATTENTION
         layer, head = aligned.get("layer"), aligned.get("head")
         pair = [self.text.source[self.shown]], [self.text.target[self.shown]]
-        (words,) = forced_alignment(loaded.model, loaded.tokenizer, *pair, layer=layer, head=head)
-        return words.weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
+        (forced,) = Forcing(loaded.model, loaded.tokenizer, *pair).pairs(range(1))
+        return forced.words(
+            layer, head
+        ).weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
 
 
 def _part(tell: Tell, number: int, count: int) -> Tell:
     """Tells of one of several equal parts of the work."""
     return lambda at: tell(replace(at, share=0.99 * (number + at.share) / count))
-
-
-def _names(system: System) -> tuple[str, str]:
-    """The files of a system's translations and of what was found with them."""
-    return f"translations/{system.name}.txt", f"translations/{system.name}.json"
 
 
 def _lines(lines: Sequence[str]) -> bytes:
@@ -426,30 +423,38 @@ class System:
     @property
     def trained(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.given or (self.config is not None and is_trained(self.config, self.folder))
+        return self.given or is_trained(self.config, self.folder)
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """Of its translations, and of what was found with them."""
+        return f"translations/{self.name}.txt", f"translations/{self.name}.json"
 
 
 def read_systems(
     systems: Sequence[str | Path] | Mapping[str, str | Path | TrainConfig] | None, out: Path
 ) -> list[System]:
     """Settings and folders, each under a name of its own."""
-    if systems is None:
-        systems = PRESETS
-    if not isinstance(systems, list | tuple | Mapping):
-        raise unexpected("files of settings, trained folders, or a mapping from names to them", systems, "systems")
-    pairs = systems.items() if isinstance(systems, Mapping) else ((_called(Path(system)), system) for system in systems)
-    named: list[tuple[str, str | Path | TrainConfig]] = list(pairs)
+    systems = PRESETS if systems is None else systems
+    if isinstance(systems, Mapping):
+        named: list[tuple[str, str | Path | TrainConfig]] = list(systems.items())
+    else:
+        paths = [Path(system) for system in systems]
+        named = [(path.resolve().name if path.is_dir() else path.stem, path) for path in paths]
     if not named:
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
     folders = [Path(given).resolve() for _, given in named if isinstance(given, str | Path)]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
         raise AttnscopeError(f"{twice[0].name} is given twice: each system once")
-    named_systems: dict[str, System] = {}
-    for name, given in named:
-        own = _unique(name, list(named_systems))
-        named_systems[own] = _read(own, given, out)
-    return list(named_systems.values())
+    found: dict[str, System] = {}
+    for name, system in named:
+        own, number = name, 1
+        while own.casefold() in map(str.casefold, found):  # some file systems take them for one
+            number += 1
+            own = f"{name}-{number}"
+        found[own] = _read(own, system, out)
+    return list(found.values())
 
 
 def check_untrained(systems: Sequence[System]) -> None:
@@ -462,15 +467,14 @@ def check_untrained(systems: Sequence[System]) -> None:
             check_model(config, config.vocabulary)
         except AttnscopeError as error:
             raise AttnscopeError(f"{system.name}: {error}") from None
-        texts = (config.source, config.target, config.valid_source, config.valid_target)
-        for text in texts:
+        for text in (config.source, config.target, config.valid_source, config.valid_target):
             if text is not None and not text.exists():
                 raise AttnscopeError(f"{system.name}: {shown(text)}: no such file: expected a text to train by")
 
 
-def is_trained(config: TrainConfig, folder: Path) -> bool:
+def is_trained(config: TrainConfig | None, folder: Path) -> bool:
     """Whether the folder holds the end of a training with these settings."""
-    return finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
+    return config is not None and finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
 
 
 def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
@@ -504,18 +508,6 @@ def _of_translation(config: TrainConfig, where: str | Path) -> TrainConfig:
     return config
 
 
-def _called(path: Path) -> str:
-    return path.resolve().name if path.is_dir() else path.stem
-
-
-def _unique(name: str, taken: Sequence[str]) -> str:
-    number, own = 1, name
-    while own.casefold() in map(str.casefold, taken):  # some file systems take them for one
-        number += 1
-        own = f"{name}-{number}"
-    return own
-
-
 TASK_SEED = 1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
 
 
@@ -529,16 +521,13 @@ def read_test_text(
     if join is None:
         joined = [config.join for config in configs.values() if config is not None]
         join = max(joined, default=1) if texts is None else 1
-    if join < 1:
-        raise AttnscopeError(f"join is {join}: expected 1, which joins nothing, or more")
-    text = _shared(configs, join) if texts is None or targets is None else _given(texts, targets)
+    if texts is None or targets is None:
+        text = _shared(configs, join)
+    elif isinstance(texts, Path) and isinstance(targets, Path):
+        text = read_parallel(texts, targets)
+    else:
+        text = ParallelText(lines_of_text(texts, "the text"), lines_of_text(targets, "the target"))
     return text.joined(join, seed=0)
-
-
-def _given(texts: Lines, targets: Lines) -> ParallelText:
-    if isinstance(texts, Path) and isinstance(targets, Path):
-        return read_parallel(texts, targets)
-    return ParallelText(lines_of_text(texts, "the text"), lines_of_text(targets, "the target"))
 
 
 def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
@@ -553,8 +542,7 @@ def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
         longest = max(config.task_longest for config in settings.values())
         pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
         return generate_task(pairs, TASK_SEED, longest, held_out=True)
-    texts = {name: _validation(config) for name, config in settings.items()}
-    (first, text), *others = texts.items()
+    (first, text), *others = ((name, training_pairs(config)[1]) for name, config in settings.items())
     for name, other in others:
         if other.sha256() != text.sha256():
             raise AttnscopeError(
@@ -565,28 +553,20 @@ def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
     return text
 
 
-def _validation(config: TrainConfig) -> ParallelText:
-    return training_pairs(config)[1]
-
-
 _WORDS = (6, 14)  # of the sentences that are shown
 
 
-@dataclass(frozen=True)
-class ShownTranslation:
-    """A sentence of the generated task."""
+class ShownTranslation(NamedTuple):
+    """A sentence of the generated task, its greedy translation by the system, and the right one."""
 
-    source: str  # the sentence, what the system makes of it (greedy), and what it should be
+    source: str
     translation: str
     right: str
-    # for each word of the translation that has a link: itself and the source word it looks at most, by the head that
-    # `best_aligning_head` chose; empty for a system without attention, and for a translation longer than the model
-    # was trained for
+    # each linked word and the source word it attends to most; empty without attention and for too long translations
     attended: list[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Samples:
+class Samples(NamedTuple):
     """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU, 95% interval."""
 
     shown: list[ShownTranslation]
@@ -607,37 +587,28 @@ def sample_translations(folder: Path) -> Samples | None:
     scores = score({"trained": lines}, text.target, texts=text.source, by_length=length_limits(text.source))
     at = scores.sel(system="trained", metric="BLEU")
     columns = ("bucket", "sentences", "score_by_length", "lower_by_length", "upper_by_length")
-    rows = zip(*(at[name].values for name in columns), strict=True)
+    by_length = [row for row in zip(*(at[name].values.tolist() for name in columns), strict=True) if row[1]]
     lengths = [len(source.split()) for source in text.source]
     whole = [i for i, left_out in enumerate(translations.left_out) if not left_out]
     chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
     attended = _attended(loaded, text, [lines[i] for i in chosen], chosen)
-    return Samples(
-        [
-            ShownTranslation(text.source[i], lines[i], text.target[i], links)
-            for i, links in zip(chosen, attended, strict=True)
-        ],
-        [
-            (str(bucket), int(count), float(bleu), float(lower), float(upper))
-            for bucket, count, bleu, lower, upper in rows
-            if count
-        ],
-    )
+    shown = [ShownTranslation(text.source[i], lines[i], text.target[i], attended.get(i, [])) for i in chosen]
+    return Samples(shown, by_length)
 
 
 def _attended(
     loaded: LoadedModel, text: TaskText, made: Sequence[str], chosen: Sequence[int]
-) -> list[list[tuple[str, str]]]:
-    attended: list[list[tuple[str, str]]] = [[] for _ in chosen]
+) -> dict[int, list[tuple[str, str]]]:
+    """Of each chosen sentence whose translation the model can read: its words and the source word of each."""
     best = best_aligning_head(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
-    if best is None:
-        return attended
     lengths = map(len, encode_lines(loaded.tokenizer, made))
     fit = [at for at, tokens in enumerate(lengths) if tokens <= loaded.tokenizer.model_max_length]
-    if fit:
-        pairs = [text.source[chosen[at]] for at in fit], [made[at] for at in fit]
-        aligned = align(loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=best.layer, head=best.head)
-        for at, left, right, links in zip(fit, *pairs, aligned.links, strict=True):
-            in_order = sorted(links, key=lambda link: link[1])
-            attended[at] = [(right.split()[j], left.split()[i]) for i, j in in_order]
+    if best is None or not fit:
+        return {}
+    pairs = [text.source[chosen[at]] for at in fit], [made[at] for at in fit]
+    aligned = align(loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=best.layer, head=best.head)
+    attended: dict[int, list[tuple[str, str]]] = {}
+    for at, left, right, links in zip(fit, *pairs, aligned.links, strict=True):
+        in_order = sorted(links, key=lambda link: link[1])
+        attended[chosen[at]] = [(right.split()[j], left.split()[i]) for i, j in in_order]
     return attended

@@ -17,141 +17,116 @@ SETTINGS = "config.yaml"  # in the folder of a training
 WIDEST = 65_536
 
 
+def setting(default: Any, description: str, **bounds: Any) -> Any:
+    """A field with its help."""
+    return Field(default, description=description, **bounds)
+
+
 class TrainConfig(BaseModel):
     """Settings of `attnscope train`; each is a key of the YAML file and a flag."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     # data
-    source: Path | None = Field(
-        None, description="Source text: a file, a folder, or one file or folder of both sides (JSON Lines, folder)."
+    source: Path | None = setting(None, "Source text: a file, or JSON Lines of both sides.")
+    target: Path | None = setting(None, "Target text, line by line with the source.")
+    valid_source: Path | None = setting(None, "Source text for validation, or JSON Lines of both sides.")
+    valid_target: Path | None = setting(None, "Target text for validation.")
+    text: Path | None = setting(None, "Plain text, for a masked language model.")
+    valid_text: Path | None = setting(None, "Plain text for validation of a masked language model.")
+    sides: str = setting("source,target", "Names of the fields of both sides in JSON Lines.")
+    join: int = setting(
+        1, "Largest number of neighbouring pairs joined into one, at random, for longer sentences.", ge=1, le=1_000
     )
-    target: Path | None = Field(None, description="Target text, line by line with the source.")
-    valid_source: Path | None = Field(
-        None, description="Source text for validation, or one file or folder of both sides."
-    )
-    valid_target: Path | None = Field(None, description="Target text for validation.")
-    text: Path | None = Field(None, description="Plain text, for a masked language model.")
-    valid_text: Path | None = Field(None, description="Plain text for validation of a masked language model.")
-    sides: str = Field(
-        "source,target", description="Names of the two sides (fields or suffixes) where one file or folder has both."
-    )
-    join: int = Field(
-        1,
-        ge=1,
-        le=1_000,
-        description="Largest number of neighbouring pairs joined into one, at random, for longer sentences.",
-    )
-    task_pairs: int = Field(
-        20_000, ge=100, le=10_000_000, description="Pairs of the generated task, where no data is given."
-    )
-    task_longest: int = Field(40, ge=1, le=10_000, description="Words in the longest sentence of the generated task.")
-    vocabulary: int = Field(
-        8_000, ge=300, le=1_000_000, description="Vocabulary size: joint subwords of source and target."
-    )
-    lowercase: bool = Field(False, description="Lower-casing of all text.")
-    longest: int = Field(
-        128, ge=2, le=1_000_000, description="Longest sentence in tokens; longer pairs are left out and counted."
+    task_pairs: int = setting(20_000, "Pairs of the generated task, where no data is given.", ge=100, le=10_000_000)
+    task_longest: int = setting(40, "Words in the longest sentence of the generated task.", ge=1, le=10_000)
+    vocabulary: int = setting(8_000, "Vocabulary size: joint subwords of source and target.", ge=300, le=1_000_000)
+    lowercase: bool = setting(False, "Lower-casing of all text.")
+    longest: int = setting(
+        128, "Longest sentence in tokens; longer pairs are left out and counted.", ge=2, le=1_000_000
     )
 
     # model
-    model: Literal["transformer", "recurrent", "masked-lm"] = Field("transformer", description="Kind of model.")
-    attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = Field(
-        "additive", description="Attention of a recurrent model; none is the encoder-decoder with one fixed vector."
+    model: Literal["transformer", "recurrent", "masked-lm"] = setting("transformer", "Kind of model.")
+    attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = setting(
+        "additive", "Attention of a recurrent model; none is the encoder-decoder with one fixed vector."
     )
-    cell: Literal["gru", "lstm"] = Field("gru", description="Cell of a recurrent model.")
-    embedding_width: int = Field(256, ge=1, le=WIDEST, description="Width of the embeddings of a recurrent model.")
-    encoder_width: int = Field(256, ge=1, le=WIDEST, description="Width of one direction of a recurrent encoder.")
-    decoder_width: int = Field(512, ge=1, le=WIDEST, description="Width of a recurrent decoder.")
-    width: int = Field(128, ge=1, le=WIDEST, description="Model width of a Transformer.")
-    heads: int = Field(4, ge=1, le=1_024, description="Heads of each attention layer of a Transformer.")
-    feed_forward: int = Field(
-        256, ge=1, le=4 * WIDEST, description="Hidden width of a Transformer's feed-forward part."
+    cell: Literal["gru", "lstm"] = setting("gru", "Cell of a recurrent model.")
+    embedding_width: int = setting(256, "Width of the embeddings of a recurrent model.", ge=1, le=WIDEST)
+    encoder_width: int = setting(256, "Width of one direction of a recurrent encoder.", ge=1, le=WIDEST)
+    decoder_width: int = setting(512, "Width of a recurrent decoder.", ge=1, le=WIDEST)
+    width: int = setting(128, "Model width of a Transformer.", ge=1, le=WIDEST)
+    heads: int = setting(4, "Heads of each attention layer of a Transformer.", ge=1, le=1_024)
+    feed_forward: int = setting(256, "Hidden width of a Transformer's feed-forward part.", ge=1, le=4 * WIDEST)
+    layers: int = setting(4, "Layers of a Transformer's encoder, and of its decoder.", ge=1, le=1_000)
+    positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = setting(
+        "sinusoidal", "Position scheme of a Transformer."
     )
-    layers: int = Field(4, ge=1, le=1_000, description="Layers of a Transformer's encoder, and of its decoder.")
-    positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = Field(
-        "sinusoidal", description="Position scheme of a Transformer."
+    norm: Literal["pre", "post"] = setting(
+        "pre", "Place of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum)."
     )
-    norm: Literal["pre", "post"] = Field(
-        "pre", description="Place of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum)."
-    )
-    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout rate of embeddings and sublayers.")
+    dropout: float = setting(0.1, "Dropout rate of embeddings and sublayers.", ge=0, lt=1)
 
     # training
-    batch_tokens: int = Field(
-        2_048,
-        ge=1,
-        description="Tokens of one update, at most, over all processes; each pair counts by its longer side.",
+    batch_tokens: int = setting(
+        2_048, "Tokens of one update, at most, over all processes; each pair counts by its longer side.", ge=1
     )
-    accumulate: int = Field(1, ge=1, description="Parts that an update is computed in, to save memory.")
-    updates: int = Field(5_000, ge=1, description="Number of updates, at most.")
-    learning_rate: float = Field(2e-3, gt=0, description="Learning rate at its peak.")
-    schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = Field(
-        "inverse_sqrt", description="Schedule of the learning rate after the warm-up."
+    accumulate: int = setting(1, "Parts that an update is computed in, to save memory.", ge=1)
+    updates: int = setting(5_000, "Number of updates, at most.", ge=1)
+    learning_rate: float = setting(2e-3, "Learning rate at its peak.", gt=0)
+    schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = setting(
+        "inverse_sqrt", "Schedule of the learning rate after the warm-up."
     )
-    warmup: int = Field(500, ge=0, description="Updates until the learning rate peaks.")
-    cooldown: int = Field(
-        0, ge=0, description="Updates at the end over which the learning rate also falls linearly to 0."
-    )
-    optimizer: Literal["adamw", "muon"] = Field(
+    warmup: int = setting(500, "Updates until the learning rate peaks.", ge=0)
+    cooldown: int = setting(0, "Updates at the end over which the learning rate also falls linearly to 0.", ge=0)
+    optimizer: Literal["adamw", "muon"] = setting(
         "adamw",
-        description="Optimizer; muon takes orthogonalised steps for the matrices of the layers, as large as AdamW's, "
-        "and AdamW's for all else.",
+        "Optimizer; muon takes orthogonalised steps for the matrices of the layers, as large as AdamW's, and "
+        "AdamW's for all else.",
     )
-    weight_decay: float = Field(0.0, ge=0, description="Weight decay, on matrices and embedding tables.")
-    adam_beta2: float = Field(0.98, gt=0, lt=1, description="Second decay rate of Adam (beta 2).")
-    clip: float = Field(1.0, gt=0, description="Largest norm of the gradient; larger ones are clipped.")
-    label_smoothing: float = Field(
-        0.1, ge=0, lt=1, description="Share of the target distribution that is spread over all words."
-    )
-    r_drop: float = Field(
+    weight_decay: float = setting(0.0, "Weight decay, on matrices and embedding tables.", ge=0)
+    adam_beta2: float = setting(0.98, "Second decay rate of Adam (beta 2).", gt=0, lt=1)
+    clip: float = setting(1.0, "Largest norm of the gradient; larger ones are clipped.", gt=0)
+    label_smoothing: float = setting(0.1, "Share of the target distribution that is spread over all words.", ge=0, lt=1)
+    r_drop: float = setting(
         0.0,
+        "Weight of R-Drop: each batch passes twice, and the divergence between both predictions is part of "
+        "the loss (Liang et al. 2021; 5 in their translations); an update then takes twice the work. The "
+        "training loss in the log has it, the loss in validation does not.",
         ge=0,
-        description="Weight of R-Drop: each batch passes twice, and the divergence between both predictions is part of "
-        "the loss (Liang et al. 2021; 5 in their translations); an update then takes twice the work. The training loss "
-        "in the log has it, the loss in validation does not.",
     )
-    mask_share: float = Field(
-        0.15, gt=0, lt=1, description="Share of tokens that are masked, for a masked language model."
-    )
-    bpe_dropout: float = Field(
+    mask_share: float = setting(0.15, "Share of tokens that are masked, for a masked language model.", gt=0, lt=1)
+    bpe_dropout: float = setting(
         0.0,
+        "Share of merges left out at random when text for training is cut into subwords, anew in each update "
+        "(Provilkov et al. 2020); lengths count without.",
         ge=0,
         le=1,
-        description="Share of merges left out at random when text for training is cut into subwords, anew in each "
-        "update (Provilkov et al. 2020); lengths count without.",
     )
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Precision of training; auto is bfloat16 where the processor multiplies it natively."
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "Precision of training; auto is bfloat16 where the processor multiplies it natively."
     )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        le=THREADS,
-        description="Threads of each process. [default: the processors that this process may use]",
+    threads: int | None = setting(
+        None, "Threads of each process. [default: the processors that this process may use]", ge=1, le=THREADS
     )
-    device: str | None = Field(None, description="Device: cpu, cuda, ... [default: cuda if there is one]")
-    seed: int = Field(0, ge=0, lt=SEEDS, description="Seed of the random number generator.")
+    device: str | None = setting(None, "Device: cpu, cuda, ... [default: cuda if there is one]")
+    seed: int = setting(0, "Seed of the random number generator.", ge=0, lt=SEEDS)
 
     # looking, keeping, stopping
-    log_every: int = Field(50, ge=1, description="Updates between two lines of the log.")
-    validate_every: int = Field(500, ge=1, description="Updates between validations, each with a checkpoint.")
-    metric: Literal["bleu", "loss"] = Field(
-        "bleu", description="Metric of early stopping and of the best checkpoint (see average)."
+    log_every: int = setting(50, "Updates between two lines of the log.", ge=1)
+    validate_every: int = setting(500, "Updates between validations, each with a checkpoint.", ge=1)
+    metric: Literal["bleu", "loss"] = setting(
+        "bleu", "Metric of early stopping and of the best checkpoint (see average)."
     )
-    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = Field(
-        "13a", description="Tokenizer of BLEU in validation."
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = setting(
+        "13a", "Tokenizer of BLEU in validation."
     )
-    patience: int | None = Field(None, ge=1, description="Validations without a better metric before training stops.")
-    average: int = Field(
-        5,
-        ge=1,
-        description="Number of last checkpoints that are averaged; the best one is kept where its loss is lower.",
+    patience: int | None = setting(None, "Validations without a better metric before training stops.", ge=1)
+    average: int = setting(
+        5, "Number of last checkpoints that are averaged; the best one is kept where its loss is lower.", ge=1
     )
-    keep: int = Field(
-        3, ge=1, description="Number of last checkpoints that stay on the disk, if more than are averaged."
-    )
-    tensorboard: bool = Field(False, description="Files for TensorBoard beside the log.")
+    keep: int = setting(3, "Number of last checkpoints that stay on the disk, if more than are averaged.", ge=1)
+    tensorboard: bool = setting(False, "Files for TensorBoard beside the log.")
 
     def settings(self) -> dict[str, Any]:
         """Those that its kind of model has."""
@@ -162,16 +137,12 @@ class TrainConfig(BaseModel):
         }
 
     @model_validator(mode="after")
-    def _something_to_agree_on(self) -> TrainConfig:
+    def _go_together(self) -> TrainConfig:
         if self.r_drop and not self.dropout:
             raise ValueError(
                 f"r_drop is {self.r_drop:g} and dropout 0, so that both passes are the same: give dropout, or leave "
                 "r_drop out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _pairs_of_files(self) -> TrainConfig:
         for whole, part in _NEEDS.items():
             if getattr(self, whole) is not None and getattr(self, part) is None:
                 raise ValueError(f"found {whole} without {part}: give both")
@@ -193,29 +164,7 @@ _OF_MODELS: dict[str, tuple[str, ...]] = {
 
 
 def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
-    """Settings from a YAML file, with some of them replaced.
-
-    Parameters
-    ----------
-    path
-        YAML: one mapping; without it the defaults count.
-    **overrides
-        Values that take the place of the file's; None leaves the file's.
-
-    Raises
-    ------
-    AttnscopeError
-        For a missing or broken file, a key that does not exist, a value of the wrong kind or out of range.
-
-    Examples
-    --------
-    >>> read_config(updates=10).updates
-    10
-    >>> read_config(lable_smoothing=0.2)
-    Traceback (most recent call last):
-    ...
-    attnscope.AttnscopeError: there is no setting 'lable_smoothing': did you mean 'label_smoothing'?
-    """
+    """Settings from a YAML file (without one, the defaults), with some of them replaced; None leaves the file's."""
     values = {} if path is None else _from_yaml(path)
     values |= {name: value for name, value in overrides.items() if value is not None}
     unknown = [str(name) for name in values if name not in TrainConfig.model_fields]
@@ -232,23 +181,18 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
         raise AttnscopeError(f"{place}{first['msg'].removeprefix('Value error, ')}") from None
     if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
         reject_other_settings(values, config.model)
-    _reject_other_text(config)
+    text = "source" if config.source else "text" if config.text else ""
+    for name in ("task_pairs", "task_longest") if text else ():
+        if getattr(config, name) != TrainConfig.model_fields[name].default:
+            raise AttnscopeError(
+                f"{name} is of the generated task, and {text} is given in its place: leave out one of them"
+            )
     return config
 
 
-def _reject_other_text(config: TrainConfig) -> None:
-    """Refuse settings of the generated task beside a text: they would change nothing."""
-    given = "source" if config.source else "text" if config.text else ""
-    for name in ("task_pairs", "task_longest"):
-        if given and getattr(config, name) != TrainConfig.model_fields[name].default:
-            raise AttnscopeError(
-                f"{name} is of the generated task, and {given} is given in its place: leave out one of them"
-            )
-
-
-def reject_other_settings(given: Iterable[str], model: str) -> None:
-    """Refuse settings that the kind of model does not have: they would change nothing."""
-    for name in given:
+def reject_other_settings(names: Iterable[str], model: str) -> None:
+    """Reject settings that the kind of model does not have: they would change nothing."""
+    for name in names:
         owners = _OF_MODELS.get(name, (model,))
         if model not in owners:
             raise AttnscopeError(
@@ -309,29 +253,30 @@ _TASK: dict[str, Any] = {
     "threads": 1,  # steps this small are not worth sharing,
     "precision": "float32",  # nor their matrices casting to bfloat16 and back
 }
-_RECURRENT: dict[str, Any] = {
-    **_TASK,
+_RECURRENT: dict[str, Any] = _TASK | {
     "model": "recurrent",
     "embedding_width": 64,
     "encoder_width": 64,
     "decoder_width": 128,
 }
-# Without dropout attention looks at neighbours, whose states know the word too.
-_ALIGNING: dict[str, Any] = {**_RECURRENT, "dropout": 0.2}
-_TRANSFORMER: dict[str, Any] = {
-    **_TASK,
+_TRANSFORMER: dict[str, Any] = _TASK | {
     "model": "transformer",
     "width": 96,
     "feed_forward": 192,
     "layers": 2,
     "learning_rate": 3e-3,
-    "positions": "rope",  # sinusoidal ones fell behind on the longest sentences
 }
-
+_FIXED: dict[str, Any] = {"attention": "none", "updates": 2400}  # twice as many: it learns slowly
+_ADDITIVE: dict[str, Any] = {
+    "attention": "additive",
+    "updates": 1100,
+    "dropout": 0.2,
+}  # without it, attention goes to neighbours
 PRESETS: dict[str, TrainConfig] = {
-    "fixed vector": read_config(**_RECURRENT, attention="none", updates=2400),  # twice: it learns slowly
-    "additive": read_config(**_ALIGNING, attention="additive", updates=1100),
-    "Transformer": read_config(**_TRANSFORMER, updates=1500),
+    "fixed vector": TrainConfig(**_RECURRENT | _FIXED),
+    "additive": TrainConfig(**_RECURRENT | _ADDITIVE),
+    # sinusoidal positions fell behind on the longest sentences
+    "Transformer": TrainConfig(**_TRANSFORMER, positions="rope", updates=1500),
 }
 
 
@@ -344,16 +289,8 @@ def shown_default(name: str, usual: str) -> str:
     first, *_ = (of[system] for system in ("additive", "Transformer") if system in of)
     others = {"attention none": of.get("fixed vector", first), "transformer": of.get("Transformer", first)}
     others_shown = ", ".join(f"{model}: {value}" for model, value in others.items() if value != first)
-    return f"{usual}; without data and config {first}" + (
-        f" ({others_shown})" if others_shown and name != "model" else ""
-    )
-
-
-def preset(model: str | None = None, attention: str | None = None) -> TrainConfig:
-    """The one for a kind of model; other attention than none is trained as additive attention is."""
-    if model in {None, "recurrent"}:
-        return PRESETS["fixed vector" if attention == "none" else "additive"]
-    return PRESETS["Transformer"]
+    others_shown = f" ({others_shown})" if others_shown and name != "model" else ""
+    return f"{usual}; without data and config {first}{others_shown}"
 
 
 def describe_preset(config: TrainConfig) -> str:
@@ -367,12 +304,13 @@ def describe_preset(config: TrainConfig) -> str:
 
 
 def settings_for(config: TrainConfig | Path | str | None, **settings: object) -> TrainConfig:
-    """What a training is asked for: a file or settings, else the preset of the model, with some of them replaced."""
-    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    if config is None and not {"source", "text"} & given.keys():
-        config = preset(given.get("model"), given.get("attention"))
+    """What a training takes: a file or settings, else the preset of the model, with some of them replaced."""
+    changed: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    if config is None and not {"source", "text"} & changed.keys():
+        recurrent = "fixed vector" if changed.get("attention") == "none" else "additive"
+        config = PRESETS[recurrent if changed.get("model") in {None, "recurrent"} else "Transformer"]
     if not isinstance(config, TrainConfig):
-        return read_config(None if config is None else Path(config), **given)
-    asked = read_config(**{**config.model_dump(), **given})
-    reject_other_settings(given, asked.model)
-    return asked
+        return read_config(None if config is None else Path(config), **changed)
+    merged = read_config(**{**config.model_dump(), **changed})
+    reject_other_settings(changed, merged.model)
+    return merged

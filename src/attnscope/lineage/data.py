@@ -1,62 +1,150 @@
-"""What a training reads: batches of pairs or of masked windows, the same for the same seed."""
+"""What a training reads: subwords of both languages, batches of pairs or of masked windows, equal for equal seeds."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from math import ceil
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Int
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.parallel_text import ParallelText, generate_task, is_unsegmented, read_parallel
-from attnscope.lineage.vocabulary import BYTES, encode_lines, train_subwords
 from attnscope.models.loss import IGNORED
 from attnscope.support.errors import AttnscopeError
+
+SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
+MASK = "<mask>"
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+SPACE = "▁"
+LONGEST_SUBWORD = 16  # characters: bounds the time where words are not divided by spaces
+LINES_AT_ONCE = 10_000  # encoded together: bounds the memory
+
+# Punctuation and symbols stand alone, with the space before them. Not cut: an apostrophe or hyphen between letters
+# (don't, T-shirt), a point or comma between digits (3.5).
+INSIDE_WORDS = r"(?<=\p{L})['’\-](?=\p{L})|(?<=\p{N})[.,](?=\p{N})"
+PUNCTUATION = rf"{SPACE}?(?!{INSIDE_WORDS})[\p{{P}}\p{{S}}&&[^{SPACE}]]"
+
+
+def train_subwords(
+    texts: Sequence[str],
+    size: int,
+    *,
+    lowercase: bool = False,
+    nfkc: bool = False,
+    coverage: float = 0.9999,
+    masked: bool = False,
+) -> PreTrainedTokenizerFast:
+    r"""Learn a vocabulary by byte-pair encoding."""
+    special = [*SPECIAL, MASK] if masked else [*SPECIAL]
+    normalizer = normalizers.Sequence(
+        [*([normalizers.NFKC()] if nfkc else []), *([normalizers.Lowercase()] if lowercase else [])]
+    )
+    alphabet = _alphabet((normalizer.normalize_str(text) for text in texts), coverage)
+    fixed = len(special) + len(BYTES)
+    if size < fixed + len(alphabet):
+        raise AttnscopeError(
+            f"found a vocabulary of {size} tokens for {len(alphabet)} characters; expected at least "
+            f"{fixed + len(alphabet)} ({fixed} special tokens and bytes, and the characters): "
+            "ask for more tokens (--vocabulary), or in Python leave rarer characters to bytes (coverage)"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+            pre_tokenizers.Split(Regex(PUNCTUATION), "isolated"),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(BYTES),
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        max_token_length=LONGEST_SUBWORD,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer, length=len(texts))
+    tokenizer.model = _with_bytes(tokenizer, special)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return _wrap(tokenizer, masked=masked)
+
+
+def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
+    """The fewest characters that make up this share of the texts, sorted."""
+    counts = Counter(chain.from_iterable(texts))
+    counts = Counter({character: count for character, count in counts.items() if character != " "})
+    wanted = coverage * counts.total()
+    if not wanted:
+        raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences: give some text")
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    before = accumulate((count for _, count in ordered), initial=0)
+    alphabet = [character for (character, _), reached in zip(ordered, before, strict=False) if reached < wanted]
+    return sorted({*alphabet, SPACE})
+
+
+def _with_bytes(tokenizer: Tokenizer, special: Sequence[str]) -> models.BPE:
+    """The trained model with the 256 bytes after the special tokens."""
+    model = json.loads(tokenizer.to_str())["model"]
+    learned = sorted(model["vocab"], key=model["vocab"].get)[len(special) :]
+    names = [*special, *BYTES, *learned]
+    return models.BPE(
+        {name: i for i, name in enumerate(names)},
+        [(first, second) for first, second in model["merges"]],
+        unk_token="<unk>",  # noqa: S106
+        byte_fallback=True,
+    )
+
+
+def _wrap(tokenizer: Tokenizer, *, masked: bool) -> PreTrainedTokenizerFast:
+    begin = "<s> " if masked else ""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin}$A </s>", pair=f"{begin}$A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    if masked:
+        names |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=not masked,
+        **names,
+    )
+
+
+def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> list[list[int]]:
+    """Token ids of each line, with the special tokens that the tokenizer puts around a text."""
+    ids: list[list[int]] = []
+    options: dict[str, Any] = {"padding": False, "truncation": False, "return_attention_mask": False, "verbose": False}
+    for start in range(0, len(lines), LINES_AT_ONCE):
+        ids.extend(tokenizer(list(lines[start : start + LINES_AT_ONCE]), **options)["input_ids"])
+    return ids
+
 
 Batch = dict[str, Tensor]
 _BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that find no word where there is no space
 HELD_OUT = 500  # pairs that are set aside where no validation text is given
 
 
-class TrainingData(ABC):
-    """Texts as tokens, and how they are cut into batches."""
-
-    tokenizer: Any
-    left_out: dict[str, int]
-
-    @abstractmethod
-    def epoch(self, number: int) -> list[np.ndarray]:
-        """Members of each batch of an epoch, in order."""
-
-    @abstractmethod
-    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
-        """The batch of these members in `count` parts, None where one is empty; `seed` decides what is random in it."""
-
-    @abstractmethod
-    def validation(self) -> list[Batch]:
-        """Batches of the held-out text, always the same."""
-
-    @abstractmethod
-    def sha256(self) -> str:
-        """Hash of the texts, by which a training knows that it goes on with its own."""
-
-
 @dataclass(eq=False)
-class Pairs(TrainingData):
-    """Parallel text."""
+class Pairs:
+    """Parallel text as tokens, and how it is cut into batches."""
 
     config: TrainConfig
     train: EncodedText  # encoded pairs
@@ -75,7 +163,10 @@ class Pairs(TrainingData):
         return epoch_batches(self.lengths, self.config.batch_tokens, self.config.seed, number)
 
     def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
-        """Padded tokens of these pairs, divided by their lengths without dropout."""
+        """Padded tokens of these pairs in `count` parts, None where one is empty; `seed` decides what is random.
+
+        They are divided by their lengths without dropout.
+        """
         return [
             collate(*zip(*(self._pair(i, seed) for i in part.tolist()), strict=True)) if len(part) else None
             for part in split_batch(members, self.lengths, count)
@@ -98,13 +189,13 @@ class Pairs(TrainingData):
         return [collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches]
 
     def sha256(self) -> str:
-        """Of the tokens of all pairs, and of the text for validation."""
+        """Of the tokens of all pairs and the text for validation, by which a training knows its own texts."""
         tokens = json.dumps([self.train.source, self.train.target])
         return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
 
 
 @dataclass(eq=False)
-class MaskedWindows(TrainingData):
+class MaskedWindows:
     """Plain text, cut into windows of `longest` tokens that start anywhere; some tokens are masked."""
 
     config: TrainConfig
@@ -126,13 +217,17 @@ class MaskedWindows(TrainingData):
         """Tokens of a window between its two ends."""
         return self.config.longest - 2
 
+    @property
+    def batch(self) -> int:
+        """Windows of a batch."""
+        return max(1, self.config.batch_tokens // self.config.longest)
+
     def epoch(self, number: int) -> list[np.ndarray]:
         """Starts of windows, in batches of `batch_tokens` tokens."""
         rng = np.random.default_rng((self.config.seed, number))
         count = len(self.train_ids) // self.body
         starts = rng.integers(0, len(self.train_ids) - self.body + 1, count)
-        size = max(1, self.config.batch_tokens // self.config.longest)
-        return [starts[i : i + size] for i in range(0, count, size)]
+        return [starts[i : i + self.batch] for i in range(0, count, self.batch)]
 
     def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
         """Windows that start there, with some tokens masked."""
@@ -143,7 +238,7 @@ class MaskedWindows(TrainingData):
     def validation(self) -> list[Batch]:
         """All of the held-out text, window by window, masked the same way each time."""
         starts = np.arange(0, len(self.valid_ids) - self.body + 1, self.body)
-        size = max(1, self.config.batch_tokens // self.config.longest)
+        size = self.batch
         return [self._masked(self.valid_ids, starts[i : i + size], i) for i in range(0, len(starts), size)]
 
     def sha256(self) -> str:
@@ -152,7 +247,8 @@ class MaskedWindows(TrainingData):
 
     def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
         body = torch.from_numpy(ids[starts[:, None] + np.arange(self.body)])
-        first, last = (torch.full((len(starts), 1), end) for end in self.ends)
+        ends = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        first, last = (torch.full((len(starts), 1), end) for end in ends)
         window = torch.cat([first, body, last], 1)
         draw = torch.Generator().manual_seed(seed)
         chosen = torch.rand(window.shape, generator=draw, dtype=torch.float32) < self.config.mask_share
@@ -168,10 +264,8 @@ class MaskedWindows(TrainingData):
             "labels": window.masked_fill(~chosen, -100),
         }
 
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Tokens at the start and at the end of a window."""
-        return self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+
+TrainingData: TypeAlias = Pairs | MaskedWindows
 
 
 def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
@@ -196,26 +290,19 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
 def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
     """Training and validation pairs, not joined yet; without validation text, the last pairs are set aside."""
     if config.source is None:
-        longest = config.task_longest
-        return generate_task(config.task_pairs, config.seed, longest), generate_task(
-            min(HELD_OUT, config.task_pairs // 10), config.seed, longest, held_out=True
-        )
+        longest, held_out = config.task_longest, min(HELD_OUT, config.task_pairs // 10)
+        train = generate_task(config.task_pairs, config.seed, longest)
+        return train, generate_task(held_out, config.seed, longest, held_out=True)
     first, _, second = config.sides.partition(",")
     sides = first.strip(), second.strip()
-    train = read_parallel(config.source, config.target, sides=sides)
-    if config.valid_source is None:
-        return _set_aside(train, min(HELD_OUT, len(train) // 10))
-    return train, read_parallel(config.valid_source, config.valid_target, sides=sides)
-
-
-def _set_aside(text: ParallelText, count: int) -> tuple[ParallelText, ParallelText]:
-    if count < 1:
+    text = read_parallel(config.source, config.target, sides=sides)
+    if config.valid_source is not None:
+        return text, read_parallel(config.valid_source, config.valid_target, sides=sides)
+    cut = len(text) - min(HELD_OUT, len(text) // 10)
+    if cut == len(text):
         raise AttnscopeError(f"found {len(text)} pairs; expected 10 or more: give more text")
-    cut = len(text) - count
-    return (
-        ParallelText(text.source[:cut], text.target[:cut], text.left_out),
-        ParallelText(text.source[cut:], text.target[cut:]),
-    )
+    train = ParallelText(text.source[:cut], text.target[:cut], text.left_out)
+    return train, ParallelText(text.source[cut:], text.target[cut:])
 
 
 def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows:
@@ -273,11 +360,8 @@ class EncodedText:
 def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None) -> EncodedText:
     """Encode both sides, and leave out the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
-    short = [
-        i
-        for i, pair in enumerate(zip(source, target, strict=True))
-        if longest is None or max(map(len, pair)) <= longest
-    ]
+    lengths = (max(map(len, pair)) for pair in zip(source, target, strict=True))
+    short = [i for i, length in enumerate(lengths) if longest is None or length <= longest]
     if not short:
         raise AttnscopeError(
             f"every one of {len(text)} pairs has more than {longest} tokens on a side; "
@@ -293,11 +377,6 @@ def epoch_batches(
     lengths: Int[np.ndarray, "pair side"], budget: int, seed: int, epoch: int
 ) -> list[Int[np.ndarray, " _"]]:
     """Divide all pairs into the batches of one epoch."""
-    if budget < 1 or not len(lengths):
-        raise AttnscopeError(
-            f"found {len(lengths)} pairs and a budget of {budget} tokens; expected at least one pair and one "
-            "token: give some text, and 2048 or 8192 tokens, for example"
-        )
     generator = np.random.default_rng((seed, epoch))
     # sorting by one of these orders by one side, then by the other, then at random
     scale = int(lengths.max()) + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import stat
 import unicodedata
 import zlib
 from collections import defaultdict
@@ -15,17 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from attnscope.read.columns import reject_file_name
-from attnscope.read.files import (
-    decode_utf8,
-    file_mode,
-    files_below,
-    is_standard_input,
-    json_objects,
-    lines_of,
-    read_bytes,
-    shown,
-    text_field,
-)
+from attnscope.read.files import decode_utf8, is_standard_input, json_objects, lines_of, read_bytes, shown, text_field
 from attnscope.support.checks import check_kind, unexpected
 from attnscope.support.errors import AttnscopeError
 
@@ -62,158 +51,75 @@ class ParallelText:
 
     def joined(self, most: int, seed: int) -> ParallelText:
         """Neighbouring pairs made into longer ones, so that a corpus of short sentences has long ones too."""
-        groups = join_groups(len(self), most, seed)
-        return ParallelText(
-            [" ".join(self.source[i] for i in group) for group in groups],
-            [" ".join(self.target[i] for i in group) for group in groups],
-            self.left_out,
-        )
+        return ParallelText(*self._sides(self._groups(most, seed), " "), self.left_out)
 
+    def _groups(self, most: int, seed: int) -> list[range]:
+        """Numbers of the pairs cut at random into runs of 1 to `most`."""
+        generator = random.Random(seed)
+        groups: list[range] = []
+        while (start := groups[-1].stop if groups else 0) < len(self):
+            groups.append(range(start, min(len(self), start + generator.randint(1, most))))
+        return groups
 
-def join_groups(count: int, most: int, seed: int) -> list[range]:
-    """Numbers 0 to `count` - 1 cut at random into runs of 1 to `most`."""
-    generator = random.Random(seed)
-    groups: list[range] = []
-    start = 0
-    while start < count:
-        stop = min(count, start + generator.randint(1, most))
-        groups.append(range(start, stop))
-        start = stop
-    return groups
+    def _sides(self, groups: Sequence[range], between: str) -> tuple[list[str], list[str]]:
+        source, target = ([between.join(side[i] for i in one) for one in groups] for side in (self.source, self.target))
+        return source, target
 
 
 def read_parallel(
     source: Path, target: Path | None = None, *, sides: tuple[str, str] = ("source", "target")
 ) -> ParallelText:
-    r"""Read parallel text."""
-    pairs = _pairs_of_one(source, sides) if target is None else _pairs_of_two(source, target)
-    return _without_empty(pairs, source)
-
-
-def _without_empty(pairs: Iterable[tuple[str, str]], place: Path) -> ParallelText:
+    """Read two text files of a sentence a line, or one of JSON Lines with a field for each side."""
     sources: list[str] = []
     targets: list[str] = []
     left_out: dict[str, int] = defaultdict(int)
-    for source, target in pairs:
-        stripped = source.strip(), target.strip()
-        if all(stripped):
-            sources.append(stripped[0])
-            targets.append(stripped[1])
+    pairs = _pairs_of_objects(source, sides) if target is None else _pairs_of_files(source, target)
+    for pair in pairs:
+        first, second = (line.strip() for line in pair)
+        if first and second:
+            sources.append(first)
+            targets.append(second)
         else:
-            left_out["empty source" if stripped[1] else "empty target" if stripped[0] else "both empty"] += 1
+            left_out["empty source" if second else "empty target" if first else "both empty"] += 1
     if not sources:
         raise AttnscopeError(
-            f"{shown(place)}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "
+            f"{shown(source)}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "
             "expected at least one: check the files"
         )
     return ParallelText(sources, targets, dict(left_out))
 
 
-def _pairs_of_two(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    folders = stat.S_ISDIR(file_mode(source)), stat.S_ISDIR(file_mode(target))
-    if folders == (False, False):
-        objects = next((path for path in (source, target) if path.suffix.lower() == ".jsonl"), None)
-        if objects is not None:
-            raise AttnscopeError(
-                f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
-                "source and no target"
-            )
-        yield from _pairs_of_files(source, target)
-        return
-    if folders != (True, True):
-        raise AttnscopeError(
-            f"found a file and a folder ({shown(source)}, {shown(target)}); expected two files or two folders: "
-            "name the file inside the folder"
-        )
-    first, second = (_by_stem(folder) for folder in (source, target))
-    for stem in sorted({*first, *second}):
-        if stem not in first or stem not in second:
-            here, there = (first[stem], target) if stem in first else (second[stem], source)
-            raise AttnscopeError(
-                f"{shown(here)}: no file of this name in {shown(there)}; expected one for each: add it, or remove "
-                "this one"
-            )
-        yield from _pairs_of_files(first[stem], second[stem])
-
-
-def _pairs_of_one(place: Path, sides: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    if not stat.S_ISDIR(file_mode(place)):
-        if place.suffix.lower() != ".jsonl":
-            raise AttnscopeError(
-                f"{shown(place)}: one text file alone; expected two (source and target), or a .jsonl file: "
-                "name the file of the other side too"
-            )
-        yield from _pairs_of_objects(place, sides)
-        return
-    files = files_below(place)
-    some = False
-    for file in files:
-        if file.suffix.lower() == ".jsonl":
-            some = True
-            yield from _pairs_of_objects(file, sides)
-        elif file.suffix in {f".{side}" for side in sides}:
-            some = True
-            partners = [file.with_suffix(f".{side}") for side in sides]
-            missing = next((path for path in partners if path not in files), None)
-            if missing:
-                raise AttnscopeError(
-                    f"{shown(file)}: its partner {shown(missing.name)} is not there: add it, or remove this one"
-                )
-            if file == partners[0]:
-                yield from _pairs_of_files(*partners)
-    if not some:
-        raise AttnscopeError(
-            f"{shown(place)}: no .jsonl file and no pair of files NAME.{sides[0]}, NAME.{sides[1]} in this folder: "
-            "name its sides, or two files"
-        )
-
-
 def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    first, second = _lines(source), _lines(target)
+    objects = next((path for path in (source, target) if path.suffix.lower() == ".jsonl"), None)
+    if objects is not None:
+        raise AttnscopeError(
+            f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
+            "source and no target"
+        )
+    first, second = read_lines(source), read_lines(target)
     if len(first) != len(second):
         raise AttnscopeError(
             f"{shown(source)} has {len(first)} lines and {shown(target)} {len(second)}; expected as many: "
             "line i of one translates line i of the other.\n"
             f"Mend the files; the shorter ends after line {min(len(first), len(second))}"
         )
-    yield from zip(first, second, strict=True)
+    return zip(first, second, strict=True)
 
 
 def _pairs_of_objects(path: Path, sides: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    if path.suffix.lower() != ".jsonl":
+        raise AttnscopeError(
+            f"{shown(path)}: one text file alone; expected two (source and target), or a .jsonl file: "
+            "name the file of the other side too"
+        )
     for number, value in json_objects(path, sides[0]):
         where = f"{shown(path)}, line {number}"
         yield text_field(value, sides[0], where), text_field(value, sides[1], where)
 
 
-def _lines(path: Path) -> list[str]:
-    raw = read_bytes(path).split(b"\n")
-    if not raw[-1]:
-        raw.pop()  # what follows the last line's end
-    lines: list[str] = []
-    offset = 0
-    for number, line in enumerate(raw, start=1):
-        lines.append(decode_utf8(line, f"{shown(path)}, line {number}", offset))
-        offset += len(line) + 1
-    return lines
-
-
-def _by_stem(folder: Path) -> dict[Path, Path]:
-    """Files of a folder by their path without the last suffix."""
-    files: dict[Path, Path] = {}
-    for file in files_below(folder):
-        stem = file.relative_to(folder).with_suffix("")
-        if stem in files:
-            raise AttnscopeError(
-                f"{shown(folder)}: {shown(files[stem].name)} and {shown(file.name)} differ in their suffix alone; "
-                "expected one file of that name: rename or remove one"
-            )
-        files[stem] = file
-    return files
-
-
 _WITHOUT_SPACES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 _LONG_WORD = 5  # letters; segmented Japanese and Chinese have about 2 a word
-_LOOKED_AT = 1000
+_SAMPLED = 1000  # lines
 
 
 def read_lines(path: Path | str) -> list[str]:
@@ -262,7 +168,7 @@ def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
 
 def is_unsegmented(lines: Iterable[str]) -> bool:
     """Whether most letters are of a script that puts no spaces between words, and no tool has put them there."""
-    words = [word for line in islice(lines, _LOOKED_AT) for word in line.split()]
+    words = [word for line in islice(lines, _SAMPLED) for word in line.split()]
     letters = [letter for word in words for letter in word if letter.isalpha()]
     spaceless = [letter for letter in letters if unicodedata.name(letter, "").startswith(_WITHOUT_SPACES)]
     return len(spaceless) > len(letters) / 2 and len(letters) > _LONG_WORD * len(words)
@@ -325,16 +231,10 @@ class TaskText(ParallelText):
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
 
     def joined(self, most: int, seed: int) -> TaskText:
-        """As `ParallelText.joined`, with a comma between, for a sentence is a list; alignments move with their
-        words.
-        """
-        groups = join_groups(len(self), most, seed)
-        return TaskText(
-            [" , ".join(self.source[i] for i in group) for group in groups],
-            [" , ".join(self.target[i] for i in group) for group in groups],
-            self.left_out,
-            alignments=[self._links(group) for group in groups],
-        )
+        """With a comma between, for a sentence is a list; alignments move with their words."""
+        groups = self._groups(most, seed)
+        links = [self._links(group) for group in groups]
+        return TaskText(*self._sides(groups, " , "), self.left_out, alignments=links)
 
     def _links(self, group: range) -> tuple[tuple[int, int], ...]:
         """Of these pairs joined by commas."""
@@ -351,11 +251,6 @@ class TaskText(ParallelText):
 
 def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, held_out: bool = False) -> TaskText:
     """Write lists of dates and numbers in English words, and in a notation that has another order."""
-    if pairs < 1 or not 1 <= shortest <= longest:
-        raise AttnscopeError(
-            f"found {pairs} pairs of {shortest} to {longest} words; expected at least one pair, and "
-            "1 <= shortest <= longest"
-        )
     generator = random.Random(seed)
     by_source: dict[str, _Phrase] = {}
     for _ in range(PATIENCE * pairs):

@@ -5,24 +5,21 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from scipy.stats import t as student
+from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, gives_entries, is_unsegmented, lines_of_text
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_seed, check_whole, shortly, unexpected
+from attnscope.support.arguments import Seed, validated
+from attnscope.support.checks import check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "char", "none", "moses")
 METRICS = ("BLEU", "chrF")
 _MOST_RESAMPLES = 1_000_000
 _ROUNDING = 1e-9  # points of a score
@@ -37,12 +34,12 @@ def score(
     *,
     texts: Lines | None = None,
     by_length: Sequence[int] = (),
-    length_in: str = "words",
-    tokenize: str | None = None,
+    length_in: Literal["words", "characters"] = "words",
+    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None = None,
     lowercase: bool = False,
     language: str | None = None,
     resamples: int = 1000,
-    seed: int = 12345,
+    seed: Seed = 12345,
     progress: Tell | None = None,
 ) -> xr.Dataset:
     """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
@@ -108,20 +105,6 @@ def score(
     ----------
     Post, "A call for clarity in reporting BLEU scores" (WMT 2018); Koehn, "Statistical significance tests for
     machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015).
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> result = attnscope.score(
-    ...     {"good": ["the cat sat on the mat"], "bad": ["a cat sits on the mat"]},
-    ...     ["the cat sat on the mat"],
-    ...     resamples=0,
-    ... )
-    >>> result["score"].sel(metric="BLEU").values.round(1).tolist()
-    [100.0, 32.5]
-    >>> import json
-    >>> json.loads(result.attrs["signature"])["BLEU"]
-    'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...'
     """
     systems = _systems(hypotheses)
     references = [lines_of_text(text, "the references") for text in _several(targets, "targets")]
@@ -131,21 +114,24 @@ def score(
         sides["the text"] = sources
     count = check_parallel(sides)
     check_whole(0, _MOST_RESAMPLES, resamples=resamples)
-    check_seed(seed)
     buckets = _buckets(sources, by_length, length_in)
     language = None if language is None else re.split("[-_]", language.lower())[0]  # ja-JP is Japanese
-    tokenize = tokenize or _tokenizer_for(language, references)
+    tokenizer: str = tokenize or _tokenizer_for(language, references)
     language = language or "en"
-    prepare = _moses(language) if tokenize == "moses" else None
+    from sacrebleu.metrics.chrf import CHRF
 
-    metrics = {"BLEU": _bleu(tokenize, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
+    metrics = {"BLEU": _bleu(tokenizer, lowercase=lowercase), "chrF": CHRF(lowercase=lowercase)}
+    prepared = {"BLEU": _moses(language) if tokenizer == "moses" else None, "chrF": None}
     signatures: dict[str, str] = {}
     statistics: dict[str, list[np.ndarray]] = {}
     for name, metric in metrics.items():
-        change = prepare if name == "BLEU" else None
-        statistics[name] = _statistics(metric, list(systems.values()), references, change)
-        signatures[name] = _signature(metric, resamples if count >= LEAST else 0, seed)
-    if prepare is not None:
+        statistics[name] = _statistics(metric, list(systems.values()), references, prepared[name])
+        signature = metric.get_signature()
+        if resamples and count >= LEAST:
+            signature.update("bs", resamples)
+            signature.update("seed", seed)
+        signatures[name] = signature.format()
+    if tokenizer == "moses":
         version = importlib.metadata.version("sacremoses")
         signatures["BLEU"] = signatures["BLEU"].replace("tok:none", f"tok:moses.{language}-sacremoses.{version}")
 
@@ -165,9 +151,9 @@ def score(
         result.attrs["length_in"] = length_in
     tell(Progress("done", 1.0))
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
-    if tokenize not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
+    if tokenizer not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
         result.attrs["note"] = (
-            f"the references have no spaces between words: for {tokenize} a whole sentence is one word, and its BLEU "
+            f"the references have no spaces between words: for {tokenizer} a whole sentence is one word, and its BLEU "
             "says little; ja-mecab, zh and char find words in them"
         )
     return result
@@ -182,7 +168,7 @@ def _several(texts: Any, name: str) -> list[Lines]:
     several = list(texts)
     if not several:
         raise AttnscopeError(f"{name} is empty: expected sentences, a pathlib.Path, or several of these")
-    return [several] if several and all(isinstance(line, str) for line in several) else several
+    return [several] if all(isinstance(line, str) for line in several) else several
 
 
 def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
@@ -204,23 +190,19 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
 
 def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: str) -> dict[str, np.ndarray]:
     """From a bucket's name to the sentences in it."""
-    if length_in not in {"words", "characters"}:
-        raise AttnscopeError(f"length_in {length_in!r} is not known: choose words or characters")
     if not limits:
         return {}
     if sources is None:
         raise AttnscopeError("scores by length need the source sentences: give texts (--text FILE)")
     if list(limits) != sorted(set(limits)) or limits[0] < 1:
         raise AttnscopeError(f"the limits of length must be positive and rise, found {list(limits)}")
-    if length_in == "words":
-        lengths = np.array([len(line.split()) for line in sources])
-        if lengths.max() <= 1 < max(map(len, sources)):
-            raise AttnscopeError(
-                "no source sentence has a space, so each counts as one word: tokenise them, or count characters "
-                "(--length-in characters)"
-            )
-    else:
-        lengths = np.array([len("".join(line.split())) for line in sources])
+    words = [line.split() for line in sources]
+    lengths = np.array([len(parts if length_in == "words" else "".join(parts)) for parts in words])
+    if length_in == "words" and lengths.max() <= 1 < max(map(len, sources)):
+        raise AttnscopeError(
+            "no source sentence has a space, so each counts as one word: tokenise them, or count characters "
+            "(--length-in characters)"
+        )
     below = [0, *limits]
     names = [f"{low + 1}-{high}" for low, high in zip(below, limits, strict=False)] + [f"{limits[-1] + 1}+"]
     bucket = np.searchsorted(limits, lengths)
@@ -239,9 +221,9 @@ def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
     return "13a"
 
 
-def _bleu(tokenize: str, *, lowercase: bool) -> BLEU:
-    if tokenize not in TOKENIZERS:
-        raise AttnscopeError(f"tokenize {tokenize!r} is not known: choose one of {', '.join(TOKENIZERS)}")
+def _bleu(tokenize: str, *, lowercase: bool) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
     try:
         # force: text that is tokenised is the user's decision, which the signature records
         return BLEU(tokenize="none" if tokenize == "moses" else tokenize, lowercase=lowercase, force=True)
@@ -276,14 +258,6 @@ def _statistics(
     ]
 
 
-def _signature(metric: Any, resamples: int, seed: int) -> str:
-    signature = metric.get_signature()
-    if resamples:
-        signature.update("bs", resamples)
-        signature.update("seed", seed)
-    return signature.format()
-
-
 def _compare(
     metrics: dict[str, Any], statistics: dict[str, list[np.ndarray]], chosen: np.ndarray, resamples: int, seed: int
 ) -> xr.Dataset:
@@ -312,7 +286,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     skewness = unbiased * np.divide(third, spread, out=np.zeros_like(third), where=np.ptp(drawn, axis=1) > _ROUNDING)
     score = out["score"][:, column]
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
-    error, quantile = drawn.std(1) * stretch, student.ppf(0.975, sentences - 1)
+    error, quantile = drawn.std(1) * stretch, special.stdtrit(sentences - 1, 0.975)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
     if sentences >= FEW:  # that of fewer holds too seldom if their quality is very skewed
         left, right = np.fmin(low, score - left), np.fmax(high, score + right)
@@ -331,16 +305,11 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
 def _resampled(metric: Any, statistics: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """Scores (system, resample) of the same resamples of sentences for all systems."""
     drawn = np.empty((len(statistics), resamples))
-    for i, times in enumerate(_draws(statistics.shape[1], resamples, seed)):
+    count, generator = statistics.shape[1], np.random.default_rng(seed)
+    for i in range(resamples):  # sacreBLEU's draws, one at a time to save memory
+        times = np.bincount(generator.choice(count, size=count, replace=True), minlength=count).astype(np.float64)
         drawn[:, i] = [_value(metric, part) for part in times @ statistics]
     return drawn
-
-
-def _draws(count: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each resample holds each sentence; the same draws as sacreBLEU's, one at a time to save memory."""
-    generator = np.random.default_rng(seed)
-    for _ in range(resamples):
-        yield np.bincount(generator.choice(count, size=count, replace=True), minlength=count).astype(np.float64)
 
 
 def _value(metric: Any, total: np.ndarray) -> float:

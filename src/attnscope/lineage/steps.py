@@ -6,9 +6,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
@@ -17,8 +20,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from attnscope.lineage.walk import Walk, entropy
-from attnscope.lineage.wording import words
 from attnscope.read.shown import split_character, with_marked_spaces
+from attnscope.support.errors import AttnscopeError
+
+LANGUAGES = ("en", "ja")
+_SAME = 1e-3  # difference of a factor from another that does not count
 
 _LONGEST_NAME = 12  # columns of a terminal
 _MOST_ROWS = 6  # of a matrix with one row a token
@@ -51,27 +57,30 @@ class Step:
     tables: tuple[Table, ...]
 
 
+@cache
+def words(language: str) -> dict[str, str]:
+    """All text of a language, by key, with ``{names}`` to be filled; formulas are the same in all and stand here."""
+    if language not in LANGUAGES:
+        raise AttnscopeError(f"language {language!r} is not known: choose {' or '.join(LANGUAGES)}")
+    return yaml.safe_load((Path(__file__).parent / f"walk.{language}.yaml").read_text(encoding="utf-8"))
+
+
 def steps(walk: Walk, language: str = "en", *, columns: int = 8) -> list[Step]:
     """Put a walk into words."""
-    return _Writer(walk, words(language), columns).steps()
+    writer = _Writer(walk, words(language), columns)
+    written = [writer.input(), writer.projections(), writer.products(), writer.division(), writer.mask()]
+    written += [writer.softmax(), writer.sum()]
+    if not walk.is_toy:
+        written = [writer.tokens(), *written, writer.heads(), writer.result()]
+    return [*written, writer.check()]
 
 
 def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
-    """The title of a walk, and what is below it."""
+    """The title of a walk, and the lines below it."""
     wording = words(language)
-    facts: dict[str, Any] = {
-        "layer": walk.layer,
-        "layers": len(walk.kinds),
-        "head": walk.head,
-        "heads": walk.heads,
-        "model": walk.model,
-        "module": walk.module,
-        "texts": walk.texts,
-        "tokens": len(walk.tokens),
-        "width": walk["X"].shape[1],
-    }
-    toy = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
-    below = [wording[f"place{toy}"].format(**facts)]
+    facts = vars(walk) | {"layers": walk.layers, "tokens": len(walk.tokens), "width": walk["X"].shape[1]}
+    kind = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
+    below = [wording[f"place{kind}"].format(**facts)]
     if "cross" in walk.kinds:
         layers = {
             kind: ", ".join(str(layer) for layer, own in enumerate(walk.kinds) if own == kind)
@@ -81,7 +90,7 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
     if walk.target:
         below.append(wording["target.own" if walk.translated else "target.given"].format(target=spoken(walk.target)))
     below.append(wording["followed"].format(token=walk.token, name=spoken(walk.tokens[walk.token])))
-    return wording[f"title{toy}"].format(**facts), tuple(below)
+    return wording[f"title{kind}"].format(**facts), tuple(below)
 
 
 class _Writer:
@@ -90,35 +99,26 @@ class _Writer:
     def __init__(self, walk: Walk, wording: dict[str, str], columns: int) -> None:
         self.walk, self.wording, self.columns = walk, wording, columns
         self.at = walk.token
-        self.name = spoken(walk.tokens[self.at])
         self.row = walk["weights"][self.at]
         self.best = int(self.row.argmax())
-        self.best_name = spoken(walk.keys[self.best])
+        self.names = {"name": spoken(walk.tokens[self.at]), "best": spoken(walk.keys[self.best])}
         is_cross = walk.kind == "cross"
-        own = None if is_cross else self.at
+        self.marked_key = None if is_cross else self.at
         of_queries = np.zeros(len(walk.tokens)) if is_cross else self.row
         self.rows = _named(shown_tokens(of_queries, self.at, _MOST_ROWS), walk.tokens)
-        self.key_rows = _named(shown_tokens(self.row, own, _MOST_ROWS), walk.keys)
-        self.key_columns = _named(shown_tokens(self.row, own, columns), walk.keys)
+        self.key_rows = _named(shown_tokens(self.row, self.marked_key, _MOST_ROWS), walk.keys)
+        self.key_columns = _named(shown_tokens(self.row, self.marked_key, columns), walk.keys)
 
     def say(self, key: str, **facts: Any) -> str:
         """One paragraph."""
-        return self.wording[key].format(
-            **{name: plain(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
-        )
-
-    def steps(self) -> list[Step]:
-        """All of them."""
-        steps = [self._input(), self._projections(), self._products(), self._division(), self._mask()]
-        steps += [self._softmax(), self._sum()]
-        if not self.walk.is_toy:
-            steps = [self._tokens(), *steps, self._heads(), self._result()]
-        return [*steps, self._check()]
+        numbers = {name: plain(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
+        return self.wording[key].format(**self.names | numbers)
 
     def _step(self, title: str, text: Sequence[str], *tables: Table, latex: str = "", characters: str = "") -> Step:
         return Step(self.say(title), latex, characters, tuple(text), tables)
 
-    def _tokens(self) -> Step:
+    def tokens(self) -> Step:
+        """The text in tokens; in a decoder the target too."""
         walk = self.walk
         if not (walk.target and walk.of_decoder):
             return self._step("tokens", self._list("tokens.text", walk.tokens))
@@ -131,7 +131,8 @@ class _Writer:
         pieces = split_character(tokens)
         return [*text, self.say("tokens.pieces", pieces=" ".join(pieces))] if pieces else text
 
-    def _input(self) -> Step:
+    def input(self) -> Step:
+        """X, and in cross-attention M."""
         walk = self.walk
         first = "X.decoder" if walk.of_decoder else "X.first"
         key = "X.toy" if walk.is_toy else first if walk.starts_stack else "X.later"
@@ -141,7 +142,8 @@ class _Writer:
             tables.append(self._of_keys("memory", "M"))
         return self._step("X", text, *tables, latex=r"X \in \mathbb{R}^{n \times d}")
 
-    def _projections(self) -> Step:
+    def projections(self) -> Step:
+        """Q, K and V, with their matrices where these are known."""
         walk = self.walk
         text = [self.say("QKV.text")]
         if walk.form != "bilinear":
@@ -150,67 +152,52 @@ class _Writer:
             text.append(self.say("QKV.grouped", heads=walk.heads, kv_heads=walk.kv_heads))
         formulas: list[str] = []
         shapes: list[str] = []
-        for symbol in "QKV":
-            if f"W_{symbol}" not in walk:
-                continue
+        for symbol in (symbol for symbol in "QKV" if f"W_{symbol}" in walk):
             x = "M" if "memory" in walk and symbol != "Q" else "X"
             made = f"{x} W_{symbol}" + (f" + b_{symbol}" if walk[f"b_{symbol}"].any() else "")
             formulas.append(f"{symbol} = R({made})" if walk.form == "rope" and symbol != "V" else f"{symbol} = {made}")
             shapes.append(f"W_{symbol}: {self._shape(f'W_{symbol}')}")
-        return self._step(
-            "QKV",
-            text,
-            self._of_queries("Q", "Q"),
-            self._of_keys("K", "K"),
-            self._of_keys("V", "V"),
-            latex=r", \quad ".join(formulas),
-            characters="   ".join(formulas) + ("\n" + "   ".join(shapes) if shapes else ""),
-        )
+        tables = self._of_queries("Q", "Q"), self._of_keys("K", "K"), self._of_keys("V", "V")
+        characters = "   ".join(formulas) + ("\n" + "   ".join(shapes) if shapes else "")
+        return self._step("QKV", text, *tables, latex=r", \quad ".join(formulas), characters=characters)
 
-    def _products(self) -> Step:
+    def products(self) -> Step:
+        """Q Kᵀ."""
         walk = self.walk
         query, key = walk["Q"][self.at], walk["K"][self.best]
         terms = " + ".join(f"{number(a, 2)}·{number(b, 2)}" for a, b in zip(query[:2], key[:2], strict=True))
-        text = self.say(
-            "products.text",
-            name=self.name,
-            best=self.best_name,
-            terms=terms + " +",
-            product=float(walk["products"][self.at, self.best]),
-            width=len(query),
-        )
+        product = float(walk["products"][self.at, self.best])
+        text = self.say("products.text", terms=terms + " +", product=product, width=len(query))
         return self._step("products", [text], self._square("products", "Q Kᵀ"), latex=r"Q K^\top", characters="Q Kᵀ")
 
-    def _division(self) -> Step:
+    def division(self) -> Step:
+        """The scores: products times a factor, bent and shifted where the model does so."""
         walk = self.walk
         width = walk["Q"].shape[1]
         spread = {"before": float(walk["products"].std()), "after": float(walk["scaled"].std())}
-        factor = plain(walk.scale)
-        if abs(walk.scale * width**0.5 - 1) < 1e-3:  # noqa: PLR2004
+        if abs(walk.scale * width**0.5 - 1) < _SAME:
             text = [self.say("scale.text", width=width, root=width**0.5, **spread)]
             latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
         else:
             text = [self.say("scale.other", scale=walk.scale, width=width, usual=width**-0.5, **spread)]
-            latex, characters = rf"{factor}\, Q K^\top", f"{factor} Q Kᵀ"
-        if abs(walk.scale - 1) > 1e-3:  # noqa: PLR2004
+            latex, characters = rf"{plain(walk.scale)}\, Q K^\top", f"{plain(walk.scale)} Q Kᵀ"
+        if abs(walk.scale - 1) > _SAME:
             text.append(self._without_division())
         if walk.softcap is not None:
             cap = plain(walk.softcap)
             text.append(self.say("scale.cap", cap=walk.softcap))
-            latex, characters = (rf"{cap} \tanh\left({latex} / {cap}\right)", f"{cap} tanh({characters} / {cap})")
+            latex, characters = rf"{cap} \tanh\left({latex} / {cap}\right)", f"{cap} tanh({characters} / {cap})"
         if "bias" in walk:
             text.append(self.say("scale.bias"))
             latex, characters = latex + " + B", characters + " + B"
-        return self._step(
-            "scale", text, self._square("scores", "S"), latex=f"S = {latex}", characters=f"S = {characters}"
-        )
+        table = self._square("scores", "S")
+        return self._step("scale", text, table, latex=f"S = {latex}", characters=f"S = {characters}")
 
     def _without_division(self) -> str:
         walk = self.walk
         rows, bare = entropy(walk["weights"]), entropy(walk["unscaled_weights"])
         return self.say(
             "scale.without",
-            name=self.name,
             bare=float(bare[self.at]),
             entropy=float(rows[self.at]),
             most=float(np.log(max(1, walk["allowed"].sum(-1)[self.at]))),
@@ -220,35 +207,25 @@ class _Writer:
             mean=float(rows.mean()),
         )
 
-    def _mask(self) -> Step:
+    def mask(self) -> Step:
+        """Which keys each query may attend to."""
         allowed = self.walk["allowed"]
-        facts = {"name": self.name, "count": allowed.shape[1], "seen": int(allowed[self.at].sum())}
+        facts = {"count": allowed.shape[1], "seen": int(allowed[self.at].sum())}
         if allowed.all():
             return self._step("mask", [self.say("mask.none", **facts)])
         causal = np.array_equal(allowed, np.tril(np.ones_like(allowed)))
+        text = self.say("mask.causal" if causal else "mask.other", **facts)
         cells = np.where(allowed, self.wording["allowed"], self.wording["masked"])
         caption = self._caption("M", "allowed", len(self.rows))
-        return self._step(
-            "mask",
-            [self.say("mask.causal" if causal else "mask.other", **facts)],
-            square(cells, caption, self.rows, self.key_columns, marked=self.at),
-            latex=r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty",
-        )
+        table = square(cells, caption, self.rows, self.key_columns, marked=self.at)
+        return self._step("mask", [text], table, latex=r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty")
 
-    def _softmax(self) -> Step:
+    def softmax(self) -> Step:
+        """The weights, and the row that is followed in full."""
         row = self.row
         score, weight = float(self.walk["scores"][self.at, self.best]), float(row[self.best])
-        text = [
-            self.say(
-                "softmax.text",
-                total=float(row.sum()),
-                name=self.name,
-                best=self.best_name,
-                score=score,
-                denominator=float(np.exp(score) / weight) if weight else float("inf"),
-                weight=weight,
-            )
-        ]
+        facts = {"denominator": float(np.exp(score) / weight) if weight else math.inf, "total": float(row.sum())}
+        text = [self.say("softmax.text", score=score, weight=weight, **facts)]
         if row.sum() < 1 - 1e-6:
             text.append(self.say("softmax.sink"))
         return self._step(
@@ -283,86 +260,61 @@ class _Writer:
             count = self.say("row.others", count=len(row) - len(shown))
             lines.append((count, *[""] * len(headings), number(others, 3), _bar(others)))
         names = map(self.say, ("column.token", *headings.values(), "column.weight"))
-        caption = self.say("softmax.row" if whole else "softmax.top", name=self.name)
-        return Table(caption, (*names, ""), tuple(lines))
+        return Table(self.say("softmax.row" if whole else "softmax.top"), (*names, ""), tuple(lines))
 
     def _largest(self, count: int) -> list[int]:
         return sorted(np.argsort(-self.row, kind="stable")[:count].tolist())
 
-    def _sum(self) -> Step:
+    def sum(self) -> Step:
+        """The output of the head, and the largest contributions to the row that is followed."""
         walk, row = self.walk, self.row
-        output = walk["head_output"][self.at]
-        largest = self._largest(_CONTRIBUTIONS)
+        output, largest = walk["head_output"][self.at], self._largest(_CONTRIBUTIONS)
         parts = row[largest, None] * walk["V"][largest]
         lines = [*parts]
         names = [f"{number(row[i], 3)} × {short(visible(walk.keys[i]), _LONGEST_NAME)}" for i in largest]
         if len(row) > len(largest):
             lines.append(output - parts.sum(0))
             names.append(self.say("row.others", count=len(row) - len(largest)))
-        table = corner(
-            np.array([*lines, output]),
-            f"O[{self.at}]: {self.say('column.value')}",
-            list(enumerate([*names, self.say("row.sum")])),
-            self.columns - 2,  # the names are long
-            marked=len(names),
-        )
-        text = [self.say("sum.text", name=self.name)]
+        caption, rows = f"O[{self.at}]: {self.say('column.value')}", list(enumerate([*names, self.say("row.sum")]))
+        columns = self.columns - 2  # the names are long
+        table = corner(np.array([*lines, output]), caption, rows, columns, marked=len(names))
+        text = [self.say("sum.text")]
         if walk.is_toy:
-            shapes = {"output": self._shape("head_output"), "weights": self._shape("weights")}
-            text.insert(0, self.say("sum.toy", **shapes))
-        return self._step(
-            "sum",
-            text,
-            self._of_queries("head_output", "O"),
-            table,
-            latex=r"O = A V, \quad o_i = \sum_j A_{ij} v_j",
-            characters="O = A V:  o_i = Σ_j A_ij v_j",
-        )
+            text.insert(0, self.say("sum.toy", output=self._shape("head_output"), weights=self._shape("weights")))
+        latex, characters = r"O = A V, \quad o_i = \sum_j A_{ij} v_j", "O = A V:  o_i = Σ_j A_ij v_j"
+        return self._step("sum", text, self._of_queries("head_output", "O"), table, latex=latex, characters=characters)
 
-    def _heads(self) -> Step:
+    def heads(self) -> Step:
+        """All heads side by side."""
         walk = self.walk
-        width = walk["head_output"].shape[1]
-        text = self.say(
-            "concat.text",
-            heads=walk.heads,
-            first=walk.head * width,
-            last=(walk.head + 1) * width - 1,
-            width=walk["concatenated"].shape[1],
-        )
-        last = walk.heads - 1
-        return self._step(
-            "concat",
-            [text],
-            latex=r"\mathrm{concat}(O_0, \dots, O_{%d})" % last,  # noqa: UP031 braces are LaTeX's
-            characters=f"concat(O_0, …, O_{last}):  {self._shape('concatenated')}",
-        )
+        width, last = walk["head_output"].shape[1], walk.heads - 1
+        columns = {"first": walk.head * width, "last": (walk.head + 1) * width - 1}
+        text = self.say("concat.text", heads=walk.heads, width=walk["concatenated"].shape[1], **columns)
+        latex = r"\mathrm{concat}(O_0, \dots, O_{%d})" % last  # noqa: UP031 braces are LaTeX's
+        characters = f"concat(O_0, …, O_{last}):  {self._shape('concatenated')}"
+        return self._step("concat", [text], latex=latex, characters=characters)
 
-    def _result(self) -> Step:
+    def result(self) -> Step:
+        """The output of the layer, where the matrix behind the heads is known."""
         walk = self.walk
         if "result" not in walk:
             return self._step("result", [self.say("result.unknown")])
         width = walk["head_output"].shape[1]
         of_head = walk["W_O"][walk.head * width : (walk.head + 1) * width]
-        text = self.say(
-            "result.text",
-            name=self.name,
-            part=float(np.linalg.norm(walk["head_output"][self.at] @ of_head)),
-            whole=float(np.linalg.norm(walk["result"][self.at])),
-        )
+        part = float(np.linalg.norm(walk["head_output"][self.at] @ of_head))
+        text = self.say("result.text", part=part, whole=float(np.linalg.norm(walk["result"][self.at])))
         bias = " + b_O" if walk["b_O"].any() else ""
-        return self._step(
-            "result",
-            [text],
-            self._of_queries("result", "concat(O) W_O" + bias),
-            latex=r"\mathrm{concat}(O_0, \dots)\, W_O" + bias,
-            characters=f"concat(O_0, …) W_O{bias}   W_O: {self._shape('W_O')}",
-        )
+        latex = r"\mathrm{concat}(O_0, \dots)\, W_O" + bias
+        characters = f"concat(O_0, …) W_O{bias}   W_O: {self._shape('W_O')}"
+        table = self._of_queries("result", "concat(O) W_O" + bias)
+        return self._step("result", [text], table, latex=latex, characters=characters)
 
-    def _check(self) -> Step:
-        comma = "、" if self.wording is words("ja") else ", "
-        errors = comma.join(f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items())
+    def check(self) -> Step:
+        """How far these numbers are from the model's own."""
+        errors = (f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items())
         key = "check.toy" if self.walk.is_toy else "check.text"
-        return self._step("check", [self.say(key, errors=errors, model=self.walk.model), self.say("caution")])
+        text = self.say(key, errors=self.wording["errors.comma"].join(errors), model=self.walk.model)
+        return self._step("check", [text, self.say("caution")])
 
     def _shape(self, name: str) -> str:
         sizes = self.walk[name].shape
@@ -380,16 +332,14 @@ class _Writer:
 
     def _of_keys(self, name: str, symbol: str) -> Table:
         caption = self._caption(symbol, name, len(self.key_rows))
-        marked = None if self.walk.kind == "cross" else self.at
-        return corner(self.walk[name], caption, self.key_rows, self.columns - 1, marked=marked)
+        return corner(self.walk[name], caption, self.key_rows, self.columns - 1, marked=self.marked_key)
 
     def _square(self, name: str, symbol: str) -> Table:
-        values, allowed = self.walk[name], self.walk["allowed"]
-        is_weights = name == "weights"
-        digits = 3 if is_weights else decimals_for(values)
+        values = self.walk[name]
+        digits = 3 if name == "weights" else decimals_for(values)
         cells = np.array([[number(value, digits) for value in line] for line in values], dtype=object)
-        if is_weights:
-            cells[~allowed] = ""
+        if name == "weights":
+            cells[~self.walk["allowed"]] = ""
         caption = self._caption(symbol, name, len(self.rows))
         return square(cells, caption, self.rows, self.key_columns, marked=self.at)
 

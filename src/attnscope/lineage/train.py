@@ -1,21 +1,51 @@
-"""`train`: a training in a folder, begun or gone on with."""
+"""Training: the same weights for the same settings, however often it was stopped.
+
+Not transformers' Trainer: a checkpoint here is whole or not there, also after kill -9 or on a full disk; an update has
+the same pairs however many processes share it; and whatever is random follows from the seed and the update alone, so
+that nothing but weights and moments needs to be restored.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import logging
+import math
+import os
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import torch
 import xarray as xr
+from sacrebleu.metrics.bleu import BLEU
+from torch import Tensor, distributed, nn
+from torch.optim import AdamW, Muon, Optimizer
+from transformers import AutoTokenizer
 
+from attnscope.capture.borrow import quiet
 from attnscope.capture.load import usable_device
-from attnscope.lineage.checkpoints import training_results
-from attnscope.lineage.config import TrainConfig, settings_for
-from attnscope.lineage.loop import NO_MATTER, Training, processes, threads_of_one
-from attnscope.store.files import local_folder
+from attnscope.lineage.align import best_aligning_head
+from attnscope.lineage.checkpoints import LOG, METRICS, Checkpoints, Log, build_model, check_model, training_results
+from attnscope.lineage.config import SETTINGS, TrainConfig, config_bytes, settings_for
+from attnscope.lineage.data import Batch, Pairs, TrainingData, read_data
+from attnscope.lineage.parallel_text import TaskText
+from attnscope.lineage.translate import translate_lines
+from attnscope.models.loss import IGNORED
+from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
+from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.arguments import validated
-from attnscope.support.progress import Tell
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers, own_threads
+
+_MAY_CHANGE = {"updates", "cooldown", "patience", "log_every", "threads", "device", "tensorboard", "average", "keep"}
+NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+_MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the model's files
+_log = logging.getLogger("attnscope")
 
 
 @validated
@@ -60,16 +90,6 @@ def train(
     ------
     AttnscopeError
         For settings, texts and folders that do not fit: see the message.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> small = dict(task_pairs=100, vocabulary=320, encoder_width=4, decoder_width=8, updates=1, average=1)
-    >>> result = train(out=Path(folder.name) / "model", **small)
-    >>> result.loss.ndim, dict(result.training_loss.sizes), result.attrs["model"]
-    (0, {'training_update': 1}, 'recurrent')
-    >>> folder.cleanup()
     """
     config = settings_for(config, **settings)
     folder = OwnedFolder(local_folder(out), "train")
@@ -87,3 +107,415 @@ def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, floa
     before = TrainConfig(**folder.state["config"]).settings()
     same = {**before, **NO_MATTER} == {**config.settings(), **NO_MATTER}
     return folder.state["metrics"] if same else None
+
+
+@dataclass
+class _State:
+    """What a training resumes from, beside its weights; all of it goes into a checkpoint."""
+
+    update: int = 0
+    epoch: int = 0
+    batch: int = 0  # of the epoch, the next one
+    best: float | None = None
+    best_update: int = 0
+    waiting: int = 0  # validations since the best
+    seconds: float = 0.0
+    tokens: int = 0
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    texts: str = ""  # their hash
+    since_log: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("loss", "tokens", "seconds"), 0.0))
+
+
+class Training:
+    """One training in one folder."""
+
+    def __init__(
+        self, config: TrainConfig, folder: OwnedFolder, group: Processes, progress: Tell | None = None
+    ) -> None:
+        self.config, self.folder, self.group = config, folder, group
+        self.progress = (progress if group.first else None) or no_progress
+        self.device = usable_device(config.device)
+        self.checkpoints = Checkpoints(folder)
+        self.data = self._prepare()
+        torch.manual_seed(config.seed)
+        check_model(config, len(self.data.tokenizer))
+        self.model = build_model(config, len(self.data.tokenizer)).to(self.device)
+        self.optimizers = Optimizers(self.model, config)
+        self._logged: dict[str, float | int] = {}
+        texts = self.data.sha256()
+        own = torch.tensor(int(texts[:12], 16), device=self.device)
+        if int(group.sum(own.clone())) != group.world * int(own):
+            raise AttnscopeError("the texts changed while the processes were reading them: give the same command again")
+        done = self.checkpoints.updates()
+        self.state = _State(texts=texts)
+        if done:
+            self.state = _State(**self.checkpoints.load(done[-1], self.model, self.optimizers.state))
+        if self.state.texts != texts:
+            raise AttnscopeError(
+                f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
+            )
+        self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
+        left_out = self.data.left_out
+        if self.log is not None and left_out:
+            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+            _log.warning("pairs left out: %s", counts)
+            if not done:
+                self.log.write(0, left_out=left_out)
+
+    def _prepare(self) -> TrainingData:
+        """The folder, its settings and the texts, read once; the first process makes what the others read."""
+        data = None
+        if self.group.first:
+            with explained(f"write to {self.folder.path}", "Choose another folder (--out), or make room"):
+                data = self._prepare_folder()
+        self.group.wait()
+        if not self.group.first:
+            self.folder.look()
+        tokenizer = AutoTokenizer.from_pretrained(self.folder.path)
+        if data is None:
+            return read_data(self.config, tokenizer)
+        tokenizer.model_max_length = self.config.longest
+        data.tokenizer = tokenizer
+        return data
+
+    def _prepare_folder(self) -> TrainingData | None:
+        """Drop what is damaged, reject another training, and write what is not there yet."""
+        damaged = self.folder.damaged()
+        self.checkpoints.drop_damaged(damaged)
+        others = [name for name in damaged if name in self.folder.files]
+        for name in others:
+            _log.warning("%s is damaged, and is made anew", self.folder.path / name)
+        done = updates_done(self.config, self.folder)
+        files, data = {SETTINGS: config_bytes(self.config)}, None
+        if not done or any(name.startswith("tokenizer") for name in others):
+            data = read_data(self.config)  # the same texts give the same tokenizer
+            with tempfile.TemporaryDirectory() as place:
+                data.tokenizer.save_pretrained(place)
+                files |= {path.name: path.read_bytes() for path in Path(place).iterdir()}
+        gone = [name for name in others if name not in files]
+        config = self.config.model_dump(mode="json")
+        self.folder.write(files, remove=gone, config=config, complete=None, metrics=None, signature=None)
+        return data
+
+    def run(self) -> None:
+        """Train to the end, average, and write the model and the metrics of the last validation."""
+        try:
+            while self.state.update < self.config.updates and not self._is_done():
+                self._epoch()
+            self._finish()
+        finally:
+            if self.log is not None:
+                self.log.close()
+
+    def _epoch(self) -> None:
+        """The batches of an epoch that are not done yet."""
+        state, config = self.state, self.config
+        for members in self.data.epoch(state.epoch)[state.batch :]:
+            before = time.monotonic()
+            loss, tokens = self._update(members)
+            seconds = time.monotonic() - before  # of training alone, not of validations
+            for name, value in {"loss": loss, "tokens": tokens, "seconds": seconds}.items():
+                state.since_log[name] += value
+            state.update, state.batch = state.update + 1, state.batch + 1
+            state.tokens, state.seconds = state.tokens + tokens, state.seconds + seconds
+            last = state.update == config.updates
+            if state.update % config.log_every == 0 or last:
+                self._write_log()
+            if state.update % config.validate_every == 0 or last:
+                self._validate_and_save()
+                if last or self._is_done():
+                    return
+        state.epoch, state.batch = state.epoch + 1, 0
+
+    def _update(self, members: Any) -> tuple[float, int]:
+        """One step of the optimizer; loss summed over all target tokens, and their number."""
+        config, step = self.config, self.state.update + 1
+        seed = config.seed * 1_000_003 + step
+        self.model.train()
+        parts = self.data.parts(members, self.group.world * config.accumulate, seed)
+        count = sum(target_tokens(part) for part in parts if part is not None)
+        total = torch.zeros((), dtype=torch.float32, device=self.device)
+        first = self.group.rank * config.accumulate
+        for number, part in enumerate(parts[first : first + config.accumulate], first):
+            torch.manual_seed(seed * 1009 + number)  # what is random depends on nothing that was before
+            if part is None:
+                continue
+            with self._precision():
+                loss = self.model.summed_loss(
+                    **self._to_device(part), smoothing=config.label_smoothing, r_drop=config.r_drop
+                )
+            (loss / count).backward()
+            total += loss.detach().float()
+        self.group.sum_gradients(self.model)
+        nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        self.optimizers.step(learning_rate(config, step))
+        summed = float(self.group.sum(total))
+        if not math.isfinite(summed):
+            raise AttnscopeError(
+                f"the loss of update {step} is {summed}: try a smaller learning_rate (now {config.learning_rate:g}), a "
+                "longer warmup or float32"
+            )
+        return summed, count
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        chosen, kind = self.config.precision, self.device.type
+        low = chosen == "bfloat16" or (chosen == "auto" and multiplies_bfloat16(kind))
+        return torch.autocast(kind, torch.bfloat16) if low else nullcontext()
+
+    def _to_device(self, batch: Batch) -> Batch:
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+
+    def _write_log(self) -> None:
+        state, since = self.state, self.state.since_log
+        loss, rate = since["loss"] / since["tokens"], since["tokens"] / since["seconds"]
+        self._logged = {"update": state.update, "loss": loss, "tokens/s": rate}
+        state.since_log = dict.fromkeys(since, 0.0)
+        if self.log is not None:
+            counts = {"epoch": state.epoch, "tokens": state.tokens, "seconds": state.seconds}
+            rates = {"tokens_per_second": rate, "learning_rate": learning_rate(self.config, state.update)}
+            self.log.write(state.update, loss=loss, **rates, **counts)
+        self._report(state.update / self.config.updates, state.metrics)
+
+    def _report(self, share: float, metrics: dict[str, float]) -> None:
+        named = {f"validation {name}": value for name, value in metrics.items()}
+        self.progress(Progress("train", share, {**self._logged, **named}))
+
+    def _validate_and_save(self) -> None:
+        state = self.state
+        state.metrics = self.validate()
+        metric = self.config.metric if self.config.metric in state.metrics else "loss"
+        value, sign = state.metrics[metric], 1 if metric == "bleu" else -1
+        if state.best is None or sign * value > sign * state.best:
+            state.best, state.best_update, state.waiting = value, state.update, 0
+        else:
+            state.waiting += 1
+        if self.log is not None:
+            self.log.write(state.update, **{f"valid_{name}": value for name, value in state.metrics.items()})
+            before = max(self.config.keep, self.config.average) - 1
+            keep = {state.best_update, *self.checkpoints.updates()[::-1][:before]}
+            self.checkpoints.save(state.update, self.model, self.optimizers.state, vars(state), keep)
+        self.group.wait()
+
+    def _is_done(self) -> bool:
+        return self.config.patience is not None and self.state.waiting >= self.config.patience
+
+    @torch.inference_mode()
+    def validate(self) -> dict[str, float]:
+        """Loss in nats per token on the held-out text, and BLEU of greedy translations."""
+        self.model.eval()
+        total, count = 0.0, 0
+        for batch in self.data.validation():
+            with self._precision():
+                total += float(self.model.summed_loss(**self._to_device(batch)))
+            count += target_tokens(batch)
+        metrics = {"loss": total / count}
+        if isinstance(self.data, Pairs):
+            valid = self.data.valid
+            with self._precision():
+                translations = translate_lines(self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut")
+            # force: the generated task is tokenised, which sacreBLEU would warn of
+            bleu = BLEU(tokenize=self.config.bleu_tokenizer, lowercase=self.config.lowercase, force=True)
+            metrics["bleu"] = bleu.corpus_score(translations.texts, [valid.target]).score
+        return metrics
+
+    def _finish(self) -> None:
+        """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss."""
+        last = self.checkpoints.updates()[-self.config.average :]
+        candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
+        metrics_of: dict[str, dict[str, float]] = {}
+        for name, updates in candidates.items():
+            self._set_weights(updates)
+            metrics_of[name] = self.validate()
+        chosen = min(metrics_of, key=lambda name: metrics_of[name]["loss"])
+        self._set_weights(candidates[chosen])
+        metrics = metrics_of[chosen] | self._alignment_error()
+        self._report(1.0, metrics)
+        if self.log is not None:
+            self.log.write(self.state.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
+            safe = "The checkpoints are whole: make room and give the same command again"
+            ended = {"metrics": metrics, "signature": self._signature().to_dict()}
+            with (
+                explained(f"write the model to {self.folder.path}", safe),
+                self.folder.replacing(*_MODEL, growing=[LOG], complete=True, **ended) as new,
+                quiet(),
+            ):
+                self.model.eval().save_pretrained(new)
+        self.group.wait()
+
+    def _signature(self) -> Signature:
+        """What the weights depend on."""
+        settings = self.config.model_dump(mode="json", include=self.config.settings().keys() - NO_MATTER.keys())
+        return Signature(
+            "train",
+            model={"name": self.config.model, "class": type(self.model).__name__},
+            tokenizer={"sha256": tokenizer_sha256(self.data.tokenizer)},
+            corpus={"sha256": self.state.texts},
+            settings=settings,
+            versions=package_versions(),
+        )
+
+    def _alignment_error(self) -> dict[str, float]:
+        """Alignment error rate on the generated task, of a model with attention, and what needs no model."""
+        data = self.data
+        if not isinstance(data, Pairs) or not isinstance(data.valid, TaskText):
+            return {}
+        best = best_aligning_head(self.model, data.tokenizer, data.valid)
+        rates = {} if best is None else best.rates()
+        return {f"alignment_{name}": rate for name, rate in rates.items() if f"alignment_{name}" in METRICS}
+
+    def _set_weights(self, updates: list[int]) -> None:
+        named = dict(self.model.named_parameters())
+        with torch.no_grad():
+            for name, mean in self.checkpoints.mean_weights(updates).items():
+                named[name].copy_(mean)
+
+
+def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
+    """How many updates the training in a folder has behind it; 0 where there is none."""
+    done = max(Checkpoints(folder).updates(), default=0)
+    if done:
+        _same_training(config, TrainConfig(**folder.state["config"]), folder.path, done)
+    return done
+
+
+def _same_training(config: TrainConfig, old: TrainConfig, folder: Path, done: int) -> None:
+    """Refuse to resume another training than the folder's, of which so many updates are done."""
+    before, now = old.model_dump(), config.settings()
+    changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
+    if changed:
+        name = changed[0]
+        raise AttnscopeError(
+            f"{folder} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
+            "or the same settings"
+        )
+    if config.updates < done:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates; found updates = {config.updates}: give another folder, or "
+            "as many or more"
+        )
+    steps = range(1, done + 1)
+    other = next((step for step in steps if learning_rate(config, step) != learning_rate(old, step)), None)
+    if other is not None:
+        raise AttnscopeError(
+            f"{folder} holds a training of {done} updates at rates for updates = {old.updates} and cooldown = "
+            f"{old.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
+            "another folder, or the same settings"
+        )
+
+
+class Optimizers:
+    """The optimizers of a model, each with parameters of its own, as one."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig) -> None:
+        tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        parameters = list(model.parameters())
+        matrix = [config.optimizer == "muon" and each.ndim > 1 and id(each) not in tables for each in parameters]
+        muon = [each for each, is_matrix in zip(parameters, matrix, strict=True) if is_matrix]
+        rest = [each for each, is_matrix in zip(parameters, matrix, strict=True) if not is_matrix]
+        groups: list[dict[str, Any]] = [  # matrices and tables decay, biases and LayerNorms do not
+            {"params": [each for each in rest if each.ndim > 1], "weight_decay": config.weight_decay},
+            {"params": [each for each in rest if each.ndim <= 1], "weight_decay": 0.0},
+        ]
+        rate, decay = config.learning_rate, config.weight_decay
+        self._each: list[Optimizer] = [AdamW(groups, lr=rate, betas=(0.9, config.adam_beta2), fused=True)]
+        self.state = self._each[0].state
+        if muon:
+            self._each.append(Muon(muon, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+            # all moments together, as checkpoints store them: each optimizer reads those of its own parameters
+            self._each[1].state = self.state
+
+    def step(self, rate: float) -> None:
+        """Move all parameters at a learning rate, and forget the gradients."""
+        for optimizer in self._each:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+def target_tokens(batch: Batch) -> int:
+    """How many tokens a batch asks for."""
+    return int((batch["labels"] != IGNORED).sum())
+
+
+def multiplies_bfloat16(device: str) -> bool:
+    """Whether the processor multiplies bfloat16 natively, so that it is faster than float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    cpu: Any = torch.cpu
+    return device == "cpu" and (cpu._is_avx512_bf16_supported() or cpu._is_amx_tile_supported())  # noqa: SLF001
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    r"""Rate of an update, from 1; ``noam`` is equation 3 of Vaswani et al. (2017), times `learning_rate`."""
+    peak, warmup, last = config.learning_rate, config.warmup, config.updates
+    cooling = min(1.0, (last + 1 - step) / config.cooldown) if config.cooldown else 1.0
+    if config.schedule == "noam":
+        width = config.decoder_width if config.model == "recurrent" else config.width
+        return cooling * (peak * width**-0.5 * min(step**-0.5, step * max(1, warmup) ** -1.5))
+    if step < warmup:
+        return cooling * (peak * step / warmup)
+    match config.schedule:
+        case "inverse_sqrt":
+            return cooling * (peak * math.sqrt(max(1, warmup) / step))
+        case "cosine":
+            done = (step - warmup) / max(1, last - warmup)
+            return cooling * (peak * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+        case _:
+            return cooling * peak
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The number of this process, and how many there are."""
+
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this one writes and prints."""
+        return self.rank == 0
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Add up the gradients of all processes."""
+        for parameter in model.parameters() if self.world > 1 else ():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            distributed.all_reduce(parameter.grad)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up numbers of all processes."""
+        if self.world > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that prints, as torchrun tells it before the processes know each other."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def threads_of_one() -> int:
+    """Processors that this process may use, shared with the others that torchrun started on this machine."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+@contextmanager
+def processes(device: str) -> Generator[Processes]:
+    """The processes that torchrun started, or this one alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield Processes(distributed.get_rank(), world)
+    finally:
+        distributed.destroy_process_group()

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from jaxtyping import Int
@@ -20,10 +20,10 @@ from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
 from attnscope.capture.reading import TextModelOptions
+from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text
-from attnscope.lineage.vocabulary import encode_lines
-from attnscope.support.arguments import validated
-from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
+from attnscope.support.arguments import Count, Seed, validated
+from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -32,7 +32,6 @@ from attnscope.support.state import own_random_numbers
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
 
-OVERLONG = ("refuse", "split", "cut")
 _USUAL_BEAMS = 5
 
 
@@ -47,9 +46,9 @@ def translate(
     n_best: int = 1,
     sample: bool = False,
     temperature: float = 1.0,
-    seed: int = 0,
-    batch_tokens: int = 4_096,
-    overlong: str = "refuse",
+    seed: Seed = 0,
+    batch_tokens: Count = 4_096,
+    overlong: Literal["refuse", "split", "cut"] = "refuse",
     scores: bool = False,
     progress: Tell | None = None,
     **options: Unpack[TextModelOptions],
@@ -93,18 +92,6 @@ def translate(
     AttnscopeError
         If the model is not an encoder-decoder, the file cannot be read, a line is too long and is to be refused, or
         settings do not go together.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> from attnscope.models import RecurrentConfig, RecurrentForConditionalGeneration
-    >>> from attnscope.lineage.vocabulary import train_subwords
-    >>> tokenizer = train_subwords(["ein Hund", "a dog"], 300)
-    >>> config = RecurrentConfig(vocab_size=len(tokenizer), embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> model = RecurrentForConditionalGeneration(config).eval()  # not trained
-    >>> made = attnscope.translate(model, ["a dog", ""], tokenizer=tokenizer, beams=2, n_best=2)
-    >>> [len(several) for several in made], made.texts[1]
-    ([2, 1], '')
     """
     lines = lines_of_text(texts, "the text")
     loaded = load_model(model, **options)
@@ -149,10 +136,8 @@ def translate_lines(
 ) -> Translations:
     """`translate` with an encoder-decoder in eval mode and its tokenizer."""
     check_whole(1, BEAMS, beams=beams, n_best=n_best)
-    check_whole(1, batch_tokens=batch_tokens)
     check_real(0.0, 1e3, temperature=temperature)
     check_real(-1e3, 1e3, length_penalty=length_penalty)
-    check_seed(seed)
     if n_best > beams and not sample:
         raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
     if temperature != 1 and not sample:
@@ -167,43 +152,32 @@ def translate_lines(
             "length_penalty (--length-penalty) is of several beams and of scores: give more beams (--beams) too, or "
             "ask for scores"
         )
-    if overlong not in OVERLONG:
-        raise AttnscopeError(f"overlong is {overlong!r}: choose {', '.join(OVERLONG)}")
-    encoded, longest = (encode_lines(tokenizer, lines), min(int(tokenizer.model_max_length), positions_of(model)))
+    encoded, longest = encode_lines(tokenizer, lines), min(int(tokenizer.model_max_length), positions_of(model))
     pieces, owner = _pieces(encoded, lines, longest, overlong)
-    _check_ids(model, pieces, owner)
+    if pieces:  # a tokenizer of another model is found by the largest id, before anything is translated
+        index = max(range(len(pieces)), key=lambda index: max(pieces[index]))
+        check_ids(model, {"input_ids": torch.tensor([pieces[index]])}, lambda _: f"line {owner[index] + 1}")
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
     if sample:
         torch.manual_seed(seed)
         options |= {"num_beams": 1, "temperature": temperature}
     elif beams > 1:
         options["length_penalty"] = length_penalty
-    translations: list[list[Translation]] = [[] for _ in pieces]
+    by_line: list[dict[int, list[Translation]]] = [{} for _ in lines]  # the translations of each of its pieces
     penalty = length_penalty if scored else None
     done = 0
     for chosen in _batches(pieces, batch_tokens // (n_best if sample else beams)):
-        made = _generate(model, tokenizer, pieces, chosen, options, penalty)
-        for index, ranked in zip(chosen, made, strict=True):
-            translations[index] = sorted(ranked, key=_worst_last) if sample and scored else ranked
+        for index, ranked in zip(chosen, _generate(model, tokenizer, pieces, chosen, options, penalty), strict=True):
+            by_best = sorted(ranked, key=lambda one: -(one.score or 0.0)) if sample and scored else ranked
+            by_line[owner[index]][index] = by_best
         done += len(chosen)
         (progress or no_progress)(Progress("translate", done / len(pieces), {"lines": done}))
-    joined = _join(translations, owner, len(lines), scored=scored)
-    if overlong == "cut":
-        for number, ids in enumerate(encoded):
-            left_out = max(0, len(ids) - longest)
-            joined[number] = [replace(translation, left_out=left_out) for translation in joined[number]]
-    return Translations(tuple(lines), tuple(map(tuple, joined)))
-
-
-def _check_ids(model: PreTrainedModel, pieces: list[list[int]], owner: list[int]) -> None:
-    """Refuse a tokenizer of another model, by the largest id in the text, before anything is translated."""
-    if pieces:
-        index = max(range(len(pieces)), key=lambda index: max(pieces[index]))
-        check_ids(model, {"input_ids": torch.tensor([pieces[index]])}, lambda _: f"line {owner[index] + 1}")
-
-
-def _worst_last(translation: Translation) -> float:
-    return -(translation.score or 0.0)
+    joined: list[tuple[Translation, ...]] = []
+    for of_pieces, ids in zip(by_line, encoded, strict=True):
+        several = _joined([of_pieces[index] for index in sorted(of_pieces)], scored=scored)
+        left_out = max(0, len(ids) - longest) if overlong == "cut" else 0
+        joined.append(tuple(replace(translation, left_out=left_out) for translation in several))
+    return Translations(tuple(lines), tuple(joined))
 
 
 def positions_of(model: Any) -> int:
@@ -255,12 +229,9 @@ def _generate(
     options: dict[str, Any],
     penalty: float | None,
 ) -> list[list[Translation]]:
-    rows = [pieces[i] for i in chosen]
-    width = max(map(len, rows))
-    padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
-    ids = torch.tensor(padded, device=model.device)
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
-    most = min(2 * width + 20, positions_of(model))
+    batch = collate([pieces[i] for i in chosen], pad_id=tokenizer.pad_token_id)
+    ids, mask = batch["input_ids"].to(model.device), batch["attention_mask"].to(model.device)
+    most = min(2 * ids.shape[1] + 20, positions_of(model))
     each = options["num_return_sequences"]
     with (
         quiet(),  # no reminder of a length that computed positions do not have
@@ -294,29 +265,16 @@ def _scores(
     return ((words * counts).sum(1) / counts.sum(1) ** penalty).tolist()
 
 
-def _join(
-    translations_of_pieces: list[list[Translation]], owner: list[int], lines: int, *, scored: bool
-) -> list[list[Translation]]:
-    """Translations by line; the best of all pieces of a divided line stand side by side."""
-    by_line: list[list[list[Translation]]] = [[] for _ in range(lines)]
-    for translations, line in zip(translations_of_pieces, owner, strict=True):
-        by_line[line].append(translations)
-    joined: list[list[Translation]] = []
-    for parts in by_line:
-        if len(parts) == 1:
-            joined.append(parts[0])
-        else:
-            joined.append(
-                [
-                    Translation(
-                        " ".join(part.text for part in ranks),
-                        sum(part.score or 0.0 for part in ranks) if scored else None,
-                    )
-                    for ranks in zip(*parts, strict=True)
-                ]
-                or [Translation("", float("nan") if scored else None)]
-            )
-    return joined
+def _joined(pieces: list[list[Translation]], *, scored: bool) -> list[Translation]:
+    """The translations of a line; those of its pieces side by side, the best with the best."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if not pieces:
+        return [Translation("", math.nan if scored else None)]
+    return [
+        Translation(" ".join(part.text for part in ranks), sum(part.score or 0.0 for part in ranks) if scored else None)
+        for ranks in zip(*pieces, strict=True)
+    ]
 
 
 _SHOWN = 10  # sentences: more are counted
@@ -369,34 +327,31 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     def __repr__(self) -> str:
         shown = (f"{source} → {best}".strip() for source, best in self._shown())
-        return "\n".join([self._said, *shown, *self._more])
+        return "\n".join([self.account, *shown, *self._more])
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><td style="text-align: left">{html.escape(source)}</td>'
-            f'<td style="text-align: left">{html.escape(best)}</td></tr>'
-            for source, best in self._shown()
-        )
-        more = "".join(f"<p>{tokens}</p>" for tokens in self._more)
-        return f"<p>{self._said}</p><table>{rows}</table>{more}"
+        cell = '<td style="text-align: left">{}</td>'
+        rows = (cell.format(html.escape(source)) + cell.format(html.escape(best)) for source, best in self._shown())
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<p>{self.account}</p><table>{table}</table>" + "".join(f"<p>{more}</p>" for more in self._more)
 
     @property
-    def _said(self) -> str:
+    def account(self) -> str:
+        """How many were translated, and how many cut."""
         most = max(map(len, self.candidates), default=1)
         best = f", the best of up to {most} each" if most > 1 else ""
         tokens = [left_out for left_out in self.left_out if left_out]
         cut = f", {len(tokens)} of them cut ({count(sum(tokens), 'token')} left out)" if tokens else ""
-        return f"{len(self)} sentence{'s' * (len(self) != 1)} translated{best}{cut}"
+        return f"{count(len(self), 'sentence')} translated{best}{cut}"
 
     @property
     def _more(self) -> list[str]:
         return [f"... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
 
     def _shown(self) -> Iterator[tuple[str, str]]:
-        """The first sentences, and of each the best translation with its score where scores were asked for."""
+        """The first sentences, and of each the best translation with its score where scores were computed."""
         scored = any(several[0].score is not None for several in self.candidates)
-        for source, several in zip(self.sources[:_SHOWN], self.candidates, strict=False):
-            best = several[0]
+        for source, (best, *_) in zip(self.sources[:_SHOWN], self.candidates, strict=False):
             number = "–" if best.score is None or math.isnan(best.score) else f"{best.score:.2f}"
             yield _on_a_line(source), (_on_a_line(best.text) + f" ({number})" * scored).strip()
 

@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
+from scipy.special import entr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -20,6 +21,7 @@ from attnscope.capture.borrow import inner_model, preserve_model_state
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.reading import TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs
@@ -42,7 +44,6 @@ from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
@@ -62,17 +63,13 @@ def walk(
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
-    tokenizer: Tokenizer = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
     progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
 ) -> Walk:
     r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
 
     Each number is computed here in float64, by the equations of Vaswani et al. (2017, section 3.2), and compared with
-    what the model itself computes; what does not agree is refused.
+    the model's own. If they do not agree, attnscope stops with an error.
 
     Parameters
     ----------
@@ -91,8 +88,6 @@ def walk(
     query_token
         Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
         default the last token that is not special, and in the default sentence "it".
-    tokenizer, device, dtype, revision, trust_remote_code
-        See `attnscope.scan`.
     progress
         Called with a `Progress` before the model is loaded, before it reads, and at the end.
 
@@ -107,20 +102,9 @@ def walk(
         If the steps do not give the model's or module's own numbers, a text is empty or too long, there is no such
         layer, head or token, there is a target for a model that is no encoder-decoder, or an encoder-decoder that
         cannot translate has none.
-
-    Examples
-    --------
-    >>> steps = walk(texts="The tide is out.", layer=1, head=2, device="cpu")
-    >>> steps["weights"].shape == (len(steps.tokens), len(steps.tokens))
-    True
-    >>> bool(np.allclose(steps["weights"] @ steps["V"], steps["head_output"]))
-    True
-    >>> max(steps.errors.values()) < 1e-4
-    True
     """
     if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
-        loading = (tokenizer, device, dtype, revision, trust_remote_code or None, targets)
-        if not isinstance(texts, Tensor) or any(given is not None for given in loading):
+        if not isinstance(texts, Tensor) or targets is not None or any(options.values()):
             raise AttnscopeError(
                 f"{type(model).__name__} is not a model of transformers: give X, a tensor (text, token, width), in "
                 "place of the sentence, and leave out what belongs to a model (tokenizer, device, ...)"
@@ -135,9 +119,7 @@ def walk(
         layer = _BUNDLED_LAYER if bundled else 0
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
-    loaded = load_model(
-        model, tokenizer=tokenizer, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code
-    )
+    loaded = load_model(model, **options)
     tell(Progress("walk", 0.5))
     source, target, translated = _read_texts(SENTENCE if texts is None else texts, targets, loaded)
     sides = {"input_ids": source} if target is None else {"input_ids": source, "decoder_input_ids": target}
@@ -180,13 +162,23 @@ def walk_inputs(
         )
     layers = list(projections(model, inputs).items())
     site, projected = layers[check_number("layer", layer, len(layers))]
-    call, states, output = _captured(model, inputs, site)
+    captured: list[tuple[AttentionCall, Tensor, Tensor]] = []
+
+    def observe(here: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
+        if here == site:
+            captured.append((call, own, other))
+        return output_of(call)
+
+    with watching_inputs(model, observe):
+        model(**inputs)
+    call, *states = captured[0]
     heads, queries = call.query.shape[1:3]
     check_number("head", head, heads)
     check_number("token", token, queries)
     arrays, errors, scale = _head_steps(call, states, projected, head)
-    errors["head_output"] = difference(arrays["head_output"].values, _numbers(output[0, head]))
-    together = _numbers(output[0].transpose(0, 1).flatten(1))
+    output = output_of(call)[0]
+    errors["head_output"] = difference(arrays["head_output"].values, _numbers(output[head]))
+    together = _numbers(output.transpose(0, 1).flatten(1))
     arrays["concatenated"] = (("query", "all_heads"), together)
     if projected.output is not None and projected.output_bias is not None:
         W_O = projected.output.reshape(together.shape[1], -1)
@@ -195,7 +187,9 @@ def walk_inputs(
             b_O=(("model_width",), projected.output_bias),
             result=(("query", "model_width"), together @ W_O + projected.output_bias),
         )
-        own = _own_result(model, inputs, layers, site, projected.names["output"])
+        name_of = projected.names["output"]
+        same = [other for other, of_other in layers if of_other.names.get("output") == name_of]
+        own = _own_result(model, inputs, name_of, same.index(site))
         errors["result"] = difference(arrays["result"].values, own)
     limit = TOLERANCE.get(call.query.dtype, 1e-4)
     for array, error in errors.items():
@@ -225,25 +219,8 @@ def walk_inputs(
     )
 
 
-def _captured(
-    model: PreTrainedModel, inputs: dict[str, Any], wanted: Site
-) -> tuple[AttentionCall, tuple[Tensor, Tensor], Tensor]:
-    """One attention call as the model makes it, the states that it is made of, and its output."""
-    captured: list[tuple[AttentionCall, tuple[Tensor, Tensor], Tensor]] = []
-
-    def observe(site: Site, call: AttentionCall, own: Tensor, other: Tensor) -> Tensor:
-        output = output_of(call)
-        if site == wanted:
-            captured.append((call, (own, other), output))
-        return output
-
-    with watching_inputs(model, observe):
-        model(**inputs)
-    return captured[0]
-
-
 def _head_steps(
-    call: AttentionCall, states: tuple[Tensor, Tensor], projected: Projections, head: int
+    call: AttentionCall, states: list[Tensor], projected: Projections, head: int
 ) -> tuple[xr.Dataset, dict[str, float], float]:
     """Every step of one head, how far its Q, K and V are from the model's, and the factor of its scores."""
     X = _numbers(states[0][0])
@@ -305,20 +282,15 @@ def _numbers(tensor: Tensor) -> np.ndarray:
     return tensor.double().cpu().numpy().copy()
 
 
-def _own_result(
-    model: PreTrainedModel, inputs: dict[str, Any], layers: list[tuple[Site, Projections]], site: Site, name: str
-) -> np.ndarray:
-    """What the output projection gives when the model runs on its own attention."""
-    # a module may serve several layers
-    same = [site for site, projected in layers if projected.names.get("output") == name]
+def _own_result(model: PreTrainedModel, inputs: dict[str, Any], name: str, number: int) -> np.ndarray:
+    """What the output projection gives when the model runs on its own attention; a module may serve several layers."""
     outputs: list[Tensor] = []
-    hook = model.get_submodule(name).register_forward_hook(lambda *given: outputs.append(given[2]))
+    hook = model.get_submodule(name).register_forward_hook(lambda *arguments: outputs.append(arguments[2]))
     try:
         model(**inputs)
     finally:
         hook.remove()
-    output = outputs[same.index(site)]
-    return _numbers(output.reshape(-1, output.shape[-1]))
+    return _numbers(outputs[number].reshape(-1, outputs[number].shape[-1]))
 
 
 @dataclass(frozen=True)
@@ -374,19 +346,15 @@ def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
 
 def _translation(loaded: LoadedModel, sentence: str) -> str:
     """The model's own, the likeliest token at a time."""
-
-    def no_translation(reason: str) -> AttnscopeError:
-        return AttnscopeError(
-            f"{type(loaded.model).__name__} does not translate the sentence itself ({reason}): say what its decoder "
-            "reads (--target)"
-        )
-
     try:
         (text,) = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1).texts
+        if not text:
+            raise AttnscopeError("it says nothing")  # noqa: TRY301 it is explained like the others
     except Exception as error:  # families raise what they like where a head or a setting is missing
-        raise out_of_memory(error) or no_translation(reason_of(error)) from error
-    if not text:
-        raise no_translation("it says nothing")
+        raise out_of_memory(error) or AttnscopeError(
+            f"{type(loaded.model).__name__} does not translate the sentence itself ({reason_of(error)}): say what its "
+            "decoder reads (--target)"
+        ) from error
     return text
 
 
@@ -397,25 +365,19 @@ class Walk:
     Attributes
     ----------
     model, module
-        Names of the model and of the attention module.
-    layer, head, heads
-        Which one, of how many; counted from 0.
+        Names of the model and of the attention module; the latter is empty for a module without a model around it.
+    layer, head, heads, kv_heads
+        Which one, of how many, counted from 0; heads that have keys and values of their own.
     kinds
         ``"self"``, ``"causal"`` or ``"cross"``, of every layer.
-    kv_heads
-        Heads that have keys and values of their own.
     form, reason
         Form of the scores, and why it is so: see `attnscope.explanation.projections.Projections`. Where the form is
         ``"rope"``, Q and K are turned by their positions; where it is ``"normalised"`` or ``"unknown"``, they are the
         model's own.
-    scale
-        Factor of the scores.
-    softcap
-        Scores become ``softcap * tanh(scores / softcap)``, or None.
-    tokens, keys
-        What is shown for each query and each key.
-    token
-        Position of the query whose row is followed.
+    scale, softcap
+        Factor of the scores, which become ``softcap * tanh(scores / softcap)`` unless it is None.
+    tokens, keys, token
+        What is shown for each query and each key; position of the query whose row is followed.
     arrays
         By symbol, with the dimensions ``query``, ``key`` and those of the matrices: ``X``, ``W_Q``, ``b_Q`` and so on
         (where they are known), ``Q``, ``K``, ``V``, ``products`` (Q Kᵀ), ``scaled``, ``scores`` (after soft cap and
@@ -425,38 +387,28 @@ class Walk:
         Largest difference from the model's own numbers, as a share of the largest of these.
     texts
         How many texts were computed at once; the arrays are those of the first.
-    target
-        What the decoder of an encoder-decoder says, where that is known; it reads it one token late.
-    translated
-        Whether the model itself said so, as no target was given.
+    target, translated
+        What the decoder of an encoder-decoder says, where that is known, and whether it is the model's translation.
     drawn
         Whether X and the matrices were drawn at random.
-
-    Examples
-    --------
-    >>> import attnscope
-    >>> walked = attnscope.walk("bundled", "The tide is out.", layer=0, head=3)
-    >>> row = walked.arrays["weights"][walked.token]
-    >>> walked.tokens[walked.token], walked.keys[int(row.argmax("key"))], round(float(row.sum()), 6)
-    ('.', 'ut', 1.0)
     """
 
     model: str
-    module: str
-    layer: int
-    head: int
-    heads: int
-    kv_heads: int
-    kinds: tuple[str, ...]
-    form: str
-    reason: str
     scale: float
-    softcap: float | None
     tokens: tuple[str, ...]
     keys: tuple[str, ...]
     token: int
     arrays: xr.Dataset
     errors: dict[str, float]
+    kinds: tuple[str, ...]
+    module: str = ""
+    layer: int = 0
+    head: int = 0
+    heads: int = 1
+    kv_heads: int = 1
+    form: str = "bilinear"
+    reason: str = ""
+    softcap: float | None = None
     texts: int = 1
     target: str = ""
     translated: bool = False
@@ -497,15 +449,8 @@ class Walk:
 
 
 def entropy(weights: Float[np.ndarray, "*row key"]) -> Float[np.ndarray, "*row"]:
-    """Entropy of each row in nats.
-
-    Examples
-    --------
-    >>> entropy(np.array([[0.5, 0.5], [1.0, 0.0]])).round(4).tolist()
-    [0.6931, 0.0]
-    """
-    logs = np.log(weights, where=weights > 0, out=np.zeros_like(weights))
-    return np.abs((weights * logs).sum(-1))
+    """Entropy of each row in nats."""
+    return entr(weights).sum(-1)
 
 
 def follow(
@@ -580,14 +525,7 @@ _TEXTS, _TOKENS, _WIDTH = 2, 4, 8
 
 @torch.no_grad()
 def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
-    """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over 2 texts of 4 tokens of random numbers.
-
-    Examples
-    --------
-    >>> toy = walk_toy()
-    >>> toy["weights"].shape, toy["head_output"].shape, toy.texts
-    ((4, 4), (4, 8), 2)
-    """
+    """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over 2 texts of 4 tokens of random numbers."""
     check_seed(seed)
     with own_random_numbers():
         torch.default_generator.manual_seed(seed)
@@ -611,37 +549,24 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
             f"X has the shape {tuple(x.shape)} and type {str(x.dtype).removeprefix('torch.')}; expected real numbers, "
             "(text, token, width)"
         )
-    width, tokens = x.shape[-1], x.shape[-2]
+    tokens, width = x.shape[-2:]
     if tokens > MOST_TOKENS:
         raise AttnscopeError(f"X has {tokens} tokens; a walk takes at most {MOST_TOKENS}")
-    layers, returned = _run(module, x)
-    own = _own_arrays(name, returned, x)
-    X = _of_first_text(x)
+    layers, own = _run(module, x)
     if len(layers) != len("QKV"):
         raise AttnscopeError(
             f"{name} calls {count(len(layers), 'linear layer')} on X; expected three, for queries, keys and values. "
             f"{_INSTEAD}"
         )
     names = tuple(f"x{str(number).translate(_LOWERED)}" for number in range(1, tokens + 1))
-    number = tokens - 1 if token is None else token
-    if not isinstance(number, int):
-        if not (number.isascii() and number.isdecimal()):
-            raise AttnscopeError(f"query_token is {number!r:.40}: the tokens of X go by position, from 0")
-        number = int(number)
-    check_number("token", number, tokens)
-    arrays, scale, causal = _fitted(name, X, layers, own, TOLERANCE.get(x.dtype, 1e-4))
+    if isinstance(token, str) and not (token.isascii() and token.isdecimal()):
+        raise AttnscopeError(f"query_token is {token!r:.40}: the tokens of X go by position, from 0")
+    number = check_number("token", tokens - 1 if token is None else int(token), tokens)
+    arrays, scale, causal = _fitted(name, _of_first_text(x), layers, own, TOLERANCE.get(x.dtype, 1e-4))
     return Walk(
         model=f"{name}({width})",
-        module="",
-        layer=0,
-        head=0,
-        heads=1,
-        kv_heads=1,
         kinds=("causal" if causal else "self",),
-        form="bilinear",
-        reason="",
         scale=scale,
-        softcap=None,
         tokens=names,
         keys=names,
         token=number,
@@ -651,34 +576,29 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
     )
 
 
-def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], Any]:
-    """The linear layers that are called on X, in order, and what the module returns."""
+def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], dict[str, np.ndarray]]:
+    """The linear layers that are called on X; the output of the first text, and its weights where there are any."""
     layers: list[nn.Linear] = []
 
-    def note(layer: nn.Module, given: tuple[Any, ...], _: Any) -> None:
-        if isinstance(layer, nn.Linear) and given and given[0].shape == x.shape and torch.equal(given[0], x):
+    def note(layer: nn.Module, inputs: tuple[Any, ...], _: Any) -> None:
+        if isinstance(layer, nn.Linear) and inputs and torch.equal(inputs[0], x):
             layers.append(layer)
 
+    name = type(module).__name__
     with ExitStack() as hooks:
         for part in module.modules():
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
-        with explaining(f"{type(module).__name__} does not take X of shape {tuple(x.shape)}", "Try another shape"):
-            return layers, module(x)
-
-
-def _own_arrays(name: str, returned: Any, x: Tensor) -> dict[str, np.ndarray]:
-    """Output of the first text, and its weights where the module returns them."""
-    several = returned if isinstance(returned, tuple | list) else (returned,)
-    output, *rest = several or (None,)
+        with explaining(f"{name} does not take X of shape {tuple(x.shape)}", "Try another shape"):
+            returned: Any = module(x)
+    output, *rest = (returned if isinstance(returned, tuple | list) else (returned,)) or (None,)
     if not isinstance(output, Tensor) or output.shape[:-1] != x.shape[:-1]:
         raise AttnscopeError(
             f"{name} returns no output of shape {(*x.shape[:-1], 'width')} (or that and its weights). {_INSTEAD}"
         )
-    own = {"head_output": _of_first_text(output)}
     if rest and isinstance(rest[0], Tensor) and rest[0].shape == (*x.shape[:-1], x.shape[-2]):
-        own = {"weights": _of_first_text(rest[0]), **own}
-    return own
+        return layers, {"weights": _of_first_text(rest[0]), "head_output": _of_first_text(output)}
+    return layers, {"head_output": _of_first_text(output)}
 
 
 def _fitted(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -17,19 +17,22 @@ from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
 from attnscope.capture.reading import PromptReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
-from attnscope.measure.generation_pass import GenerationCall, full_pass_difference
-from attnscope.measure.generation_texts import generation_dataset, patterns_of, prompts_of, reject_unmatched, spans_of
-from attnscope.measure.sides import grouping_for, read_sides
-from attnscope.measure.windows import beyond_note, window_length
-from attnscope.read.chats import Chats
-from attnscope.read.encoded import Sources
+from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference
+from attnscope.measure.generation_rows import BINS, DOUBLINGS, OWN, PLACES, PROMPT, RANGES, SOURCE, SPANS, START
+from attnscope.measure.quantities import EQUAL, wording
+from attnscope.measure.texts import beyond_note, grouping_for, read_sides, window_length
+from attnscope.read.chats import Chats, ChatTexts
+from attnscope.read.encoded import Sources, Texts
+from attnscope.read.groups import Grouping
 from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
-from attnscope.read.windows import Window
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import Frame, Window, cut_windows
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
@@ -41,8 +44,249 @@ from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from attnscope.capture.load import Model
-    from attnscope.read.groups import Grouping
+    from attnscope.measure.generation_rows import Spans
+
+
+ANY = "..."  # in a pattern: whatever stands between
+
+
+def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None) -> list[Window]:
+    """The first `length` tokens of each text; a chat, whose end matters, must fit as a whole."""
+    prompts: list[Window] = []
+    if isinstance(texts, ChatTexts):
+        for window in texts.windows(length=length):
+            if prompts and window.source == prompts[-1].source:
+                raise AttnscopeError(
+                    f"{window.source} has more than {length} tokens, all that fit before what is generated: leave that "
+                    "chat out, or raise --window"
+                )
+            if len(prompts) == limit:
+                break
+            prompts.append(window)
+    elif isinstance(texts, Corpus):
+        frame = Frame.of(loaded.tokenizer)
+        if not loaded.model.config.is_encoder_decoder:
+            frame = replace(frame, suffix=())  # a text that goes on has no end
+        for text in texts:
+            if len(prompts) == limit:
+                break
+            prompts += cut_windows([text], loaded.tokenizer, length=length, limit=1, frame=frame)
+    else:
+        prompts += texts.windows(loaded.tokenizer, length=length, limit=limit)
+    if not prompts:
+        raise AttnscopeError("no prompt: expected a text at least")
+    return prompts
+
+
+def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | None) -> Spans:
+    """The tokens of each named span of a prompt: by patterns in its text, and by groups."""
+    spans: dict[str, list[int]] = {}
+    if grouping is not None:
+        for number, name in enumerate(grouping.given(prompt)):
+            spans.setdefault(name, []).append(number)
+    for name, pattern in patterns.items():
+        stretches = _stretches(prompt.text, pattern)
+        tokens = [
+            number
+            for number, (start, end) in enumerate(prompt.spans)
+            if any(start < last and max(end, start + 1) > first for first, last in stretches)
+        ]
+        if tokens:
+            spans[name] = tokens
+    return spans
+
+
+def reject_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> None:
+    """Refuse a pattern that marks nothing in any prompt."""
+    left = dict(patterns)
+    for prompt in prompts:
+        for name in spans_of(prompt, left, None):
+            del left[name]
+        if not left:
+            return
+    for name, pattern in left.items():
+        is_cut = next((len(prompt) for prompt in prompts if _stretches(prompt.text, pattern)), None)
+        raise AttnscopeError(
+            f"the span {name!r} (--span) is {pattern!r:.60}, which stands in "
+            + (
+                f"none of the {len(prompts)} prompts: give it as the text reads, with ... for whatever stands between"
+                if is_cut is None
+                else f"no prompt, but in a text behind its first {is_cut} tokens: raise window (--window), or leave "
+                "the span out"
+            )
+        )
+
+
+def patterns_of(given: object) -> dict[str, str]:
+    """Spans as patterns by name."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise AttnscopeError(f'spans are {given!r:.60}; expected patterns by name, as {{"document": "<doc>...</doc>"}}')
+    named = cast("Mapping[Any, Any]", given)
+    for name, pattern in named.items():
+        if not isinstance(name, str) or not name.strip() or name in {PROMPT, SOURCE, START, OWN}:
+            raise AttnscopeError(f"a span has the name {name!r:.60}; expected another word")
+        if not isinstance(pattern, str) or not pattern:
+            raise AttnscopeError(
+                f'the span {name!r} is {pattern!r:.60}; expected how it reads, as "<doc>...</doc>", with ... for '
+                "whatever stands between"
+            )
+    return {str(name): str(pattern) for name, pattern in named.items()}
+
+
+def _stretches(text: str, pattern: str) -> list[tuple[int, int]]:
+    """Characters from a pattern's beginning to its end, each time that it is there."""
+    parts: Sequence[str] = pattern.split(ANY)
+    stretches: list[tuple[int, int]] = []
+    at = 0
+    while at < len(text):
+        first = end = text.find(parts[0], at)
+        for part in parts:
+            place = text.find(part, end) if end >= 0 else -1
+            end = place + len(part) if place >= 0 else -1
+        if end < 0:
+            break
+        if not parts[-1]:  # nothing is said about the end
+            end = len(text)
+        stretches.append((first, end))
+        at = max(end, at + 1)
+    return stretches
+
+
+if TYPE_CHECKING:
+    Shown = Callable[[Sequence[int]], Sequence[str]]
+
+
+#: Name and unit of what no scan has.
+_WORDS = {
+    SPANS: ("Weight on each span", "share"),
+    f"{EQUAL}{SPANS}": ("Weight on each span, of equal weights", "share"),
+    f"{EQUAL}mean_offset": ("Mean offset (negative is left), of equal weights", "tokens"),
+    PLACES: ("Weight on each span by the head's places alone", "share"),
+    BINS: ("Weight in each bin of offsets", "share"),
+    "top_key": ("Place of the key with the largest weight", "tokens"),
+}
+
+
+def generation_dataset(
+    texts: Sequence[Written],
+    shown: Shown | None = None,
+    *,
+    steps: int = 0,
+    places: int = 0,
+    source_places: int = 0,
+    spans: Sequence[str] = (),
+) -> xr.Dataset:
+    """Label what was measured of generated sequences, one behind the other."""
+    sites = texts[0].sites
+    if any([site.name for site in text.sites] != [site.name for site in sites] for text in texts):
+        raise AttnscopeError("generate() calls differ in their layers: watch anew for each of them")
+    names_of = _merged([text.spans[0] for text in texts], spans)
+    steps = max(steps, *(len(text.new) for text in texts))
+    heads = max(text.measured["entropy"].shape[2] for text in texts)
+    far = max(places, *(text.given + len(text.new) for text in texts))
+    bins = slice(next(number for number, (_, last) in enumerate(DOUBLINGS) if -last < far), None)
+    data: dict[str, Any] = {}
+    for name in texts[0].measured:
+        of_equal = name.startswith(EQUAL)
+        along = "span" if name.endswith(SPANS) else "offset_bin" if name == BINS else ""
+        more = {"": (), "span": (len(names_of),), "offset_bin": (len(DOUBLINGS[bins]),)}[along]
+        array = np.full((len(texts), steps, len(sites), *(() if of_equal else (heads,)), *more), np.nan)
+        for number, text in enumerate(texts):
+            value = text.measured[name]
+            value = value[:, :, 0] if of_equal else value
+            if along != "span":
+                array[number, : len(value)] = _doubled(value)[..., bins] if along else value
+                continue
+            names, there = text.spans
+            value = np.where(there if of_equal else there[:, None], value, np.nan)
+            array[number, : len(value)][..., [names_of.index(span) for span in names]] = value
+        dims = ("sequence", "step", "layer", *(() if of_equal else ("head",)), *((along,) if along else ()))
+        data[name] = (dims, array, _attributes(name))
+    return xr.Dataset(
+        data | _tokens(texts, shown, places, source_places),
+        coords={
+            "sequence": np.arange(len(texts)),
+            "step": np.arange(steps),
+            **layer_coordinates(sites),
+            "head": np.arange(heads),
+            "span": np.array(names_of, dtype=object),
+            "offset_bin": np.array([last for _, last in DOUBLINGS[bins]]),
+            "bin_first": ("offset_bin", np.array([first for first, _ in DOUBLINGS[bins]])),
+            **_of_steps(texts, steps),
+        },
+    )
+
+
+def _doubled(values: np.ndarray) -> np.ndarray:
+    """From parts of doublings, the last dimension, to doublings."""
+    starts = [first for first, _ in RANGES]
+    return np.add.reduceat(values, [starts.index(first) for first, _ in DOUBLINGS], axis=-1)
+
+
+def _merged(each: Sequence[tuple[str, ...]], known: Sequence[str]) -> list[str]:
+    """The spans of all sequences in their order: what a model always has stands around those that were named."""
+    last = [name for name in each[0] if name in {START, OWN}]
+    named = dict.fromkeys([each[0][0], *known, *(name for names in each for name in names)])
+    return [name for name in named if name not in last] + last
+
+
+def _attributes(name: str) -> dict[str, str]:
+    if name in _WORDS:
+        long_name, units = _WORDS[name]
+        return {"long_name": long_name, "units": units}
+    return wording(name).attributes
+
+
+def _filled(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
+    """Rows of numbers, -1 behind their ends."""
+    array = np.full((len(rows), width), -1, dtype=np.int64)
+    for number, row in enumerate(rows):
+        array[number, : len(row)] = row
+    return array
+
+
+def _named(rows: Sequence[Sequence[int]], width: int, shown: Shown) -> np.ndarray:
+    """Rows of tokens as they are shown, nothing behind their ends."""
+    array = np.full((len(rows), width), "", dtype=object)
+    for number, row in enumerate(rows):
+        known = [token for token in row if token >= 0]
+        array[number, len(row) - len(known) : len(row)] = shown(known)
+    return array
+
+
+def _tokens(texts: Sequence[Written], shown: Shown | None, places: int, source_places: int) -> dict[str, Any]:
+    """The whole texts, and how many tokens of them were there and were written."""
+    counted = {"units": "tokens"}
+    data: dict[str, Any] = {
+        "prompt_length": ("sequence", np.array([text.given for text in texts]), counted),
+        "length": ("sequence", np.array([len(text.new) for text in texts]), counted),
+    }
+    sides = {"text": ([text.whole for text in texts], places)}
+    if any(text.source for text in texts):
+        sides["source"] = ([text.source for text in texts], source_places)
+    for side, (rows, least) in sides.items():
+        width = max(least, *map(len, rows))
+        dims = ("sequence", f"{side}_place")
+        data[f"{side}_token_id"] = (dims, _filled(rows, width))
+        if shown is not None:
+            data[f"{side}_token"] = (dims, _named(rows, width, shown))
+    return data
+
+
+def _of_steps(texts: Sequence[Written], steps: int) -> dict[str, Any]:
+    """Coordinates of the steps: which token was chosen, and where the token stands from which it was."""
+    places = [range(text.given - 1, text.given - 1 + len(text.new)) for text in texts]
+    return {
+        "prompt": ("sequence", np.array([text.number for text in texts])),
+        "token_id": (("sequence", "step"), _filled([text.new for text in texts], steps)),
+        "position": (("sequence", "step"), _filled(places, steps)),
+    }
+
 
 CACHES = ("dynamic", "static", "none")
 

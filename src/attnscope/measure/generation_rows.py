@@ -1,10 +1,4 @@
-"""What a head's places alone give each span of a text that is being written.
-
-Of all tables of weights over the steps of a text the one of `attnscope.measure.forms`, whose places are
-bins of offsets and the first token. A head whose scores know nothing but the place is foretold by it. Its own output's
-share grows as the output does, and if it looks close by, it soon has nearly all of the weight: that is no turn to what
-the model says.
-"""
+"""What a head's places alone give each span of a text that is being written."""
 
 from __future__ import annotations
 
@@ -18,8 +12,8 @@ import torch
 
 from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.sums import row_weights
-from attnscope.measure.forms import fitted_places, row_factors
 from attnscope.measure.quantities import EQUAL
+from attnscope.measure.uniform import fitted_places, row_factors
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -27,11 +21,10 @@ if TYPE_CHECKING:
 
     from attnscope.kernels.call import AttentionCall
 
+
 SPANS, BINS = "span_weight", "bin_weight"
 _REACH = 1 << 17  # tokens: what lies farther back is in the last bin
 _PARTS = 4  # of a doubling, so that a head's decay within a bin is small
-
-
 #: First and last offset of each bin that a result has, from far left to the query itself.
 DOUBLINGS = [(first, last) for first, last in bin_ranges(0, _REACH) if last <= 0]
 
@@ -189,7 +182,6 @@ def _fitted(weights: np.ndarray, counts: np.ndarray, of_spans: np.ndarray) -> np
 PROMPT, SOURCE, START, OWN = "prompt", "source", "start", "own output"
 _TAKEN = (PROMPT, SOURCE, START, OWN)
 MOST = 16  # spans: each is kept for every head and token
-
 #: Spans of one prompt by name: first token and the one after the last, a slice, or numbers of tokens.
 Spans = Mapping[str, tuple[int, int] | slice | Iterable[int]]
 #: The same for all prompts, for each prompt of a batch, or as a function of the token ids of a prompt.

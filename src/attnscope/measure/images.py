@@ -1,9 +1,9 @@
-"""Images: a vision encoder's patches in rows and columns, statistics of each image, kinds of heads."""
+"""Images: a vision encoder's patches in rows and columns, statistics of each image, labels of heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -13,23 +13,25 @@ import xarray as xr
 
 from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
-from attnscope.measure.grid import Grid, equal_call, grid_of, jpeg, measure_patches, offset_name, patch_shares
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import attend_in_full
+from attnscope.measure.geometry import Grid, grid_of, jpeg
 from attnscope.measure.independence import effective_labels, label_shares
-from attnscope.measure.observer import (
+from attnscope.measure.kinds import (
     ALIKE_ENTROPY,
     ALIKE_PLACES,
     LOCAL,
     MORE,
     SHARE,
-    WindowBatch,
     beyond_chance,
     beyond_shared,
+    counted,
 )
-from attnscope.measure.passes import Marks, measure_call, stacked
-from attnscope.measure.pools import HostOffloader
+from attnscope.measure.passes import HostOffloader, Marks, WindowBatch, measure_call, stacked
 from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
+from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
-from attnscope.measure.summary import counted
+from attnscope.measure.uniform import evenly
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
 
@@ -38,16 +40,74 @@ if TYPE_CHECKING:
 
     from attnscope.capture.load import Model
     from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import ScanSettings
+    from attnscope.measure.reader import ScanSettings
     from attnscope.read.images import Images
+
+
+@torch.no_grad()
+def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Tensor]:
+    r"""Where the weights of the patches' rows lie, in patches."""
+    rows, columns = grid.rows, grid.columns
+    sizes, kind = call.query.shape[:2], torch.promote_types(call.query.dtype, torch.float32)
+    along, across = (torch.arange(size, device=call.query.device, dtype=kind) for size in (rows, columns))
+    aside = across - across[:, None]  # (query, key): columns to the right
+    places = torch.zeros(*sizes, 2 * band + 1, columns, columns, dtype=kind, device=call.query.device)
+    names = ("on_patches", "same_row", "same_column", "class_token", "registers", "distance", "down", "right")
+    sums = {name: torch.zeros(sizes, dtype=torch.float64, device=call.query.device) for name in names}
+    for row in range(rows):
+        weights = _weights_of_row(call, grid, row)
+        patches = weights[..., grid.patches].unflatten(-1, (rows, columns))  # (..., query, row, column)
+        below = along - row
+        by_row, by_column = patches.sum((-1, -3)), patches.sum(-2)
+        sums["on_patches"] += by_row.sum(-1)
+        sums["same_row"] += by_row[..., row]
+        sums["same_column"] += by_column.diagonal(dim1=-2, dim2=-1).sum(-1)
+        distance = (below[:, None] ** 2 + aside[:, None] ** 2).sqrt()
+        sums["distance"] += patches.flatten(2) @ distance.flatten()
+        sums["down"] += by_row @ below
+        sums["right"] += by_column.flatten(2) @ aside.flatten()
+        sums["registers"] += weights[..., grid.registers].sum((-1, -2))
+        if grid.class_token is not None:
+            sums["class_token"] += weights[..., grid.class_token].sum(-1)
+        first, last = max(0, row - band), min(rows, row + band + 1)
+        at = slice(first - row + band, last - row + band)
+        places[:, :, at] += patches[..., first:last, :].movedim(-2, 2)
+    count, held = rows * columns, torch.where(sums["on_patches"] > 0, sums["on_patches"], torch.nan)
+    return {
+        "patch_profile": _profile(places.double(), rows, band),
+        **{name: sums[name] / count for name in ("same_row", "same_column", "class_token", "registers")},
+        "patch_distance": sums["distance"] / held,
+        "row_offset_mean": sums["down"] / held,
+        "column_offset_mean": sums["right"] / held,
+    }
+
+
+def _weights_of_row(call: AttentionCall, grid: Grid, row: int) -> Tensor:
+    """Weights of the patches in one row, ``(batch, head, column, key)``."""
+    first = grid.start + row * grid.columns
+    part = slice(first, first + grid.columns)
+    cut = {name: None if (tensor := getattr(call, name)) is None else tensor[..., part, :] for name in ("mask", "bias")}
+    return attend_in_full(replace(call, query=call.query[..., part, :], **cut))[1]
+
+
+def _profile(places: Tensor, rows: int, band: int) -> Tensor:
+    """Mean over the patches that have a neighbour, from sums over rows: ``(..., row offset, query, key)``."""
+    columns = places.shape[-1]
+    profile = places.new_full((*places.shape[:2], 2 * band + 1, 2 * band + 1), torch.nan)
+    for index in range(2 * band + 1):
+        pairs = rows - abs(index - band)
+        for column in range(-min(band, columns - 1), min(band, columns - 1) + 1):
+            if pairs > 0:
+                total = places[:, :, index].diagonal(offset=column, dim1=-2, dim2=-1).sum(-1)
+                profile[:, :, index, column + band] = total / (pairs * (columns - abs(column)))
+    return profile
+
 
 KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
 DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
 _TOKENS = 2048  # at a time
 _BAND = 3  # patches
 _LAYERS = 6  # that are named one by one
-
 Pixels = tuple[str, "Tensor"]  # name of an image, and ``(1, channel, row, column)`` as the model reads it
 
 
@@ -113,14 +173,14 @@ class ImageReader(Reader):
         for image in islice(self.images, self.count):
             yield image.name, self.vision.pixels(image)
 
-    def side_by_side(self) -> Iterator[list[Pixels]]:
+    def parts(self) -> Iterator[dict[int, Pixels]]:
         """Images of one size that follow each other, at most as many as a batch takes."""
-        batch: list[Pixels] = []
-        for item in self.items():
-            if batch and (len(batch) == self.batch_size or item[1].shape != batch[0][1].shape):
+        batch: dict[int, Pixels] = {}
+        for number, item in enumerate(self.items()):
+            if len(batch) == self.batch_size or (batch and item[1].shape != batch[number - 1][1].shape):
                 yield batch
-                batch = []
-            batch.append(item)
+                batch = {}
+            batch[number] = item
         if batch:
             yield batch
 
@@ -281,7 +341,7 @@ class PatchObserver:
         plain = call.mask is None and call.bias is None
         equal = self._equal.get(call.query.shape[2]) if plain else None
         if equal is None:
-            equal = measure_patches(equal_call(call), self.grid, self.band)
+            equal = measure_patches(evenly(call), self.grid, self.band)
         if plain:
             self._equal[call.query.shape[2]] = equal
         return {name: measured[name] for name in wanted} | {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import coo_array
-from sklearn.metrics import mutual_info_score
 
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of
 
@@ -24,26 +23,6 @@ def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndar
     """Exp of the entropy of label shares: 1 when a head always has the same label."""
     logs = np.log(np.where(shares > 0, shares, 1.0))
     return np.asarray(np.exp(-(shares * logs).sum(-1)))
-
-
-def intraclass_correlation(values: Float[np.ndarray, "window head"]) -> float:
-    """ICC(1) of heads over texts: (MSB - MSW) / (MSB + (C - 1) MSW), C texts."""
-    texts, heads = values.shape
-    if texts < 2 or heads < 2:  # noqa: PLR2004
-        return float("nan")
-    means = values.mean(0)
-    between = texts * ((means - means.mean()) ** 2).sum() / (heads - 1)
-    within = ((values - means) ** 2).sum() / (heads * (texts - 1))
-    total = between + (texts - 1) * within
-    return float((between - within) / total) if total > 0 else float("nan")
-
-
-def between_head_share(profiles: Float[np.ndarray, "window head offset"]) -> float:
-    """Share of the profiles' total sum of squares that lies between heads (eta squared)."""
-    grand = profiles.mean((0, 1))
-    total = ((profiles - grand) ** 2).sum()
-    between = profiles.shape[0] * ((profiles.mean(0) - grand) ** 2).sum()
-    return float(between / total) if total > 0 else float("nan")
 
 
 def sign_agreement(values: Float[np.ndarray, "window head"]) -> Float[np.ndarray, " head"]:
@@ -150,7 +129,7 @@ class _Sums:
         }
 
     def _correlation(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """`intraclass_correlation` from sums of what the head's mean is taken off, ``(resample, head)``."""
+        """ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW), by sums ``(resample, head)`` less means."""
         heads = sums.shape[1]
         if self.texts.sum() < 2 or heads < 2:  # noqa: PLR2004
             return np.full(len(texts), np.nan)
@@ -164,7 +143,7 @@ class _Sums:
             return np.where(total > 0, (between - within) / total, np.nan)
 
     def _between(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """`between_head_share` from the same, ``(resample, head, offset)``."""
+        """Share of the total sum of squares that is between heads, from the same, ``(resample, head, offset)``."""
         off = sums / texts[:, None, None]
         means = self.mean_profile + off
         between = texts * ((means - means.mean(1, keepdims=True)) ** 2).sum((-2, -1))
@@ -190,6 +169,8 @@ def label_information(
     labels: Int[np.ndarray, "window head"], *, seed: int = 0, permutations: int = 20
 ) -> tuple[float, float]:
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
+    from sklearn.metrics import mutual_info_score
+
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     counts = np.bincount(flat) / flat.size

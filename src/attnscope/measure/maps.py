@@ -1,26 +1,28 @@
-"""How much of the weight the best blocks hold: what block-sparse attention could leave out."""
+"""Maps of weights: the best blocks, the largest weights, tiles, and blocks of windows that are too long to list."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import xarray as xr
 
-from attnscope.kernels.blocks import BLOCK, block_weights
+from attnscope.kernels.blocks import BLOCK, block_size, block_weights
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
-from attnscope.measure.forms import equal_rows
-from attnscope.measure.visible import bias_forbids
+from attnscope.measure.uniform import equal_rows, evenly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from attnscope.kernels.call import AttentionCall
+    from attnscope.read.windows import Window
+
 
 KEPT = (5, 10, 25)  # percent of the blocks
 
@@ -37,7 +39,7 @@ class BlockSums:
         cls, call: AttentionCall, log_sum_exp: Tensor, counted: Tensor, equal: AttentionCall | None = None
     ) -> tuple[BlockSums, BlockSums]:
         """Those of a call and those of equal weights; `counted` is ``(batch, query)``, False on padding."""
-        even = equal_call(call) if equal is None else equal
+        even = evenly(call) if equal is None else equal
         level = equal_rows(call, Need()).log_sum_exp if equal is None else measure(even, Need())[1].log_sum_exp
         own, null = (
             block_weights(each, lse.masked_fill(~counted[:, None], torch.inf), BLOCK).total
@@ -63,24 +65,6 @@ class BlockSums:
             last = ((count * percent + 99) // 100).clamp_min(1) - 1
             held.append(best.gather(-1, last.expand(best.shape[:-1])[..., None])[..., 0].sum(-1))
         return torch.stack(held, -1) / best[..., -1].sum(-1, keepdim=True)
-
-
-def equal_call(call: AttentionCall) -> AttentionCall:
-    """A call of one head with equal weights over what may be seen: queries and keys without width."""
-    forbidden = None
-    if call.bias is not None and bias_forbids(call):
-        least = torch.finfo(call.bias.dtype).min / 2
-        forbidden = torch.zeros_like(call.bias[:, :1]).masked_fill_(call.bias[:, :1] <= least, -torch.inf)
-    return replace(
-        call,
-        query=call.query[:, :1, :, :0],
-        key=call.key[:, :1, :, :0],
-        value=call.value[:, :1, :, :0],
-        mask=None if call.mask is None else call.mask[:, :1],
-        bias=forbidden,
-        softcap=None,
-        sinks=None,
-    )
 
 
 ROWS = 4096  # tokens of a window: more than a reader can read
@@ -185,3 +169,49 @@ def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.
         parts.append((tiled.sum((1, 3)), tiled.amax((1, 3))))
     total, largest = (torch.cat(part).cpu().numpy() for part in zip(*parts, strict=True))
     return total, largest
+
+
+if TYPE_CHECKING:
+    Place = tuple[int, int]  # layer, head
+
+
+SIDE = 512  # blocks on a side of a map, at most
+CELLS = 4_000_000  # over all heads
+WORDS = 8  # tokens that name a block
+
+
+def long_block(heads: int, tokens: int) -> int:
+    """Tokens on a side of a block, so that the maps of all heads keep to their room."""
+    return block_size(tokens, max(1, min(SIDE, int((CELLS / heads) ** 0.5))))
+
+
+def blocks_of(call: AttentionCall, log_sum_exp: Tensor, size: int) -> np.ndarray:
+    """Sums and largest weights of all heads on the first text, ``(2, head, query_block, key_block)``."""
+    blocks = block_weights(call, log_sum_exp, size)
+    return np.stack([part[0].float().cpu().numpy() for part in (blocks.total, blocks.largest)])
+
+
+def long_dataset(
+    observed: Mapping[Place, np.ndarray], size: int, layers: int, heads: int, texts: Mapping[str, Window]
+) -> xr.Dataset:
+    """``block_sum`` and ``block_max (layer, head, block_query, block_key)`` of the first window, and its blocks'
+    names.
+    """
+    if not observed:
+        return xr.Dataset()
+    shapes = [both.shape[1:] for both in observed.values()]
+    sides = max(rows for rows, _ in shapes), max(columns for _, columns in shapes)
+    whole = np.full((2, layers, heads, *sides), np.nan, np.float32)
+    for (layer, head), both in observed.items():
+        whole[:, layer, head, : both.shape[1], : both.shape[2]] = both
+    dims = ("layer", "head", "block_query", "block_key")
+    named = {
+        f"{side}block_text": (
+            f"{side}block",
+            np.array(["".join(text.tokens[at : at + WORDS]) for at in range(0, len(text), size)], dtype=object),
+        )
+        for side, text in texts.items()
+    }
+    return xr.Dataset(
+        {"block_sum": (dims, whole[0]), "block_max": (dims, whole[1])}, coords=named, attrs={"block": size}
+    )

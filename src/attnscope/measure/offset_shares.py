@@ -1,4 +1,4 @@
-"""Models that add to their scores by distance alone, as ALiBi and T5 do: that by itself can make heads local."""
+"""Shares of the weight by offset, and models that add to their scores by distance alone, as ALiBi and T5 do."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.forms import text_mean
+from attnscope.measure.documents import queries, text_mean
 from attnscope.measure.quantities import EQUAL, wording
-from attnscope.measure.ranking import queries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jaxtyping import Float, Int
     from transformers import PreTrainedModel
+
 
 _ENOUGH = 64  # tokens
 _OF_TOKENS = 2  # dimensions: text, token
@@ -69,7 +69,6 @@ def _is_of_distance(bias: Tensor) -> bool:
 
 
 _NONE = 1e-9  # a share that is rounding alone
-
 #: What has shares by offset, by the name of its sums: bins that double, the band, every offset.
 SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}
 

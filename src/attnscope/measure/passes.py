@@ -1,35 +1,148 @@
-"""One batch of windows through a watched model: every statistic of every head."""
+"""One batch of windows through a watched model: every statistic of every head, labelled."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import xarray as xr
+from torch import Tensor
 
-from attnscope.kernels.call import with_mass
+from attnscope.capture.notes import layer_coordinates
+from attnscope.kernels.bins import bin_ranges, far_starts
+from attnscope.kernels.call import AttentionCall, Need, with_mass
 from attnscope.kernels.engines import measure, output_of
-from attnscope.measure.forms import equal_rows
-from attnscope.measure.group_places import GroupPlaces
-from attnscope.measure.maps import BlockSums
-from attnscope.measure.observer import OBSERVATION, Asking, drop_fully_masked, plan, reduce_call
-from attnscope.measure.pools import HostOffloader
-from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN, without_end
+from attnscope.measure.maps import KEPT, BlockSums
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, needs_of, without_end, wording
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import FIRST, GroupMarks, SecondPass, indicator_columns
+from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, indicator_columns, reduce_call, second_pass
+from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
+    from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-    from attnscope.measure.observer import WindowBatch
     from attnscope.measure.row_samples import RowSample
     from attnscope.measure.sample import WordBatch
-    from attnscope.read.windows import Batch
+    from attnscope.read.windows import Window
+
+
+@dataclass(frozen=True, eq=False)
+class WindowBatch:
+    """Windows side by side."""
+
+    text: Batch  # what the encoder reads, or a model's only stack
+    target: Batch  # what the decoder beside an encoder reads
+    given: Mapping[str, Any] | None = None  # arguments of the forward pass, where they are not the tokens
+    keys: Batch | None = None  # the encoder's tokens as keys, where they are not those of its queries
+
+    @classmethod
+    def given_as(
+        cls, given: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
+    ) -> WindowBatch:
+        """Windows that the model is given in other arguments than token ids."""
+        text = collate(windows, 0).to(device)
+        return cls(text, text, given)
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
+        """Put windows side by side, and their targets."""
+        text = collate(windows, pad_id).to(device)
+        if all(window.target is None for window in windows):
+            return cls(text, text)
+        return cls(text, collate([window.target or window for window in windows], pad_id).to(device))
+
+    def sides(self, kind: str) -> tuple[Batch, Batch]:
+        """What queries and keys of a site of that kind are made of: only a decoder is causal or looks across."""
+        keys = self.text if self.keys is None else self.keys
+        return self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
+
+    def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Arguments of the forward pass."""
+        if self.given is not None:
+            return dict(self.given)
+        read = {"": self.text} | ({"decoder_": self.target} if model.config.is_encoder_decoder else {})
+        given: dict[str, Tensor] = {}
+        for side, batch in read.items():
+            given |= {f"{side}{name}": value for name, value in batch.arguments(model.dtype).items()}
+        return given
+
+
+def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
+    """Pack what the statistics need into one request for one pass."""
+    wanted = needs_of(names, equal=equal)
+    return Need(
+        band=band if "band" in wanted else None,
+        columns=columns if "columns" in wanted else None,
+        entropy="entropy" in wanted,
+        offsets="offsets" in wanted,
+        variance="variance" in wanted,
+        largest="largest" in wanted,
+        largest_key="largest_key" in wanted,
+        collision="collision" in wanted,
+        bins=far_starts(band, reach) if "bins" in wanted else (),
+    )
+
+
+OBSERVATION = 32  # queries, as SnapKV has them
+
+
+def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
+    """What a signature says of the observation window: nothing where no statistic is over it."""
+    return {"observation": observation} if "recent" in needs_of(names) else {}
+
+
+WEIGHT_AT = "weight_at"
+
+
+def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
+    if WEIGHT_AT not in numbers:
+        return numbers
+    names = (WEIGHT_AT, f"{EQUAL}{WEIGHT_AT}")
+    own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
+    somewhere = own | equal
+    return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
+
+
+class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
+    """Tensors of each layer by its index: on CUDA they leave the device behind what it was told to do before, and are
+    waited for when read.
+    """
+
+    def __init__(self) -> None:
+        # copies in pinned memory on the host, and the event after which they are whole; None where they are
+        self._leaving: dict[int, tuple[dict[str, Tensor], torch.cuda.Event | None]] = {}
+
+    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
+        if device is None:
+            self._leaving[layer] = {name: tensor.cpu() for name, tensor in tensors.items()}, None
+            return
+        with torch.cuda.device(device):  # whose stream the copies and the event are in
+            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+            done = torch.cuda.Event()
+            done.record()
+        self._leaving[layer] = copies, done
+
+    def __getitem__(self, layer: int) -> dict[str, Tensor]:
+        copies, done = self._leaving[layer]
+        if done is not None:
+            done.synchronize()
+        return copies
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._leaving))
+
+    def __len__(self) -> int:
+        return len(self._leaving)
 
 
 @dataclass(eq=False)
@@ -50,32 +163,19 @@ class StatisticsObserver:
     measured: HostOffloader = field(default_factory=HostOffloader)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        words = self.words
-        merged = None if words is None else words.merged(site.kind, call)
-        if words is None or merged is None:
-            output, numbers = self._measured(self.reading, site, call)
-        else:
-            output = output_of(call)
-            _, numbers = self._measured(words.words, site, merged.call, merged.mass, merged.equal)
-        self.measured[site.index] = numbers
-        return output
-
-    def _measured(
-        self,
-        reading: WindowBatch,
-        site: Site,
-        call: AttentionCall,
-        mass: Tensor | None = None,
-        equal: AttentionCall | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+        merged = None if self.words is None else self.words.merged(site.kind, call)
+        reading, own, mass, equal = self.reading, call, None, None
+        if self.words is not None and merged is not None:
+            reading, own, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
         queries, keys = reading.sides(site.kind)
-        query_valid, _, query_groups = _marks(queries, call.query)
-        key_valid, special, key_groups = _marks(keys, call.key)
+        query_valid, _, query_groups = _marks(queries, own.query)
+        key_valid, special, key_groups = _marks(keys, own.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        return measure_call(
-            call, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
+        output, self.measured[site.index] = measure_call(
+            own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
+        return output if merged is None else output_of(call)
 
     def stacked(self) -> dict[str, np.ndarray]:
         """``(batch, layer, head[, offset])`` each; see `stacked`."""
@@ -106,48 +206,35 @@ def measure_call(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device."""
     columns = indicator_columns(marks.keys, marks.special, marks.groups)
-    need = plan(names, band, columns, reach)
-    asking = Asking.for_names(names, observation, reach, chosen)
+    need, needs = plan(names, band, columns, reach), needs_of(names)
+    sums = partial(second_pass, valid=marks.queries, observation=observation, reach=reach, chosen=chosen)
     even_blocks: BlockSums | None = None
     if sample is None:
         output, rows = measure(call, need)
         # weights scaled to a mass are those of a larger log-sum-exp
         level = rows.log_sum_exp if mass is None else rows.log_sum_exp - mass.log()
-        second = asking.of(call, level, marks.queries)
-        if "blocks" in asking.needs:
+        second, groups = sums(call, level, needs=needs), marks.groups
+        if "blocks" in needs:
             blocks, even_blocks = BlockSums.of(call, level, marks.queries, equal)
             second = replace(second, blocks=blocks)
-        reduced = _of_all_rows(call, rows, need, names, marks, mass, second)
+        if groups is not None and "place_group_weight" in names:
+            places = GroupPlaces.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
+            groups = replace(groups, places=places)
+        rows = rows if mass is None else with_mass(rows, mass)
+        reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second)
     else:
         valid = (marks.queries, marks.keys)
-        output, reduced = sampled_statistics(call, need, names, valid, sample, asking)
+        output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
     if nulls := [name for name in names if KNOWN[name].has_equal]:
-        need = plan(nulls, band, columns, reach, equal=True)
-        asking = Asking.for_names(nulls, observation, reach, chosen, equal=True)
-        even = equal_rows(call, need) if equal is None else measure(equal, need)[1]
-        of = asking.of_equal if equal is None else asking.of
-        second = of(call if equal is None else equal, even.log_sum_exp, marks.queries)
-        second = replace(second, blocks=even_blocks)
+        need, needs = plan(nulls, band, columns, reach, equal=True), needs_of(nulls, equal=True)
+        even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
+        if flat is None:
+            needs |= {"offset_sum"} if "distance" in needs else set()  # there is no mean offset to tell it by
+            flat = evenly(call) if needs & {*SECOND_PASS, CHOSEN} else call
+        second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
     return output, drop_fully_masked(reduced)
-
-
-def _of_all_rows(
-    call: AttentionCall,
-    rows: RowMeasures,
-    need: Need,
-    names: Sequence[str],
-    marks: Marks,
-    mass: Tensor | None,
-    second: SecondPass,
-) -> dict[str, Tensor]:
-    rows = rows if mass is None else with_mass(rows, mass)
-    groups = marks.groups
-    if groups is not None and need.columns is not None and "place_group_weight" in names:
-        first = need.columns[..., FIRST] > 0
-        groups = replace(groups, places=GroupPlaces.of(call, need, first, groups.columns(groups.keys)))
-    return reduce_call(rows, names, marks.queries, marks.keys, groups, second)
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
@@ -185,3 +272,61 @@ def dimensions(name: str) -> tuple[str, ...]:
     along += ("group_query",) if name.endswith(BY_GROUP) else ()
     of_head = () if name.startswith(EQUAL) else ("head",)
     return ("window", "layer", *of_head, *along)
+
+
+def labelled(
+    arrays: Mapping[str, np.ndarray],
+    sites: Sequence[Site],
+    band: int,
+    reach: int,
+    lengths: Mapping[str, np.ndarray],
+    sources: Sequence[tuple[str, int]],
+    first: int = 0,
+    groups: Sequence[str] = (),
+    unit: str = "tokens",
+    by: Sequence[str] | None = None,
+    chosen: Sequence[int] = (),
+) -> xr.Dataset:
+    """Name the dimensions of arrays, and say what stands along them."""
+    heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
+    tokens = {"long_name": unit, "units": unit}
+    return xr.Dataset(
+        {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
+        | {name: ("window", counts, tokens) for name, counts in lengths.items()}
+        | {
+            "source": ("window", np.array([source for source, _ in sources], dtype=object)),
+            "start": ("window", np.array([start for _, start in sources], dtype=np.int64)),
+        },
+        coords={
+            "window": np.arange(first, first + len(sources)),
+            **({} if by is None else {"by": ("window", np.array(by, dtype=object))}),
+            **layer_coordinates(sites),
+            "head": np.arange(heads),
+            "offset": np.arange(-band, band + 1),
+            **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
+            **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
+            **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
+            **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
+            **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
+        },
+    ).set_coords(["source", "start"])
+
+
+def _chosen_coordinate(chosen: Sequence[int], unit: str) -> dict[str, Any]:
+    attributes = {"long_name": "Chosen offset, key minus query", "units": unit}
+    return {"chosen_offset": ("chosen_offset", np.array(chosen, dtype=np.int64), attributes)}
+
+
+def _attributes(name: str, unit: str) -> dict[str, str]:
+    attributes = wording(name).attributes
+    return attributes | {"units": attributes["units"].replace("tokens", unit)}
+
+
+def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
+    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds."""
+    ranges = np.array(bin_ranges(band, reach))
+    return {
+        "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
+        "bin_first": ("offset_bin", ranges[:, 0]),
+        "bin_last": ("offset_bin", ranges[:, 1]),
+    }

@@ -1,29 +1,27 @@
-"""Windows in pools: what is kept of a corpus of which all windows in full would not fit on a disk."""
+"""Windows in pools, and what all texts come to: means with errors by documents, and what varies between these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xarray as xr
-from scipy import stats
+from scipy import special
 
-from attnscope.measure.documents import FEW, LEAST, interval, mean_by_document, units_of
-from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of
-from attnscope.measure.places import with_rows
+from attnscope.measure.documents import queries
+from attnscope.measure.kinds import with_rows
+from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of, with_profile
 from attnscope.measure.quantities import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, OF_OFFSETS, wording
-from attnscope.measure.ranking import queries
+from attnscope.measure.stored import WINDOWS
 from attnscope.store.arrays import in_a_row
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from attnscope.read.windows import Window
     from attnscope.store.runs import RunFolder
+
 
 DRAWN = "drawn_"  # begins the names of what is kept in full of one window of each pool
 VARIANCE = "_variance"  # ends the name of a statistic's variance over the windows of a pool
@@ -215,148 +213,235 @@ def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
         yield joined(waiting)
 
 
-_FIRST = 4  # batches before the first look; each look is at twice as many, so that looking costs little
+ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # end the names of what is said of a statistic
+ICC, ICC_CHANCE = "_intraclass", "_intraclass_by_chance"
+_COUNTS = (GROUP_ROWS, GROUP_PAIR_ROWS)
+_LEVEL = 0.95  # of the null
 
 
-def widest_interval(results: xr.Dataset) -> float:
-    """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
-    shares = [
-        values.transpose("window", "layer", "head").values.reshape(results.sizes["window"], -1)
-        for values in _shares(results).data_vars.values()
-    ]
-    units, _ = units_of(results.source.values.tolist())
-    values = np.concatenate(shares, 1)
-    _, error, count = mean_by_document(values, units)
-    if count < LEAST:
-        return float("inf")
-    width = float(2 * stats.t.ppf(0.975, count - 1) * np.nanmax(error))
-    if count >= FEW:
-        return width
-    low, high = interval(values, units)  # which is wider where documents are skewed
-    return max(width, float(np.nanmax(high - low)))
-
-
-def is_check(batches: int) -> bool:
-    """Whether intervals are looked at after so many batches."""
-    return batches >= _FIRST and batches & (batches - 1) == 0
-
-
-class Enough:
-    """Looks at what is measured so far now and then, and ends the scan where it is enough."""
-
-    def __init__(self, until: float, run: RunFolder | None) -> None:
-        self.until, self.batches, self.texts = until, 0, 0
-        self.parts = [] if run is None or not run.pieces else [_shares(run.results())]
-
-    def before(self, done: Callable[[range], bool]) -> Callable[[range], bool]:
-        """Look before a batch is measured."""
-
-        def look(texts: range) -> bool:
-            if is_check(self.batches) and self._is_enough(texts.start):
-                self.texts = texts.start
-                raise EnoughError
-            self.batches += 1
-            return done(texts)
-
-        return look
-
-    def over(self, batches: Iterator[xr.Dataset]) -> Iterator[xr.Dataset]:
-        """Batches until it is enough."""
-        try:
-            for results in batches:
-                self.parts.append(_shares(results))
-                yield results
-        except EnoughError:
-            return
-
-    def note(self, each: str) -> dict[str, str]:
-        """What a reader has to know of how wide intervals are, and of a scan that ended before its texts did."""
-        whole = in_a_row(self.parts)
-        if self.texts:
-            whole = whole.isel(window=whole.window.values < self.texts)
-        read, width = whole.sizes["window"], widest_interval(whole)
-        found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
-        if np.isinf(width):
-            found = f"fewer than {LEAST} {each} have no 95% interval"
-        if self.texts:
-            return {
-                "until": f"Stopped after {read} {each}, the first of the corpus: {found}, and {self.until:g} was asked "
-                "for. The rest was not read: these intervals tell of it only if texts come in no order."
-            }
-        first = ", ".join(str(_FIRST << power) for power in range(3))
-        looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
-        return {
-            "until": f"Not stopped, all {read} {each} were read: {found}, and {self.until:g} was asked for ({looks})."
-        }
-
-    def _is_enough(self, texts: int) -> bool:
-        whole = in_a_row(self.parts)
-        return widest_interval(whole.isel(window=whole.window.values < texts)) <= self.until
-
-
-class EnoughError(Exception):
-    """Enough is measured."""
-
-
-def _shares(results: xr.Dataset) -> xr.Dataset:
-    """The statistics that are shares, one a head."""
-    names = [
-        name
-        for name, values in results.data_vars.items()
-        if set(values.dims) == {"window", "layer", "head"} and values.attrs.get("units") == "share"
-    ]
-    if not names:
-        raise AttnscopeError(
-            "until (--until) is of statistics that are shares of weight, such as first_token or outside: name one with "
-            "statistics (--statistics)"
-        )
-    return results[names]
-
-
-@dataclass(frozen=True, eq=False)
-class HostCopy:
-    """Tensors that leave a device: on CUDA behind what it was told to do before, and nobody waits until they are
-    read.
-    """
-
-    copies: dict[str, Tensor]  # on the host, in pinned memory; not to be read before they have arrived
-    done: torch.cuda.Event | None  # comes to pass when they are whole; None where they are
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> HostCopy:
-        """Tell the device of `tensors`, one for all of them, to send copies."""
-        device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
-        if device is None:
-            return cls({name: tensor.cpu() for name, tensor in tensors.items()}, None)
-        with torch.cuda.device(device):  # whose stream the copies and the event are in
-            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-            done = torch.cuda.Event()
-            done.record()
-        return cls(copies, done)
-
-    def arrived(self) -> dict[str, Tensor]:
-        """The copies, once they are whole."""
-        if self.done is not None:
-            self.done.synchronize()
-        return self.copies
-
-
-class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by its index: they leave the device when they are put here, and are waited for when
-    read.
+class DocumentSums:
+    """Sums over texts and over documents of many columns, from texts that come piece after piece, documents in a
+    row.
     """
 
     def __init__(self) -> None:
-        self._leaving: dict[int, HostCopy] = {}
+        self._shift = np.zeros(0)
+        self._open: tuple[str, np.ndarray, np.ndarray] | None = None  # a document that may go on: sum, count
+        self.documents = self.texts = 0
 
-    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
-        self._leaving[layer] = HostCopy.of(tensors)
+    def add(self, values: np.ndarray, documents: Iterable[object]) -> None:
+        """Count some texts, ``(text, column)``, each of a document."""
+        names = [str(name) for name in documents]
+        if not self.texts:
+            self._begin(values)
+        there = np.isfinite(values)
+        apart = np.where(there, values - self._shift, 0.0)
+        self.texts += len(names)
+        self._count += there.sum(0)
+        self._sum = _one_by_one(self._sum, apart)
+        self._squares = _one_by_one(self._squares, apart**2)
+        starts = [i for i, name in enumerate(names) if i == 0 or name != names[i - 1]]
+        for start, stop in pairwise([*starts, len(names)]):
+            if self._open is None or self._open[0] != names[start]:
+                self._close()
+                self._open = names[start], np.zeros(values.shape[1]), np.zeros(values.shape[1])
+            _, total, count = self._open
+            total = _one_by_one(total, apart[start:stop])
+            self._open = names[start], total, count + there[start:stop].sum(0)
 
-    def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        return self._leaving[layer].arrived()
+    def _begin(self, values: np.ndarray) -> None:
+        # near the mean, so that squares lose no digits, and the same however texts are cut into pieces
+        self._shift = np.where(np.isfinite(values[0]), values[0], 0.0)
+        nothing = np.zeros(values.shape[1])
+        self._count, self._sum, self._squares = nothing.copy(), nothing.copy(), nothing.copy()
+        # over documents, of a sum S of n texts: how many, n^2, S^2 / n, S^2, S n
+        self._groups, self._n2, self._s2_n, self._s2, self._sn = (nothing.copy() for _ in range(5))
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._leaving))
+    def _close(self) -> None:
+        """Count the document that is open."""
+        if self._open is None:
+            return
+        _, total, count = self._open
+        self._open = None
+        self.documents += 1
+        self._groups += count > 0
+        self._n2 += count**2
+        self._s2_n += total**2 / np.maximum(1, count)
+        self._s2 += total**2
+        self._sn += total * count
 
-    def __len__(self) -> int:
-        return len(self._leaving)
+    def mean(self) -> np.ndarray:
+        """Over texts, ``(column,)``; NaN where there is none."""
+        self._close()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self._sum / self._count + self._shift
+
+    def error(self) -> np.ndarray:
+        """Standard error of the mean by documents, as `attnscope.measure.documents.mean_by_document` has it."""
+        self._close()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = self._sum / self._count
+            apart = np.maximum(0.0, self._s2 - 2 * mean * self._sn + mean**2 * self._n2)
+            return np.sqrt(self._groups / (self._groups - 1) * apart) / self._count
+
+    def components(self) -> dict[str, np.ndarray]:
+        """Variance between and within documents, and what they say of these; see `over_documents`."""
+        self._close()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            free, rest = self._groups - 1, self._count - self._groups
+            means = self._s2_n - self._sum**2 / self._count  # sum of squares between documents
+            between, within = means / free, (self._squares - self._s2_n) / rest
+            size = (self._count - self._n2 / self._count) / free
+            apart = (between - within) / size
+            most = special.fdtri(np.where(free > 0, free, np.nan), np.where(rest > 0, rest, np.nan), _LEVEL)
+            return {
+                BETWEEN: apart,
+                WITHIN: within,
+                ICC: apart / (apart + within),
+                ICC_CHANCE: (most - 1) / (most - 1 + size),
+            }
+
+
+def _one_by_one(sums: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Add rows to sums, one after the other: the same to the bit however they come in pieces."""
+    own = rows[0].copy()
+    rows[0] += sums
+    # NumPy adds rows in their order, but the numbers of a single column in pairs
+    total = rows.sum(0) if rows.shape[1] > 1 else np.add.accumulate(rows)[-1]
+    rows[0] = own
+    return total
+
+
+_SAYS = {
+    ERROR: "standard error of the mean by documents",
+    BETWEEN: "variance between documents",
+    WITHIN: "variance within documents",
+    ICC: "share of the variance that lies between documents",
+    ICC_CHANCE: "that share, where documents do not matter: exceeded in 5% of cases",
+}
+
+
+@reads("scan")
+def over_documents(results: xr.Dataset) -> xr.Dataset:
+    r"""Mean of every statistic over the texts of a scan, its error by documents, and what varies between documents.
+
+    The one-way model of random effects: a text's value is the head's mean, plus what its document adds, plus the rest.
+    With D documents, N texts, mean squares :math:`MS_B` between and :math:`MS_W` within documents, and :math:`n_0 = (N
+    - \sum n_d^2 / N) / (D - 1)`, the variances are :math:`\sigma_B^2 = (MS_B - MS_W) / n_0` and :math:`MS_W` (analysis
+    of variance of unequal groups; Searle, Casella and McCulloch, Variance Components, 1992, section 3.6). The first may
+    be below 0, which says that documents differ less than chance would make them. See "Between and within documents" in
+    docs/mathematics.md.
+
+    Parameters
+    ----------
+    results
+        Results of a scan, in memory. Windows of a document follow each other.
+
+    Returns
+    -------
+    xarray.Dataset
+        For each statistic of every text its mean under its name, and ``..._error``; for those that are one number a
+        head, ``..._between``, ``..._within``, ``..._intraclass``, the share of the first in both, and
+        ``..._intraclass_by_chance``, which is exceeded in 5% of cases where documents do not matter (by the
+        distribution of F). NaN where no document has two texts. Attributes ``texts`` and ``documents``.
+
+    Examples
+    --------
+    >>> values = xr.Dataset(
+    ...     {"entropy": (("window", "layer", "head"), np.array([0.0, 2, 4, 6]).reshape(4, 1, 1))},
+    ...     {"source": ("window", ["a", "a", "b", "b"])},
+    ... )
+    >>> means = over_documents(values)
+    >>> [float(means[name].squeeze()) for name in ("entropy", "entropy_between", "entropy_within")]
+    [3.0, 7.0, 2.0]
+    """
+    gathered = _Gathered()
+    gathered.add(results, results.source.values.tolist())
+    return gathered.dataset(components=True)
+
+
+def heads_of_run(run: RunFolder) -> xr.Dataset:
+    """`over_documents` of a run, piece after piece; of pools the means and their errors, and of their windows the
+    rest.
+    """
+    texts, windows = _Gathered(), _Gathered()
+    names = (run.signature.settings or {}).get("statistics", ())
+    for place in run.pieces:
+        piece, short = run.piece(place), run.apart(WINDOWS, place)
+        piece = with_profile(piece) if "band_sum" in piece and "profile" in names else piece
+        texts.add(piece, piece.source.values.tolist())
+        if short is not None:
+            windows.add(_of_windows(short), short[f"{OF_WINDOW}source"].values.tolist())
+    whole = texts.dataset(components=not windows.parts)
+    if windows.parts:
+        of_windows = windows.dataset(components=True)
+        ends = (BETWEEN, WITHIN, ICC, ICC_CHANCE)
+        kept = [name for name in of_windows.data_vars if str(name).endswith(ends)]
+        whole = whole.merge(of_windows[kept], compat="override", combine_attrs="override")
+        whole.attrs["windows"] = of_windows.attrs["texts"]
+    return whole
+
+
+def _of_windows(short: xr.Dataset) -> xr.Dataset:
+    """Statistics of windows under the names that pools have for them."""
+    names = {
+        str(name): str(name).removeprefix(OF_WINDOW)
+        for name, variable in short.data_vars.items()
+        if variable.dims == ("pooled_window", "layer", "head")
+    }
+    return short[[*names]].rename(names | {"pooled_window": "window"})
+
+
+class _Gathered:
+    """Sums of each statistic, and how they are labelled."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, tuple[DocumentSums, xr.DataArray]] = {}
+        self.coords: dict[Any, xr.DataArray] = {}
+
+    def add(self, piece: xr.Dataset, documents: list[str]) -> None:
+        """Count the texts of a piece."""
+        for name, statistic in _statistics(piece):
+            sums, _ = self.parts.setdefault(name, (DocumentSums(), statistic.isel(window=0, drop=True)))
+            values = statistic.transpose("window", ...).values
+            sums.add(values.reshape(len(values), -1).astype(np.float64), documents)
+        self.coords = {name: coordinate for name, coordinate in piece.coords.items() if "window" not in coordinate.dims}
+
+    def dataset(self, *, components: bool) -> xr.Dataset:
+        """All of them, and where it is asked for what varies between documents."""
+        means: dict[str, xr.DataArray] = {}
+        texts = documents = 0
+        for name, (sums, like) in self.parts.items():
+            said = {"": sums.mean(), ERROR: sums.error()}
+            if components and like.dims == ("layer", "head"):
+                said |= sums.components()
+            texts, documents = sums.texts, sums.documents
+            for end, values in said.items():
+                means[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words_of(like, end))
+        whole = xr.Dataset(means, attrs={"texts": texts, "documents": documents})
+        return whole.assign_coords(
+            {name: coordinate for name, coordinate in self.coords.items() if set(coordinate.dims) <= set(whole.dims)}
+        )
+
+
+def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
+    """What is measured of every head in every text."""
+    for given, values in piece.data_vars.items():
+        name = str(given)
+        of_heads = {"window", "layer", "head"} <= set(values.dims)
+        if (
+            of_heads
+            and values.dtype.kind == "f"
+            and not name.startswith((DRAWN, EQUAL))
+            and not name.endswith((VARIANCE, *_COUNTS))
+        ):
+            yield name, values
+
+
+def _words_of(like: xr.DataArray, end: str) -> dict[str, Any]:
+    """Meaning and unit."""
+    if not end:
+        return like.attrs
+    unit = like.attrs.get("units", "")
+    squared = {ERROR: unit, ICC: "share", ICC_CHANCE: "share"}.get(end, f"{unit}²" if unit else "")
+    return {"long_name": f"{like.attrs.get('long_name', like.name)}: {_SAYS[end]}", "units": squared}

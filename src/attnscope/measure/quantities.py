@@ -1,4 +1,4 @@
-"""What can be asked of a head: each statistic as what it needs of a pass, what it makes of the rows, and its words."""
+"""What is measured of a head: each statistic as what it needs of a pass, what it makes of the rows, and its words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from attnscope.measure.long_maps import effective, top
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -16,6 +15,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.measure.rows import Rows
+
+
+def top(received: Tensor, count: int) -> Tensor:
+    """Share of all weight on the keys that receive most, so many of them: ``(batch, head)``; NaN if there is none."""
+    return _received_shares(received).topk(min(count, received.shape[-1])).values.sum(-1)
+
+
+def effective(received: Tensor) -> Tensor:
+    """Effective number of keys, exp of the entropy of what they receive: ``(batch, head)``."""
+    shares = _received_shares(received)
+    return shares.xlogy(shares).sum(-1).neg().exp()
+
+
+def _received_shares(received: Tensor) -> Tensor:
+    return received / received.sum(-1, keepdim=True)
+
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
 ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
@@ -89,14 +104,6 @@ class Statistic:
     def is_row_wise(self) -> bool:
         """Whether it is had of the rows of one pass, and what equal weights give too."""
         return not SECOND_PASS & {*self.needs, *self.needs_of_equal}
-
-    def asks(self, *, equal: bool = False) -> tuple[str, ...]:
-        """What has to be measured for it, of the head or of equal weights."""
-        return self.needs if self.of_equal is None or not equal else self.needs_of_equal
-
-    def of(self, rows: Rows, *, equal: bool = False) -> Tensor:
-        """Its number of a head's rows, or of those of equal weights."""
-        return (self.reduce if self.of_equal is None or not equal else self.of_equal)(rows)
 
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
@@ -174,7 +181,6 @@ _EACH_OFFSET = "each chosen offset"
 #: By the last dimension of what is several numbers of a head: what its name says of all, and of one.
 _OF_EACH = {"kept": (_EACH_SHARE, "{}%"), "chosen_offset": (_EACH_OFFSET, "offset {}")}
 SEVERAL = tuple(_OF_EACH)
-
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
         Wording("Sum of the weights at each offset, tr_t", "tokens"),
@@ -333,7 +339,6 @@ STATISTICS: dict[str, Statistic] = {
     ),
 }
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
-
 #: What is measured where the tokens are in groups, beside what is chosen by name.
 OF_GROUPS: dict[str, Statistic] = {
     "group_weight": Statistic(
@@ -375,6 +380,12 @@ OF_POOLED_GROUPS: dict[str, Statistic] = {
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
+def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
+    """What has to be measured for these statistics, of heads or of equal weights."""
+    each = [KNOWN[name] for name in names]
+    return {need for one in each for need in (one.needs_of_equal if equal and one.of_equal else one.needs)}
+
+
 def by_group(names: Sequence[str]) -> list[str]:
     """Which of these statistics are had of the queries of each group too: those of one number a head, from its rows."""
     return [name for name in names if not KNOWN[name].along and KNOWN[name].is_row_wise]
@@ -413,7 +424,6 @@ PATCH_STATISTICS = {
 }
 #: Statistics of `STATISTICS` that know nothing of an order of tokens.
 OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
-
 #: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
 SUMMARIES = {
     "label": Wording("Kind of the head in each text, its number among cluster"),
@@ -479,8 +489,6 @@ _ENDS = {
     SKEWNESS: "skewness of the estimate",
     EFFECTIVE: "effective number of the rows drawn",
 }
-
-
 _FOUND_BESIDE = {name for names in SUMMARIES for name in names.split(", ")}
 _DEFAULT = "default"  # among names: all that are measured where nothing was chosen
 

@@ -1,29 +1,115 @@
-"""Which heads a reader asks for first, and where each looks, from the statistics of a scan."""
+"""Which heads a reader asks for first, where each attends, and which keys receive most."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.forms import text_mean
-from attnscope.measure.grid import rank_patch_heads
-from attnscope.measure.observer import LEAST_SHARE, LOCAL
-from attnscope.measure.quantities import EQUAL, SEVERAL, without_end
-from attnscope.measure.questions import Question, RankedHead, answered, beyond, sink_like
+from attnscope.measure.documents import queries, text_mean
+from attnscope.measure.kinds import LEAST_SHARE, LOCAL, MORE, beyond_chance, beyond_shared
+from attnscope.measure.quantities import EQUAL, SEVERAL, without_end, wording
 from attnscope.support.arguments import reads
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class RankedHead(TypedDict):
+    """A head among those that a reader asks for first."""
+
+    layer: int
+    head: int
+    value: float
+    label: str
+    attention: NotRequired[str]
+    offset: NotRequired[int | str]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a reader asks of all heads."""
+
+    name: str  # name of what heads do, more or less
+    score: xr.DataArray  # how much each does it, ``(layer, head)``; NaN where it does not
+    # where a head does it, from its layer and head; None where nothing is to be said
+    place: Callable[[int, int], int | str] | None = None
+
+
+def beyond(
+    shares: xr.DataArray, equal: xr.DataArray | None, least: float, rows: xr.DataArray | None = None
+) -> xr.DataArray:
+    """Shares that are large, and larger than of equal weights and than by chance; NaN for others."""
+    enough = shares >= least
+    if equal is None:
+        return shares.where(enough)
+    enough &= shares >= MORE * equal
+    if rows is not None:
+        each = xr.broadcast(shares, equal, rows.astype(float))
+        enough &= xr.apply_ufunc(beyond_chance, *each)
+    return shares.where(enough)
+
+
+def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
+    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular."""
+    sinks: list[xr.DataArray] = []
+    for name in names:
+        if name not in results:
+            continue
+        share, equal = text_mean(results[name]), _equal(results, name)
+        enough = share >= LEAST_SHARE
+        if equal is not None:
+            enough &= xr.apply_ufunc(beyond_shared, *xr.broadcast(share, equal))
+        sinks.append(share.where(enough))
+    if not sinks:
+        return []
+    return [Question("sink-like", xr.concat(sinks, "kind", coords="minimal", compat="override").max("kind"))]
+
+
+def _equal(results: xr.Dataset, name: str) -> xr.DataArray | None:
+    return text_mean(results[f"equal_{name}"]) if f"equal_{name}" in results else None
+
+
+def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[RankedHead]]:
+    """The first heads of each question, those that do it most first; none of those that do not."""
+    names = majority_names(results)
+    attention = results.layer_kind.values if "layer_kind" in results.coords else []
+    ranking: dict[str, list[RankedHead]] = {}
+    for question in questions:
+        values = question.score.transpose("layer", "head").values
+        order = np.argsort(-np.nan_to_num(values, nan=-np.inf), axis=None, kind="stable")[:top]
+        ranking[question.name] = []
+        for at in order:
+            layer, head = (int(i) for i in np.unravel_index(at, values.shape))
+            if not np.isfinite(values[layer, head]):
+                continue
+            row = RankedHead(
+                layer=layer,
+                head=head,
+                value=round(float(values[layer, head]), 6),
+                label="" if names is None else names[layer][head],
+            )
+            if len(set(attention)) > 1:
+                row["attention"] = str(attention[layer])
+            if question.place is not None:
+                row["offset"] = question.place(layer, head)
+            ranking[question.name].append(row)
+    return ranking
+
+
+def majority_names(results: xr.Dataset) -> list[list[str]] | None:
+    """The kind that each head is of in most texts, by layer and head; None where kinds are not known."""
+    if "label_share" not in results:
+        return None
+    shares = results.label_share.transpose("layer", "head", "cluster")
+    names = results.cluster.values
+    return [[str(names[cluster]) for cluster in row] for row in shares.fillna(-1).argmax("cluster").values]
+
+
 _SAME = 1e-6  # relative: what differs less between heads does not tell them apart
-
-
-def queries(results: xr.Dataset) -> xr.DataArray:
-    """Rows of each map, ``(text)`` or ``(window, layer)``: in a decoder that reads a target, as many as that has
-    tokens.
-    """
-    if "queries" in results:
-        return results.queries.transpose("window", "layer")
-    if "target_length" not in results:
-        return results.length
-    return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose("window", "layer")
 
 
 @reads("scan")
@@ -107,3 +193,183 @@ def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
     """Means over texts; of several numbers of a head (shares of blocks, chosen offsets), of the first."""
     first = variable.isel({dim: 0 for dim in variable.dims if dim in SEVERAL})
     return text_mean(first).transpose(*dims).values.astype(float)
+
+
+def offset_name(row: int, column: int) -> str:
+    """Name an offset as a kind of head."""
+    if not row and not column:
+        return "self"
+    parts = [(abs(row), "up" if row < 0 else "down"), (abs(column), "left" if column < 0 else "right")]
+    parts = [(steps, side) for steps, side in parts if steps]
+    if len(parts) == 1 and parts[0][0] == 1:
+        return parts[0][1]
+    return " ".join(f"{steps} {side}" for steps, side in parts)
+
+
+def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
+    """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour."""
+    rows, columns = (
+        (results[size] - abs(results[offset])).clip(0) / results[size]
+        for size, offset in (("rows", "row_offset"), ("columns", "column_offset"))
+    )
+    return results[f"{prefix}patch_profile"].fillna(0.0) * rows * columns
+
+
+@reads("scan")
+def patch_peaks(results: xr.Dataset) -> xr.Dataset:
+    """At which neighbour each head looks most, by means over images."""
+    shares = text_mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
+    known = (
+        text_mean(results["patch_profile"]).notnull().any(("row_offset", "column_offset")).transpose("layer", "head")
+    )
+    stacked = shares.stack(place=("row_offset", "column_offset"))
+    best = stacked.argmax("place").values
+    peaks = {
+        "peak_row_offset": (stacked.row_offset.values[best], "patches"),
+        "peak_column_offset": (stacked.column_offset.values[best], "patches"),
+        "peak_weight": (stacked.max("place").values, "share"),
+    }
+    return xr.Dataset(
+        {
+            name: (("layer", "head"), np.where(known.values, values.astype(float), np.nan), {"units": units})
+            for name, (values, units) in peaks.items()
+        }
+    )
+
+
+@reads("scan")
+def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
+    """The most positional, most local and most sink-like heads of a vision encoder, by means over images."""
+    shares, equal = (text_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
+    away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
+    told = (results.rows * results.columns).sum()
+    away = beyond(away, equal, LEAST_SHARE, told)
+    near = {"row_offset": abs(shares.row_offset) <= 1, "column_offset": abs(shares.column_offset) <= 1}
+    about, of_equal = (grid.isel(near).sum(("row_offset", "column_offset")) for grid in (shares, equal))
+
+    def neighbour(layer: int, head: int) -> str:
+        at = away.isel(layer=layer, head=head).fillna(-1.0).stack(place=("row_offset", "column_offset"))
+        best = at.isel(place=int(at.argmax("place")))
+        return offset_name(int(best.row_offset), int(best.column_offset))
+
+    questions = [
+        Question("positional", away.max(("row_offset", "column_offset")), neighbour),
+        Question("local", beyond(about, of_equal, LOCAL, told)),
+        *sink_like(results, ("class_token", "registers")),
+    ]
+    return answered(questions, results, top)
+
+
+TOP = 10
+AROUND = 8  # tokens on either side
+
+
+class TopKey(TypedDict):
+    """A key that receives much: its share of all weight and what equal weights would give it, and the text about it."""
+
+    position: int
+    share: float
+    equal_share: float
+    before: str
+    token: str
+    after: str
+
+
+class TopKeys(TypedDict):
+    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone."""
+
+    window: int
+    layer: int
+    head: int
+    keys: list[TopKey]
+    recent_keys: NotRequired[list[TopKey]]
+    recent_queries: NotRequired[int]
+
+
+def top_places(shares: np.ndarray, count: int = TOP) -> np.ndarray:
+    """Numbers of the largest shares, largest first; none of what is 0 or NaN."""
+    known = np.nan_to_num(shares)
+    order = np.argsort(-known, kind="stable")[:count]
+    return order[known[order] > 0]
+
+
+def context(tokens: Sequence[str], place: int) -> tuple[str, str, str]:
+    """Text before a token, the token, and text behind it."""
+    before = tokens[max(0, place - AROUND) : place]
+    return "".join(before), tokens[place], "".join(tokens[place + 1 : place + 1 + AROUND])
+
+
+def key_side(sample: xr.Dataset, layer: int) -> str:
+    """Which text a layer's keys are of: "" is the text, "target_" what a decoder reads."""
+    of_decoder = str(sample.layer_kind.values[layer]) == "causal" and "target_position_token" in sample
+    return "target_" if of_decoder else ""
+
+
+def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKeys]:
+    """The keys that receive most in each window of a sample, of these heads: with position, share and text."""
+    if "received" not in sample:
+        return []
+    rows: list[TopKeys] = []
+    for layer, head in heads:
+        for window in range(sample.sizes["window"]):
+            keys = _listed(sample, "received", window, layer, head)
+            if not keys:
+                continue
+            row = TopKeys(window=window, layer=layer, head=head, keys=keys)
+            if "recent" in sample:
+                row["recent_keys"] = _listed(sample, "recent", window, layer, head)
+                row["recent_queries"] = recent_queries(sample, window, layer)
+            rows.append(row)
+    return rows
+
+
+def recent_queries(sample: xr.Dataset, window: int, layer: int) -> int:
+    """How many queries of a window ``recent`` is over: all, where it has no more than were asked for."""
+    of_decoder = str(sample.layer_kind.values[layer]) != "self" and "target_tokens" in sample
+    tokens = sample["target_tokens" if of_decoder else "tokens"].values[window]
+    return min(int(sample.attrs["observation"]), int(tokens))
+
+
+def _listed(sample: xr.Dataset, name: str, window: int, layer: int, head: int) -> list[TopKey]:
+    shares = _key_shares(sample[name].values[window, layer, head])
+    equal = _key_shares(sample[f"equal_{name}"].values[window, layer])
+    tokens = sample[f"{key_side(sample, layer)}position_token"].values[window].tolist()
+    return [
+        TopKey(
+            position=int(place),
+            share=float(shares[place]),
+            equal_share=float(equal[place]),
+            before=before,
+            token=token,
+            after=after,
+        )
+        for place in top_places(shares)
+        for before, token, after in [context(tokens, int(place))]
+    ]
+
+
+def _key_shares(received: np.ndarray) -> np.ndarray:
+    total = np.nansum(received, -1, keepdims=True, dtype=np.float64)
+    return received / np.where(total > 0, total, 1)
+
+
+def with_each(result: xr.Dataset) -> xr.Dataset:
+    """The result with a statistic for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``."""
+    apart: dict[str, xr.DataArray] = {}
+    for dim in SEVERAL:
+        for own in of_several(result, dim):
+            for name in (own, f"equal_{own}"):
+                for one in result[dim].values.tolist() if name in result else ():
+                    each = f"{name}_{one}"
+                    value = result[name].sel({dim: one}, drop=True).drop_attrs()
+                    apart[each] = value.assign_attrs(wording(each).attributes)
+    return result.assign(apart)
+
+
+def of_several(result: xr.Dataset, dim: str) -> list[str]:
+    """Names of the variables that are several numbers of a head, along that dimension."""
+    return [
+        str(name)
+        for name, variable in result.data_vars.items()
+        if {"layer", "head", dim} <= set(variable.dims) <= {"window", "layer", "head", dim}
+    ]

@@ -1,8 +1,7 @@
-"""Raw weights of chosen heads over one text, image or sound."""
+"""Raw weights of chosen heads over one text, image or sound, and what each token receives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -11,48 +10,44 @@ import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
-from torch.nn.functional import pad
 
+from attnscope.bundled import MODEL
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.load import Loading, load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.modalities import modality_of
+from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.placement import device_of
-from attnscope.capture.reading import ModelOptions
+from attnscope.capture.reading import ModelOptions, TextModelOptions
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.kernels.call import AttentionCall, call_of_weights
-from attnscope.kernels.engines import attend_in_full, output_of
-from attnscope.measure.collected import MeasuredPass, collected
-from attnscope.measure.observer import WindowBatch
-from attnscope.measure.passes import Marks, measure_call
-from attnscope.measure.quantities import choose
-from attnscope.measure.questions import BAND, ScanSettings
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import attend_in_full, measure, output_of
+from attnscope.kernels.sums import column_sums
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.reader import ScanSettings
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.sounds import Sounds
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind, check_whole
+from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from jaxtyping import Float
-
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor, Tokenizer
     from attnscope.capture.watch import Observer
     from attnscope.read.encoded import Sources, Texts
     from attnscope.read.windows import Window
     from attnscope.read.words import Words
+
 
 LIMIT = 1 << 30  # bytes of the weights asked for
 
@@ -264,306 +259,85 @@ def _names(window: Window, count: int) -> np.ndarray:
     return np.array(list(names), dtype=object)
 
 
-if TYPE_CHECKING:
-    Weights = Float[Tensor, "batch head query key"] | Float[np.ndarray, "batch head query key"]
-    Mask = Sequence[Sequence[int]] | Tensor | np.ndarray
-
-_FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
-#: What rounding may add to a row's 1, or take from 0, in each type.
-_ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-
-
 @validated
 @torch.no_grad()
-def measure_weights(
-    weights: Weights | Sequence[Weights] | Sequence[Sequence[Weights]],
+def received(
+    model: Model | None = None,
+    texts: Sources = None,
     *,
-    statistics: Sequence[str] | str | None = None,
-    tokens: Sequence[Sequence[str]] | None = None,
-    lengths: Sequence[int] | None = None,
-    mask: Mask | None = None,
-    special: Sequence[Sequence[bool]] | None = None,
-    causal: bool | None = None,
-    band: int = BAND,
-) -> xr.Dataset:
-    """Measure attention weights that one has already, as `attnscope.scan` measures a model's.
+    targets: Sources = None,
+    layer: int | None = None,
+    head: int | None = None,
+    observation: int | None = None,
+    window: int | None = None,
+    progress: Tell | None = None,
+    **options: Unpack[TextModelOptions],
+) -> xr.DataArray:
+    r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
+
+    Exact, and in a memory that grows with the length of the text, not with its square: fit for the longest window.
 
     Parameters
     ----------
-    weights
-        A tuple or list over layers of ``(batch, head, query, key)``, torch or NumPy, as ``output_attentions=True``
-        gives them and BertViz takes them; layers may have other numbers of heads. Or one array, layers first.
-        Rows sum to 1; where they sum to less, the rest counts as lying on no token (a learned sink). A tuple over
-        steps of a tuple over layers, as ``generate(output_attentions=True)`` gives without beams, is read as one pass
-        over the whole text. A single query next to several keys is the last token.
-    statistics, band
-        See `attnscope.scan`. There is no ``offsets`` here: a wider band, or ``offset_sum``, has them.
-    tokens
-        The tokens of each text, as strings. They give `lengths`, and stand in ``token (text, position)`` of the result.
-    lengths
-        Real tokens of each text, padding on the right not counted; by default all are real.
-    mask
-        In place of `lengths`: ``(text, position)``, 1 on real tokens and 0 on padding, as a model takes its
-        ``attention_mask``; padding may be on either side. For steps of ``generate``, that of the prompts.
-    special
-        For each text, which of its tokens are special; by default none is.
-    causal
-        Whether queries attend to no later key; by default a layer is causal if none does. With ``True``, fewer queries
-        than keys are the last tokens. Otherwise a layer with several queries, and keys of another number, is of the
-        kind ``cross``; so is one with a single query if this is ``False``.
+    model
+        See `attnscope.scan`.
+    texts
+        One text, or its token ids; of a long one the first window is taken.
+    targets
+        What the decoder of an encoder-decoder reads; by default what the encoder reads.
+    layer, head
+        Which layer and head; by default all. Attention calls are counted from 0.
+    observation
+        Queries at the end of the window that alone count, the observation window of methods that drop keys (SnapKV, Li
+        et al. 2024); by default all count.
+    window
+        Tokens of the window; by default what the model takes.
+    progress
+        Called with a `Progress` before the model is loaded, before it reads, and at the end.
 
     Returns
     -------
-    xarray.Dataset
-        As `attnscope.scan` gives it. Equal weights, the null, lie on the keys to which any head of the layer gives any
-        weight.
+    xarray.DataArray
+        ``(layer, head, key)``, in queries, float64, without the dimension of what was chosen; coordinate ``key_token``.
+        It adds up to the number of queries (less, where a head has a learned sink).
 
     Raises
     ------
     AttnscopeError
-        If shapes do not agree, a weight is negative or not finite, a row sums to more than 1, weight lies on padding
-        or, though `causal`, to the right; or if texts seem to be padded on the left, and there is no `mask`.
+        If several texts are given, there is no such layer or head, or `observation` is below 1.
 
     Examples
     --------
-    >>> previous = torch.eye(6)[[0, 0, 1, 2, 3, 4]]  # each token looks at the one before
-    >>> statistics = measure_weights([previous.expand(1, 2, 6, 6)], band=2)
-    >>> statistics.profile.sel(offset=-1).values.tolist(), statistics.layer_kind.item()
-    ([[[1.0, 1.0]]], 'causal')
+    >>> received_weights = received("bundled", "The tide comes in twice a day.", layer=0, head=3)
+    >>> received_weights.dims, round(float(received_weights.sum()), 4) == received_weights.sizes["key"]
+    (('key',), True)
+    >>> most = received_weights.sortby(received_weights, ascending=False)[:2]  # the keys that receive most
+    >>> most.key_token.shape
+    (2,)
     """
-    names = choose(statistics)
-    is_steps = _is_steps(weights)
-    layers = _in_one_pass(weights) if is_steps else [_placed(layer, causal) for layer in _layers(weights)]
-    texts = layers[0].weights.shape[0]
-    longest = max(max(layer.weights.shape[2:]) for layer in layers)
-    check_whole(1, max(BAND, longest - 1), band=band)
-    real = _real(mask, lengths, tokens, texts, longest, more=is_steps)
-    marked = _special(special, real)
-    _check_alike(layers, whole=mask is not None)
-    if mask is None and lengths is None and tokens is None:
-        _reject_left_padding(layers)
-    run = MeasuredPass()
-    for index, layer in enumerate(layers):
-        own = layer.weights
-        where = f"layer {index} of the weights"
-        queries, keys = (real[:, :count].to(own.device) for count in own.shape[2:])
-        if layer.is_cross:
-            queries = torch.ones_like(queries)
-        queries = queries & (torch.arange(own.shape[2], device=own.device) >= layer.first)
-        wide = own.detach().double().where(queries[:, None, :, None], 0.0)
-        slack = _ROUNDING.get(own.dtype, _ROUNDING[torch.float64])
-        mass = _checked(where, wide, slack, keys)
-        kind = "cross" if layer.is_cross else _kind(where, wide, causal, slack)
-        shares = wide / torch.where(mass > 0, mass, 1.0)[..., None]
-        mass = torch.where((mass - 1).abs() <= slack, (mass > 0).double(), mass)
-        mark = marked[:, : own.shape[3]].to(own.device)
-        reach = max(own.shape[2:]) - 1
-        _, measured = measure_call(call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass)
-        measured = {name: value.cpu() for name, value in measured.items()}
-        run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
-    results = collected([run], names, band).assign_attrs(capture="weights")
-    return results if tokens is None else results.assign_coords(token=(("window", "position"), _padded(tokens)))
+    heads = ChosenHeads(layer, head)
+    reject_modalities("received", MODEL if model is None else model, texts, revision=options["revision"])
+    check_whole(1, observation=observation)
+    tell = progress or no_progress
+    tell(Progress("loading the model", 0.0))
+    loaded = load_model(model, **options)
+    tell(Progress("received", 0.5))
+    read = first_window(loaded, texts, targets, window_length(loaded, window))
 
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        output, rows = measure(call, Need())
+        if heads.has(site, call):
+            heads.add(site, column_sums(call, rows.log_sum_exp, last=observation)[0])
+        return output
 
-@dataclass(frozen=True)
-class _Layer:
-    """Weights of a layer; the number of rows at the beginning that are not given; and whether it is cross-attention."""
-
-    weights: Tensor
-    first: int
-    is_cross: bool
-
-
-def _placed(layer: Tensor, causal: bool | None) -> _Layer:
-    """One layer; rows of the last tokens alone stand at the end of a square."""
-    queries, keys = layer.shape[2:]
-    if queries < keys and (causal or (causal is None and queries == 1)):
-        return _Layer(pad(layer, (0, 0, keys - queries, 0)), keys - queries, is_cross=False)
-    return _Layer(layer, 0, is_cross=queries != keys)
-
-
-def _is_steps(weights: Any) -> bool:
-    """Whether these are steps of ``generate``, each with its layers; a single one is a list of layers."""
-    return isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
-
-
-def _in_one_pass(steps: Any) -> list[_Layer]:
-    """The rows of all steps, layer by layer."""
-    layers = [_layers(step) for step in steps]
-    if len({len(step) for step in layers}) != 1:
+    observe_window(loaded, read, observe)
+    tell(Progress("received", 1.0))
+    beside, has_decoder = read.target or read, bool(loaded.model.config.is_encoder_decoder)
+    sides = {site.kind == "causal" and has_decoder for site, _ in heads.layers}
+    if len({sums.shape[1] for _, sums in heads.layers}) > 1 or (len(sides) > 1 and beside is not read):
         raise AttnscopeError(
-            f"the steps have {[len(step) for step in layers]!s:.80} layers; expected as many in each, as "
-            "generate(output_attentions=True) gives them"
+            "the layers of this encoder-decoder have keys of two texts: choose one (layer=), or leave out targets"
         )
-    if len(layers) == 1:
-        return [_placed(layer, None) for layer in layers[0]]
-    return [_of_steps(index, own) for index, own in enumerate(zip(*layers, strict=True))]
-
-
-def _of_steps(index: int, own: Sequence[Tensor]) -> _Layer:
-    keys, begun = [step.shape[3] for step in own], own[0].shape[2]
-    grows = all(step.shape[3] - before == step.shape[2] for before, step in zip(keys, own[1:], strict=False))
-    if len({step.shape[:2] for step in own}) != 1 or not (grows or len(set(keys)) == 1):
-        raise AttnscopeError(
-            f"layer {index}: the steps have the shapes {[tuple(step.shape) for step in own]!s:.120}; expected the same "
-            "texts and heads, and a key more for each new query (or always as many)"
-        )
-    whole = torch.cat([pad(step, (0, keys[-1] - step.shape[3])) for step in own], 2)
-    rows = whole.shape[2]
-    if grows:
-        return _Layer(pad(whole, (0, 0, keys[-1] - rows, 0)), keys[-1] - rows, is_cross=False)
-    if rows <= keys[-1] and not bool(whole[:, :, begun:].triu(begun + 1).any()):  # a cache of a fixed length
-        return _Layer(whole[..., :rows], 0, is_cross=False)
-    return _Layer(whole, 0, is_cross=True)
-
-
-def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
-    """Reject layers of other texts or lengths than the first: it is not known which tokens they have."""
-    known: int | None = None
-    texts = len(layers[0].weights)
-    for index, layer in enumerate(layers):
-        if len(layer.weights) != texts:
-            raise AttnscopeError(
-                f"layer {index} of the weights has {len(layer.weights)} texts, layer 0 has {texts}: expected as many"
-            )
-        keys = layer.weights.shape[3]
-        if layer.is_cross and not whole:
-            continue
-        if known is not None and keys != known:
-            raise AttnscopeError(
-                f"layer {index} of the weights has {keys} keys, a layer before it {known}: expected as many in each "
-                "layer of self-attention. Measure them one by one"
-            )
-        known = keys
-
-
-def _reject_left_padding(layers: Sequence[_Layer]) -> None:
-    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for
-    all.
-    """
-    firsts: list[Tensor] = []
-    for layer in layers:
-        own = layer.weights
-        if layer.is_cross or own.shape[3] == 1:
-            continue
-        is_padding = (own == own[..., :1]).all(-1).all(1)  # (text, query)
-        given = (own != 0).any(1) & ~is_padding[..., None]
-        missing = (given.any(1).cumsum(1) == 0).sum(1)  # keys at the beginning that get nothing
-        firsts.append(missing.where(~is_padding.all(1), 0).cpu())
-    if firsts and int((least := torch.stack(firsts).amin(0)).amax()):
-        text = int(least.argmax())
-        raise AttnscopeError(
-            f"text {text + 1}: its first {int(least[text])} tokens get no weight, as padding on the left does. Give "
-            "mask (1 on real tokens, 0 on padding)"
-        )
-
-
-def _layers(weights: Any) -> list[Tensor]:
-    """Tensors (batch, head, query, key), one a layer."""
-    if isinstance(weights, torch.Tensor | np.ndarray):
-        if weights.ndim != _FIVE:
-            raise AttnscopeError(
-                f"one array of weights has the shape {tuple(weights.shape)}; expected (layer, batch, head, query, "
-                "key), or a list over layers of (batch, head, query, key)"
-            )
-        weights = list(weights)
-    check_kind("a list over layers of (batch, head, query, key)", list, tuple, weights=weights)
-    tensors: list[Tensor] = []
-    for index, layer in enumerate(cast("Sequence[Any]", weights)):
-        check_kind("a torch tensor or a NumPy array", torch.Tensor, np.ndarray, **{f"layer {index}": layer})
-        tensor = torch.as_tensor(layer)
-        if tensor.ndim != _FOUR or 0 in tensor.shape or not tensor.is_floating_point():
-            raise AttnscopeError(
-                f"layer {index} of the weights has the shape {tuple(tensor.shape)} in {tensor.dtype}; expected "
-                "(batch, head, query, key) of real numbers, none of them 0 long"
-            )
-        tensors.append(tensor)
-    if not tensors:
-        raise AttnscopeError("the weights hold no layer; expected at least one (batch, head, query, key)")
-    return tensors
-
-
-def _real(
-    mask: Mask | None,
-    lengths: Sequence[int] | None,
-    tokens: Sequence[Sequence[str]] | None,
-    texts: int,
-    longest: int,
-    *,
-    more: bool,
-) -> Tensor:
-    """``(text, position)``: which tokens are real. A mask of prompts alone goes on with `more` real tokens."""
-    if tokens is not None:
-        counted = [len(text) for text in tokens]
-        if lengths is not None and list(lengths) != counted:
-            raise AttnscopeError("lengths and tokens do not agree: give one of them")
-        lengths = counted
-    if mask is not None:
-        real = torch.as_tensor(mask).cpu()
-        width = real.shape[-1] if real.ndim else 0
-        fits = real.ndim == 2 and len(real) == texts and (width == longest or (more and width < longest))  # noqa: PLR2004
-        if not fits or not bool(((real == 0) | (real == 1)).all()) or not bool(real.any(1).all()):
-            raise AttnscopeError(
-                f"mask has the shape {tuple(real.shape)}; expected ({texts}, {longest}), 1 on real tokens and 0 on "
-                "padding, and a real token in each text"
-            )
-        real = pad(real.bool(), (0, longest - width), value=True)
-        if lengths is not None and real.sum(1).tolist() != list(lengths):
-            raise AttnscopeError("mask does not agree with the lengths or tokens: give one of them")
-        return real
-    given = [longest] * texts if lengths is None else [int(length) for length in lengths]
-    if len(given) != texts or not all(1 <= length <= longest for length in given):
-        raise AttnscopeError(
-            f"the lengths of texts are {given}; expected {texts} numbers from 1 to {longest}, the weights' own sizes"
-        )
-    return torch.arange(longest) < torch.tensor(given)[:, None]
-
-
-def _special(special: Sequence[Sequence[bool]] | None, real: Tensor) -> Tensor:
-    """``(text, position)``: which tokens are special."""
-    whole = torch.zeros_like(real)
-    if special is None:
-        return whole
-    marked = [[bool(mark) for mark in text] for text in special]
-    lengths = real.sum(1).tolist()
-    if [len(text) for text in marked] != lengths:
-        raise AttnscopeError(
-            f"special marks {[len(text) for text in marked]} tokens of the texts; expected one for each of {lengths}"
-        )
-    whole[real] = torch.tensor([mark for text in marked for mark in text], dtype=torch.bool)
-    return whole
-
-
-def _checked(where: str, real: Tensor, slack: float, keys: Tensor) -> Tensor:
-    """Sums of the rows, once they are known to be weights; those of padding are 0."""
-    if not bool(real.isfinite().all()):
-        raise AttnscopeError(f"{where} holds NaN or infinity: expected weights from 0 to 1")
-    if float(real.amin()) < 0:
-        raise AttnscopeError(f"{where} holds {float(real.amin()):.4g}: expected weights from 0 to 1, after the softmax")
-    mass = real.sum(-1)
-    if float(mass.amax()) > 1 + slack:
-        raise AttnscopeError(
-            f"{where} has a row that sums to {float(mass.amax()):.4f}: expected 1 or less. Are the dimensions "
-            "(batch, head, query, key), the softmax over keys?"
-        )
-    beyond = float(real.where(~keys[:, None, None], 0.0).amax())
-    if beyond > slack:
-        raise AttnscopeError(
-            f"{where} puts {beyond:.4f} on padding: is it masked, and on the right (else give mask, not lengths)?"
-        )
-    return mass
-
-
-def _kind(where: str, weights: Tensor, causal: bool | None, slack: float) -> str:
-    queries = weights.shape[2]
-    future = float(weights.triu(1).amax())
-    if causal and future > slack:
-        raise AttnscopeError(f"{where} puts {future:.4f} on a later token: it is not causal")
-    return "causal" if causal or (causal is None and future == 0 and queries > 1) else "self"
-
-
-def _padded(tokens: Sequence[Sequence[str]]) -> np.ndarray:
-    whole = np.full((len(tokens), max(map(len, tokens))), "", dtype=object)
-    for text, own in enumerate(tokens):
-        whole[text, : len(own)] = list(own)
-    return whole
+    tokens = np.array((beside if sides == {True} else read).tokens, dtype=object)
+    words = {"long_name": "Sum of the weights on each key", "units": "queries"}
+    return heads.labelled("received", ("key",), {"key_token": ("key", tokens)}, words)

@@ -1,33 +1,50 @@
-"""One loop for every modality: a reader's inputs through its model, statistics of each window, the sample of a page."""
+"""One loop for every modality: a reader's inputs through its model, statistics of each window, a run folder."""
 
 from __future__ import annotations
 
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 import xarray as xr
+from scipy import special
 
 from attnscope.capture.forward import forward
+from attnscope.capture.load import AS_SAVED, Loading
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.signature import Hashed, signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.labels import labelled
-from attnscope.measure.long_maps import long_block
-from attnscope.measure.maps import ROWS, share_room
-from attnscope.measure.observer import WindowBatch, settings_of
-from attnscope.measure.passes import StatisticsObserver
-from attnscope.measure.questions import ScanSettings
+from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by_document, units_of
+from attnscope.measure.kinds import kinds_of
+from attnscope.measure.maps import ROWS, long_block, share_room
+from attnscope.measure.offset_shares import without_profile
+from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of
+from attnscope.measure.pools import (
+    heads_of_run,
+    in_order,
+    joined,
+    pooled,
+    pools_alone,
+    stretches,
+    windows_alone,
+    windows_of_pools,
+)
+from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
     KEYS,
+    SAMPLE_WINDOWS,
     WEIGHTS,
-    WINDOWS,
     MapObserver,
     WordBatch,
     reject_absent,
@@ -35,22 +52,221 @@ from attnscope.measure.sample import (
     shown_heads,
     tile_size,
 )
-from attnscope.measure.summary import kinds_of
-from attnscope.measure.writing import measured
+from attnscope.measure.stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
+from attnscope.store.arrays import in_a_row
+from attnscope.store.files import local_folder, read_as
+from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
+from attnscope.store.units import ByRay, CompletedRanges, Parts, Share, Task, by_task, pending
+from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
+from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Observer, Site
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.row_samples import RowSample
+    from attnscope.read.encoded import Sources
+    from attnscope.read.groups import Groups
+    from attnscope.read.words import Words
+    from attnscope.store.units import Batches, Done
+
+
+BAND = 10  # tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSettings:
+    """The arguments of `attnscope.scan`, whatever it reads; see there."""
+
+    # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
+    processor: Processor = None
+    out: str | Path | Callable[[Signature], Path] | None = None
+    repair: bool = False
+    limit: int | None = None
+    batch_size: int | None = None
+    statistics: Sequence[str] | str | None = None
+    band: int | None = None
+    observation: int = OBSERVATION
+    seed: int = 0
+    task: Task | None = None
+    pool: int | None = None
+    until: float | None = None
+    rows: int | None = None
+    show: Sequence[tuple[int, int]] | None = None
+    progress: Tell | None = None
+    loading: Loading = AS_SAVED  # how the model is loaded
+    targets: Sources = None
+    window: int | None = None
+    stride: int | None = None
+    field: str | None = None
+    by_line: bool = False
+    clusters: int | None = None
+    groups: Groups | None = None
+    chat: bool = False
+    chat_template: str | Path | None = None
+    words: Words | None = None
+    by: str | None = None
+    offsets: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            RowSample(self.rows)
+            if self.pool is not None:
+                raise AttnscopeError("rows (--rows) are drawn of single windows: leave out rows or pool (--pool)")
+        if self.until is not None:
+            check_real(0.0, 1.0, until=self.until)
+            if self.task is not None:
+                raise AttnscopeError(
+                    "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
+                )
+
+    def band_within(self, reach: int, where: str) -> int:
+        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most."""
+        if self.band is not None and self.band > reach:
+            raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
+        return max(1, min(BAND, reach)) if self.band is None else self.band
+
+    def folder(self, signature: Signature) -> Path | None:
+        """Where the run is kept; None keeps none."""
+        place = self.out(signature) if callable(self.out) else self.out
+        return None if place is None else local_folder(place)
+
+
+_FIRST = 4  # batches before the first look; each look is at twice as many, so that looking costs little
+
+
+def widest_interval(results: xr.Dataset) -> float:
+    """Width of the widest 95% interval of the mean of any head, over all statistics that are shares."""
+    shares = [
+        values.transpose("window", "layer", "head").values.reshape(results.sizes["window"], -1)
+        for values in _share_statistics(results).data_vars.values()
+    ]
+    units, _ = units_of(results.source.values.tolist())
+    values = np.concatenate(shares, 1)
+    _, error, count = mean_by_document(values, units)
+    if count < LEAST:
+        return float("inf")
+    width = float(2 * special.stdtrit(count - 1, 0.975) * np.nanmax(error))
+    if count >= FEW:
+        return width
+    low, high = interval(values, units)  # which is wider where documents are skewed
+    return max(width, float(np.nanmax(high - low)))
+
+
+def until_narrow(
+    batches: Batches, done: Done, until: float, run: RunFolder | None, each: str, notes: dict[str, str]
+) -> Iterator[xr.Dataset]:
+    """Batches until all intervals are at most `until` wide: looked at before the 4th, 8th, 16th, ... of them."""
+    parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
+    count = texts_read = 0
+
+    def look(texts: range) -> bool:
+        nonlocal count, texts_read
+        if count >= _FIRST and count & (count - 1) == 0:
+            whole = in_a_row(parts)
+            if widest_interval(whole.isel(window=whole.window.values < texts.start)) <= until:
+                texts_read = texts.start
+                raise EnoughError
+        count += 1
+        return done(texts)
+
+    with suppress(EnoughError):
+        for results in batches(look):
+            if results is not None:
+                parts.append(_share_statistics(results))
+                yield results
+    whole = in_a_row(parts)
+    if texts_read:
+        whole = whole.isel(window=whole.window.values < texts_read)
+    read, width = whole.sizes["window"], widest_interval(whole)
+    found = f"the widest 95% interval of a head's mean share is {width:.2g} wide"
+    if np.isinf(width):
+        found = f"fewer than {LEAST} {each} have no 95% interval"
+    if texts_read:
+        notes["until"] = (
+            f"Stopped after {read} {each}, the first of the corpus: {found}, and {until:g} was asked for. The rest was "
+            "not read: these intervals tell of it only if texts come in no order."
+        )
+        return
+    first = ", ".join(str(_FIRST << power) for power in range(3))
+    looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
+    notes["until"] = f"Not stopped, all {read} {each} were read: {found}, and {until:g} was asked for ({looks})."
+
+
+class EnoughError(Exception):
+    """Enough is measured."""
+
+
+def _share_statistics(results: xr.Dataset) -> xr.Dataset:
+    """The statistics that are shares, one a head."""
+    names = [
+        name
+        for name, values in results.data_vars.items()
+        if set(values.dims) == {"window", "layer", "head"} and values.attrs.get("units") == "share"
+    ]
+    if not names:
+        raise AttnscopeError(
+            "until (--until) is of statistics that are shares of weight, such as first_token or outside: name one with "
+            "statistics (--statistics)"
+        )
+    return results[names]
+
+
+FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
+FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
+FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
+
+
+def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """Some texts of a piece; of pools, with their windows."""
+    whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
+    apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
+    return whole.isel(window=chosen), apart
+
+
+def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
+    """Keep what all texts of a run come to, and mark it as complete."""
+    if kinds is not None:
+        run.save(SUMMARY, kinds(run.results()))
+    if "pool" in (run.signature.settings or {}):
+        run.save(HEADS, heads_of_run(run))
+    run.finish(attributes=attributes)
+
+
+def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
+    """Add batches to a run as they come, some at a time."""
+    waiting: list[xr.Dataset] = []
+    began = last = time.monotonic()
+    try:
+        for results in batches:
+            if results is None:
+                continue
+            waiting.append(results)
+            now = time.monotonic()
+            full = sum(batch.nbytes for batch in waiting) >= FLUSH_BYTES
+            if full or now - last > max(FLUSH_SECONDS, min(FLUSH_MOST, FLUSH_SHARE * (now - began))):
+                ready, waiting = waiting, []
+                _flush(run, ready)
+                last = time.monotonic()
+    except BaseException:
+        _flush(run, waiting)  # what was measured stays, whatever came between
+        raise
+    _flush(run, waiting)
+
+
+def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
+    """Add what waits to the run, each stretch of texts that follow each other as one piece."""
+    for results in stretches(waiting):
+        apart = {WINDOWS: windows_alone(results)} if "pooled_window" in results.dims else {}
+        run.append(without_profile(pools_alone(results)), int(results.window[0]), **apart)
+
 
 UNIT = 16  # batches, at least: a piece of the run, which has its own cost to be written, read and put together
 
@@ -79,6 +295,8 @@ class Reader(ABC):
     band: int
     reach: int  # the largest offset that there is
     count: int  # how many inputs are read
+    batch_size: int = 1
+    seen: int = 0  # inputs so far, in this process
 
     def __init__(
         self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, asked: ScanSettings, names: Sequence[str]
@@ -116,9 +334,78 @@ class Reader(ABC):
         return kinds_of(self.settings())
 
     def scan(self) -> xr.Dataset:
-        """Measure all of it, in a run folder if one is given."""
-        reject_absent(self.asked.show, len(self.sites), self.heads)
-        return measured(self, self.asked, self.signature(), self.kinds(), self.attributes)
+        """Measure all of it: in memory, into a run folder, or one task of a run."""
+        asked, signature = self.asked, self.signature()
+        reject_absent(asked.show, len(self.sites), self.heads)
+        self.attributes = {"signature": signature.to_json()} | self.attributes
+        folder = asked.folder(signature)
+        if folder is None:
+            measured = [*self.missing(signature, None)]  # none of which is held already
+            return self._labelled(pools_alone(joined(in_order(cast("list[xr.Dataset]", measured)))))
+        task = asked.task
+        if task is None or isinstance(task, ByRay) or is_finished(folder):
+            with RunFolder(folder, signature, repair=asked.repair) as run:
+                if run.complete:
+                    return self._shown(run)
+                begun = bool(run.pieces)
+                keep(run, self.missing(signature, run))
+                with read_as(run.path) if begun else nullcontext():
+                    end(run, self.kinds(), self.attributes | self.notes)
+                return self._shown(run)
+
+        def whole(run: RunFolder) -> xr.Dataset:
+            # a process that finds its part done has no notes of its own: the parts tell what was noted
+            if not run.complete:
+                end(run, self.kinds(), self.attributes | Parts(folder, signature).attributes | self.notes)
+            return self._shown(run)
+
+        results = by_task(
+            task,
+            folder,
+            signature,
+            self.batches,
+            whole,
+            self.attributes,
+            unit=self.unit,
+            notes=self.notes,
+            keep=lambda part, batches, share: keep(part, batches(share)),
+            repair=asked.repair,
+            rows=rows_of_part,
+        )
+        if results is None:
+            told = pending(task, folder, signature)
+            results = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
+            results.encoding["source"] = told["run"]
+        return results
+
+    def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
+        """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
+        asked, held, batches = self.asked, CompletedRanges(() if run is None else tuple(run.pieces)), self.batches
+        if isinstance(asked.task, ByRay):
+            batches = asked.task.batches(batches, signature, Share(asked.task.does, held, self.unit, self.notes))
+        if asked.until is None:
+            return batches(held)
+        each = "pools" if asked.pool else called_in(self.attributes)["windows"]
+        return until_narrow(batches, held, asked.until, run, each, self.notes)
+
+    def _labelled(self, results: xr.Dataset) -> xr.Dataset:
+        """Results in memory with the kinds of heads, and the sample of a page."""
+        kinds = self.kinds()
+        if kinds is not None:
+            results = results.merge(kinds(results), combine_attrs="no_conflicts")
+        results = results.assign_attrs(self.attributes | self.notes)
+        if self.asked.show is not None:
+            results.encoding[SAMPLE] = self.sample(results, self.asked.show)
+        return results
+
+    def _shown(self, run: RunFolder) -> xr.Dataset:
+        """The results of a finished run, which gets the sample of its page where it lacks that."""
+        results, show = load_scan(run), self.asked.show
+        if show is not None and run.is_writable() and not keeps_maps_of(run, show):
+            sample = self.sample(results, show)
+            if sample is not None:
+                run.save(SAMPLE, sample)
+        return results
 
     @property
     def heads(self) -> int:
@@ -165,23 +452,49 @@ class Reader(ABC):
         self.run(read, observer)
         return read.windows[0]
 
-    def side_by_side(self) -> Iterator[list[Any]]:
-        """The inputs in batches: by default each is read by itself."""
-        for item in self.items():
-            yield [item]
+    def parts(self) -> Iterator[dict[int, Any]]:
+        """The inputs by their numbers, in batches, or pools: by default each is read by itself."""
+        for number, item in enumerate(self.items()):
+            yield {number: item}
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Measure batch after batch; None for one that is done."""
-        stop = 0
-        for items in self.side_by_side():
-            numbers = range(stop, stop + len(items))
-            stop = numbers.stop
-            yield None if done(numbers) else self.measure_batch(items, numbers)
-            self.progress(Progress("scan", stop / self.count, {self.called: stop}))
+        """Measure batch after batch, or pool after pool; None for one that is done."""
+        self.seen, self.furthest, pool = 0, -1, self.asked.pool
+        self.begin()
+        whole = False
+        try:
+            for number, part in enumerate(self.parts()):
+                self.furthest = max(self.furthest, *part)
+                if done(range(self.seen, self.seen + len(part)) if pool is None else range(number, number + 1)):
+                    self.pass_over([*part.values()])
+                    yield None
+                    continue
+                measured: list[xr.Dataset] = []
+                for batch in chunked(part.items(), len(part) if pool is None else self.batch_size):
+                    measured.append(self.measure_batch([*batch.values()], [*batch]))
+                    self.pass_over([*batch.values()])
+                if pool is None:
+                    yield measured[0]
+                else:
+                    yield pooled(joined(measured).assign_coords(window=[*part]), number, self.asked.seed)
+            whole = True
+        finally:  # also where enough is measured
+            self.note_read(whole=whole)
+
+    def begin(self) -> None:  # noqa: B027 most readers count nothing
+        """Count from the first input on."""
+
+    def note_read(self, *, whole: bool) -> None:  # noqa: B027
+        """Note what is not as expected of what was read, all of it or a part."""
+
+    def pass_over(self, items: Sequence[Any]) -> None:
+        """Count inputs, and tell how far the scan is."""
+        self.seen += len(items)
+        self.progress(Progress("scan", self.seen / self.count, {self.called: self.seen}))
 
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of inputs side by side."""
-        read = self.read(items, numbers)
+        read, asked = self.read(items, numbers), self.asked
         observer = StatisticsObserver(
             self.names,
             self.band,
@@ -189,8 +502,8 @@ class Reader(ABC):
             self.reach,
             len(self.groups),
             read.words,
-            self.row_sample(numbers[0]),
-            self.asked.observation,
+            None if asked.rows is None else RowSample(asked.rows, asked.seed, numbers[0]),
+            asked.observation,
             self.chosen,
         )
         self.run(read, observer, numbers)
@@ -210,10 +523,6 @@ class Reader(ABC):
         )
         return results.assign(self.sizes(items, numbers))
 
-    def row_sample(self, first: int) -> RowSample | None:  # noqa: ARG002
-        """Which rows of a batch are measured, where some represent all."""
-        return None
-
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """How many tokens, or words, each window has."""
         text = (read.batch if read.words is None else read.words.words).text
@@ -225,7 +534,7 @@ class Reader(ABC):
 
     def first_items(self) -> list[Any]:
         """The inputs that a page shows."""
-        return list(islice(self.items(), WINDOWS))
+        return list(islice(self.items(), SAMPLE_WINDOWS))
 
     def layer_done(self, passes: int) -> Callable[[], None]:  # noqa: ARG002
         """What is called behind each of the layers that the sample reads."""
@@ -241,7 +550,9 @@ class Reader(ABC):
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
         longest = min(ROWS, max(tokens))
-        listed = [shown_heads(results, asked, longest, count) for count in (1, *[WINDOWS] * (WINDOWS - 1))]
+        listed = [
+            shown_heads(results, asked, longest, count) for count in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
+        ]
         others = len(self.sites) * heads - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
         last = settings_of(self.names, self.asked.observation).get("observation") if self.shows_received else None
@@ -269,6 +580,13 @@ class Reader(ABC):
     def illustrated(self, sample: xr.Dataset, items: Sequence[Any], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
         """The sample with pictures of what was read."""
         return sample
+
+
+def chunked(numbered: Iterable[tuple[int, Any]], size: int) -> Iterator[dict[int, Any]]:
+    """Inputs by their numbers, so many at a time."""
+    each = iter(numbered)
+    while batch := dict(islice(each, size)):
+        yield batch
 
 
 def _receiving(listed: Sequence[tuple[int, int]], *, every: bool) -> Callable[[tuple[int, int]], bool]:

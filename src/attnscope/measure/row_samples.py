@@ -11,20 +11,20 @@ import torch
 
 from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.sampled import measure_by_level, measure_rows
-from attnscope.measure.observer import reduce_call
-from attnscope.measure.places import NEEDED
+from attnscope.measure.kinds import NEEDED
 from attnscope.measure.quantities import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
-from attnscope.measure.rows import Rows, first_of, there
+from attnscope.measure.rows import Rows, first_of, reduce_call, there
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from attnscope.kernels.call import AttentionCall, Need, RowMeasures
-    from attnscope.measure.observer import Asking
+    from attnscope.measure.rows import SecondPass
+
 
 LEAST = 16  # rows of a window: with fewer, a standard error knows too little of itself
 _BY_SIZE = 0.5  # share of the draws that goes by the far weight
@@ -199,7 +199,7 @@ def sampled_statistics(
     names: Sequence[str],
     valid: tuple[Tensor, Tensor],
     sample: RowSample,
-    asking: Asking,
+    second: Callable[[AttentionCall, Tensor], SecondPass],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need."""
     output, every = measure_by_level(call, need)
@@ -208,7 +208,7 @@ def sampled_statistics(
     near = 0 if need.band is None else min(need.band, need.bins[0] - 1 if need.bins else need.band)
     draw = sample.draw(known.queries.tolist(), sizes_of(call, every, counted, near))
     of_all = [name for name in names if set(KNOWN[name].needs) <= OF_ALL_ROWS]
-    exact = reduce_call(every, of_all, *valid, second=asking.of(call, every.log_sum_exp, valid[0]))
+    exact = reduce_call(every, of_all, *valid, second=second(call, every.log_sum_exp))
     others = [name for name in names if name not in of_all]
     if not others:
         return output, exact

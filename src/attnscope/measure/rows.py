@@ -1,22 +1,122 @@
-"""What is measured of one attention call: its rows, and sums over them."""
+"""What is measured of one attention call: its rows, sums over them, and the statistics that they give."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot, pad
 
-from attnscope.kernels.bins import bin_ranges
+from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import bin_ranges, segments
 from attnscope.kernels.call import RowMeasures
+from attnscope.kernels.sums import column_sums, weight_sums
+from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, by_group
+from attnscope.measure.uniform import NONE, allowed_by_rows, fitted_places, keys_at, without_gaps
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from attnscope.measure.group_places import GroupPlaces
+    from collections.abc import Callable, Collection, Sequence
+
+    from attnscope.kernels.call import AttentionCall, Need
     from attnscope.measure.maps import BlockSums
+
+
+_AT_ONCE = 1 << 22  # numbers, where a mask has gaps
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPlaces:
+    """The places that a query may attend to: offsets of the band and far bins; the same of the first token, apart."""
+
+    edges: Tensor  # ``(place,)``: the first offset of each place of offsets, and one past the last
+    far: int  # the first offset to the right that a far bin of the pass holds; some of its offsets may be in the band
+    # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
+    offset_of_first: Tensor
+    first_at: Tensor
+    seen: Tensor  # ``(batch, query, place, group)``: how many keys of each group a query may see at each place
+
+    @classmethod
+    def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> GroupPlaces:
+        """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key)`` and one more
+        dimension.
+        """
+        band = need.band or 0
+        starts = (band + 1, *need.bins[1:])  # each offset of the band is a place
+        far = torch.from_numpy(segments(starts)).to(groups.device)
+        near = torch.arange(1 - band, band + 1, device=groups.device)
+        left, right = far.split(len(starts) + 1)
+        edges = torch.cat([left, near, right])
+        others = groups * ~first[..., None]
+        of_first = (groups * first[..., None]).sum(1)
+        first_key = first.to(torch.uint8).argmax(1)
+        count = _groups_of_extents if without_gaps(call) else _groups_of_allowed
+        offsets, first_seen = count(call, edges, others, first_key)
+        own = torch.arange(call.query.shape[2], device=edges.device)
+        offset_of_first = torch.bucketize(first_key[:, None] - own, edges, right=True) - 1
+        occurring, first_at = offset_of_first.unique(return_inverse=True)
+        at_first = (
+            one_hot(first_at, len(occurring))[..., None] * (first_seen[..., None] * of_first[:, None])[:, :, None]
+        )
+        return cls(edges, need.bins[0], offset_of_first, first_at, torch.cat([offsets, at_first], dim=2))
+
+    def sums(self, rows: RowMeasures, on_first: Tensor, counted: Tensor) -> Tensor:
+        """The weights at each place, summed over rows: ``(batch, head, place)``; `on_first` are those on the first."""
+        band, bins = rows.band, rows.bins
+        if band is None or bins is None:  # the planner asked for both
+            return on_first.new_zeros(())
+        band, middle = band.double(), band.shape[-1] // 2
+        left, right = bins.double().split(bins.shape[-1] // 2, dim=-1)
+        # the pass counts from a power of two on: the nearest far bins hold the ends of the band too
+        left_end = left[..., -1:] - band[..., : middle + 1 - self.far].sum(-1, keepdim=True)
+        right_end = right[..., :1] - band[..., middle + self.far :].sum(-1, keepdim=True)
+        each = torch.cat([left[..., :-1], left_end, band, right_end, right[..., 1:]], dim=-1)
+        on_first = on_first.double()[..., None]
+        offset, at = (place[:, None, :, None].expand_as(on_first) for place in (self.offset_of_first, self.first_at))
+        others = each.scatter_add(3, offset, -on_first).clamp_min(0.0)
+        firsts = each.new_zeros(*each.shape[:3], self.seen.shape[2] - each.shape[3]).scatter(3, at, on_first)
+        return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)
+
+    def fitted(self, sums: Tensor, mass: Tensor, members: Tensor) -> Tensor:
+        """Weights of a head that knows its places alone, summed over the queries of one group and the keys of
+        another.
+        """
+        seen = self.seen.double()
+        share, row = fitted_places(sums, mass, seen.sum(-1))
+        on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]
+        whole = on_keys.sum(-1, keepdim=True)
+        on_keys = on_keys * (mass[..., None] / whole.clamp_min(NONE))  # rows sum up as the head's own do
+        return members.mT @ on_keys
+
+
+def _groups_of_extents(call: AttentionCall, edges: Tensor, others: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """Arithmetic on the first and last key that each query may see."""
+    start, stop = (bound.expand(len(call.query), -1) for bound in call.extent)
+    at = keys_at(edges, start, stop)
+    before = pad(others.cumsum(1), (0, 0, 1, 0))
+    flat = at.flatten(1)[..., None].expand(-1, -1, before.shape[-1])
+    offsets = before.gather(1, flat).unflatten(1, at.shape[1:]).diff(dim=2)
+    seen = (start <= first[:, None]) & (first[:, None] < stop)
+    return offsets, seen
+
+
+def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from the allowed keys themselves, where a mask has gaps."""
+    batch, _, queries, _ = call.query.shape
+    keys, groups = others.shape[1:]
+    offsets: list[Tensor] = []
+    seen: list[Tensor] = []
+    for text, own, allowed in allowed_by_rows(call, max(1, _AT_ONCE // (keys * groups))):
+        before = pad((allowed[..., None] * others[text]).cumsum(1), (0, 0, 1, 0))
+        at = (own[:, None] + edges).clamp(0, keys)
+        offsets.append(before.gather(1, at[..., None].expand(-1, -1, groups)).diff(dim=1))
+        seen.append(allowed[:, first[text]])
+    shape = (batch, queries)
+    return torch.cat(offsets).unflatten(0, shape), torch.cat(seen).unflatten(0, shape)
+
 
 Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
@@ -61,32 +161,32 @@ class Rows:
     keys: Tensor
     first_key: Tensor  # ``(batch,)``: place of the first real key
     groups: GroupMarks | None = None  # the groups of the tokens, where they are in some
-    second: SecondPass | None = None  # what a second pass over the scores gave
+    second: SecondPass = SecondPass()  # what a second pass over the scores gave
 
     @property
     def blocks(self) -> BlockSums:
         """The weights in blocks."""
-        return there(there(self.second).blocks)
+        return there(self.second.blocks)
 
     @property
     def received(self) -> Tensor:
         """``(batch, head, key)``: the weights on each key, summed over rows."""
-        return there(there(self.second).received)
+        return there(self.second.received)
 
     @property
     def recent(self) -> Tensor:
         """``(batch, head, key)``: the same over the last rows, those of the observation window."""
-        return there(there(self.second).recent)
+        return there(self.second.recent)
 
     @property
     def offset_sum(self) -> Tensor:
         """``(batch, head, offset)``: tr_t at every offset."""
-        return there(there(self.second).offsets)
+        return there(self.second.offsets)
 
     @property
     def weight_at_chosen(self) -> Tensor:
         """``(batch, head, chosen offset)``: mean over rows of the weight at each."""
-        return there(there(self.second).chosen) / self.count[..., None]
+        return there(self.second.chosen) / self.count[..., None]
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
@@ -133,7 +233,7 @@ class Rows:
     @property
     def attention_distance(self) -> Tensor:
         """``(batch, head)``: mean distance of the weight; where no row looks right, by its mean offset."""
-        offsets = there(self.second).offsets
+        offsets = self.second.offsets
         if offsets is None:
             return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
         reach = offsets.shape[-1] // 2
@@ -238,16 +338,6 @@ def there(measured: Measured | None) -> Measured:
     return measured
 
 
-def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
-    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds."""
-    ranges = np.array(bin_ranges(band, reach))
-    return {
-        "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),
-        "bin_first": ("offset_bin", ranges[:, 0]),
-        "bin_last": ("offset_bin", ranges[:, 1]),
-    }
-
-
 def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None = None) -> Tensor:
     """Value columns for `FIRST` and `SPECIAL`, ``(batch, key, 2)``, and one for each group; float32."""
     first = torch.zeros_like(special)
@@ -259,3 +349,76 @@ def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None 
 def first_of(valid: Tensor) -> Tensor:
     """Place of the first real token of each text, ``(batch,)``."""
     return valid.to(torch.uint8).argmax(1)
+
+
+def reduce_call(
+    rows: RowMeasures,
+    names: Sequence[str],
+    query_valid: Tensor,
+    key_valid: Tensor,
+    groups: GroupMarks | None = None,
+    second: SecondPass = SecondPass(),
+    *,
+    equal: bool = False,
+) -> dict[str, Tensor]:
+    """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64."""
+    counted = query_valid[:, None] & (rows.mass > 0)
+    sizes = query_valid.sum(1), key_valid.sum(1)
+    reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
+    reduced_to = {name: _reducer(name, equal)(reduced) for name in names}
+    if groups is None:
+        return reduced_to
+    members = [
+        replace(reduced, counted=counted & (groups.queries == number)[:, None]) for number in range(groups.count)
+    ]
+    return reduced_to | {
+        f"{name}{BY_GROUP}": torch.stack([_reducer(name, equal)(rows) for rows in members], -1)
+        for name in by_group(names)
+    }
+
+
+def _reducer(name: str, equal: bool) -> Callable[[Rows], Tensor]:
+    statistic = KNOWN[name]
+    return statistic.of_equal if equal and statistic.of_equal is not None else statistic.reduce
+
+
+_OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
+
+
+def second_pass(
+    call: AttentionCall,
+    log_sum_exp: Tensor,
+    valid: Tensor,
+    needs: Collection[str],
+    observation: int,
+    reach: int,
+    chosen: Sequence[int] = (),
+) -> SecondPass:
+    """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp.
+
+    `observation` is the number of queries at the end of each text whose weights `recent` sums; what lies beyond `reach`
+    is left out; `chosen` are offsets, of n d work each.
+    """
+    at_chosen = None
+    if CHOSEN in needs:
+        forbidden = log_sum_exp < torch.finfo(torch.float32).min / 2  # a bias forbids all, as -inf does
+        counted = (valid[:, None] & ~forbidden)[..., None]
+        sums = [
+            weights_at_offsets(call, log_sum_exp, chosen[first : first + _OFFSETS_AT_ONCE])
+            .where(counted, 0.0)
+            .sum(2, dtype=torch.float64)
+            for first in range(0, len(chosen), _OFFSETS_AT_ONCE)
+        ]
+        at_chosen = torch.cat(sums, -1)
+    if not SECOND_PASS & {*needs}:
+        return SecondPass(chosen=at_chosen)
+    # where no query may attend to a later key, the mean offset is the mean distance
+    by_offset = "distance" in needs and not bool((call.extent[1] <= call.query_positions + 1).all())
+    both = weight_sums(
+        call, log_sum_exp, valid, received="received" in needs, offsets=by_offset or "offset_sum" in needs
+    )
+    recent = column_sums(call, log_sum_exp, valid, observation) if "recent" in needs else None
+    offsets = both.offsets
+    if offsets is not None:  # from -reach to reach; 0 where the text has no such offset
+        offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
+    return SecondPass(both.received, recent, offsets, chosen=at_chosen)

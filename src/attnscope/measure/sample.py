@@ -14,11 +14,10 @@ import xarray as xr
 from attnscope.kernels.call import AttentionCall, Need, call_of_weights
 from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.kernels.sums import column_sums
-from attnscope.measure.forms import equal_rows
-from attnscope.measure.long_maps import blocks_of, long_dataset
-from attnscope.measure.maps import ROWS, in_tiles, largest_weights, share_room, weight_rows
-from attnscope.measure.observer import WindowBatch, evenly
+from attnscope.measure.maps import ROWS, blocks_of, in_tiles, largest_weights, long_dataset, share_room, weight_rows
+from attnscope.measure.passes import WindowBatch
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
+from attnscope.measure.uniform import equal_rows, evenly
 from attnscope.read.words import in_words
 from attnscope.support.errors import AttnscopeError
 
@@ -29,13 +28,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall, RowMeasures
+    from attnscope.kernels.call import RowMeasures
     from attnscope.read.windows import Window
+
 
 if TYPE_CHECKING:
     Place = tuple[int, int]  # layer, head
 
-WINDOWS = 3
+
+SAMPLE_WINDOWS = 3
 WEIGHTS = 5_500_000  # listed one by one, over all maps: about 8 MB in a page
 TILES = 400_000  # over all heads
 _USUAL_ROW = 128  # weights that a row lists as a rule
@@ -326,10 +327,7 @@ class WordBatch:
 def merge_call(call: AttentionCall, queries: Int[Tensor, "batch query"], keys: Int[Tensor, "batch key"]) -> MergedCall:
     """Merge tokens to words, on either side by the number of each token's word; -1 is none (padding)."""
     weights, mass = _words_words(call, queries, keys, range(call.query.shape[1]))
-    nothing = torch.zeros_like(call.query[:, :1])
-    flat = replace(call, query=nothing, key=torch.zeros_like(call.key[:, :1]), value=call.value[:, :1], sinks=None)
-    flat = replace(flat, bias=None if call.bias is None else _forbidding(call.bias[:, :1]))
-    equal, _ = _words_words(flat, queries, keys, range(1))
+    equal, _ = _words_words(evenly(call), queries, keys, range(1))
     seen = (equal > 0) | (weights > 0).any(1, keepdim=True)
     return MergedCall(replace(call_of_weights(weights), mask=seen), mass, call_of_weights(equal))
 
@@ -353,12 +351,6 @@ def _words_words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: rang
     mass = merged.sum(-1, dtype=torch.float64)
     shares = merged / torch.where(mass > 0, mass, 1.0)[..., None].to(wide)
     return shares, torch.where((mass - 1).abs() < 1e-5, 1.0, mass)  # noqa: PLR2004 no learned sink
-
-
-def _forbidding(bias: Tensor) -> Tensor:
-    """A bias without what it adds, but for where it forbids."""
-    forbids = bias <= torch.finfo(bias.dtype).min / 2
-    return torch.zeros_like(bias).masked_fill(forbids, -torch.inf)
 
 
 def _padded(words: Sequence[tuple[int, ...]]) -> Tensor:

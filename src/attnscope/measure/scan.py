@@ -16,14 +16,14 @@ from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.placement import Placement
 from attnscope.capture.reading import ScanReading
-from attnscope.measure.image_text import ImageTextReader
-from attnscope.measure.images import ImageReader
-from attnscope.measure.observer import OBSERVATION
-from attnscope.measure.questions import ScanSettings
-from attnscope.measure.reader import Reader
+from attnscope.measure.images import ImageReader, kinds_of_images
+from attnscope.measure.kinds import kinds_of
+from attnscope.measure.passes import OBSERVATION
+from attnscope.measure.reader import Reader, ScanSettings, end
 from attnscope.measure.sounds import SoundReader
+from attnscope.measure.stored import load_scan
 from attnscope.measure.texts import text_reader
-from attnscope.measure.videos import VideoReader
+from attnscope.measure.vision import ImageTextReader, VideoReader
 from attnscope.read.encoded import Sources
 from attnscope.read.image_text import PicturedTexts
 from attnscope.read.images import Images
@@ -37,6 +37,7 @@ from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
+    from attnscope.store.runs import RunFolder
 
 
 @validated
@@ -63,14 +64,19 @@ def scan(
     ----------
     model
         A folder, a hub id, or a loaded model (with its `tokenizer`, if none lies where it was loaded from), also inside
-        a TransformerLens bridge or nnsight's ``LanguageModel``, or as `attnscope.capture.load.load_model` gave it. The
+        a TransformerLens bridge, nnsight's ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``, or as
+        `attnscope.capture.load.load_model` gave it. An adapter's folder stands for its base with the adapter. The
         bundled one by default. For any other module: `attnscope.watch`.
     texts
         Strings are texts themselves; `Path` objects are files or folders (``Path("-")`` is standard input); one of
         them, or any iterable: a list, a generator, a column of a table. A string that is or looks like a file's name
-        (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. Or
-        token ids, each row a window as it stands: what a tokenizer returns, a tensor, lists of whole numbers. By
-        default the bundled sample. A file must not change before the scan has ended.
+        (``"essay.txt"``) is refused; one that is a URL (``"s3://bucket/corpus/"``) names files that fsspec reads. A
+        table (a data set of ``datasets``, a frame of pandas, dicts) has its texts in the field `field`. Or token ids,
+        each row a window as it stands: what a tokenizer or ``generate`` returns, a tensor, lists of whole numbers.
+        Their ``token_type_ids``, ``position_ids`` and ``attention_mask`` (also 4-D) go into the forward pass. Packed
+        documents are measured apart: where positions restart, where the mask parts them or counts them, or as
+        ``seq_idx`` or ``document_ids`` name them. By default the bundled sample. A file must not change before the
+        scan has ended.
         For a vision encoder, images: paths of ``.png``, ``.jpg`` or ``.webp`` files or of folders that hold them,
         Pillow's images, arrays of pixels ``(row, column, 3)`` of 8 bits, or ``pixel_values``: see
         `attnscope.measure`. Of a video encoder, folders of frames, JSON Lines with ``video``, or arrays
@@ -223,3 +229,16 @@ def _reject_of_texts(reader: Any, asked: ScanSettings) -> None:
         if name not in reader.accepts and value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
             raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {reader.reads}: leave it out")
+
+
+_KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Dataset] | None]] = {
+    "images": kinds_of_images
+}
+
+
+def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
+    """Name the kinds of heads, and mark the run as complete; the attention that its page shows needs the model."""
+    if not run.complete:
+        kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})
+        end(run, kinds, attributes)
+    return load_scan(run)

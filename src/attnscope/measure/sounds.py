@@ -12,7 +12,7 @@ from attnscope.capture.encoders import SpeechModel, load_speech_model
 from attnscope.capture.families import transcript_length
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.placement import device_of
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
 from attnscope.read.pairs import TargetTokenizer, shifted
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.questions import ScanSettings
+    from attnscope.measure.reader import ScanSettings
     from attnscope.read.encoded import Sources
     from attnscope.read.sounds import Sounds
     from attnscope.store.signature import Signature

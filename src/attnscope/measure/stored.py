@@ -1,4 +1,4 @@
-"""A scan as its run folder holds it."""
+"""A scan as its run folder holds it, and its notes in words."""
 
 from __future__ import annotations
 
@@ -6,58 +6,131 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
 
 from attnscope.capture.notes import numbering_note
-from attnscope.measure.documents import called_in
-from attnscope.measure.forms import text_mean
-from attnscope.measure.observer import LEAST_SHARE, LOCAL, SHARED_ODDS, notes_of_masked_offsets
+from attnscope.measure.documents import called_in, intervals_note, text_mean
+from attnscope.measure.kinds import LEAST_SHARE, LOCAL, NEEDED, SHARED_ODDS
 from attnscope.measure.offset_shares import with_profile
-from attnscope.measure.places import NEEDED
-from attnscope.measure.quantities import BY_GROUP, EQUAL
-from attnscope.measure.sides import notes_of_short
+from attnscope.measure.passes import WEIGHT_AT
+from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN
 from attnscope.store.files import read_as
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    import xarray as xr
+    from attnscope.measure.ranking import RankedHead
 
-    from attnscope.measure.questions import RankedHead
 
+def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
+    """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
+    if WEIGHT_AT not in results or "window" not in results[WEIGHT_AT].dims:
+        return {}
+    sizes = results.window_length if "window_length" in results else results.length
+    known = results[WEIGHT_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
+    said = [
+        (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
+        for row, offset in enumerate(results.chosen_offset.values)
+    ]
+    told = " ".join(f"{WEIGHT_AT}_{offset}: {why}." for offset, why in said if why)
+    return {"offsets": told} if told else {}
+
+
+def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Dataset, unit: str) -> str:
+    """Of one offset, known ``(window, layer)``."""
+    each = "pools" if "window_count" in results else called_in(results.attrs)["windows"]
+    if not known.any():
+        if sizes.max() <= distance:
+            return f"none, for the longest window has {int(sizes.max())} {unit}"
+        return "none, for the mask lets no query look there"
+    reasons: list[str] = []
+    layers = results["layer"].values[~known.any(0)].tolist()
+    if layers:
+        reasons.append(f"none in layers {', '.join(map(str, layers))}, where the mask lets no query look there")
+    missing = int((~known.any(1)).sum())
+    if missing:
+        reasons.append(
+            f"the mean is over {len(known) - missing} of {len(known)} {each}; the others have no query for it"
+        )
+    return "; ".join(reasons)
+
+
+def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
+    """What a reader has to know where no window can have more queries than its observation window."""
+    recent = _of_recent(names)
+    if not recent or length > observation:
+        return {}
+    return {
+        "observation": f"Windows have {length} tokens at most, and the last {observation} queries of each were asked "
+        f"for (--observation): {', '.join(recent)} are over all queries."
+    }
+
+
+def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
+    """Notes of a scan, with how many of its windows are as short as that."""
+    told = dict(notes)
+    settings = _settings_of(results)
+    if "observation" in settings and "observation" not in notes:
+        last = settings["observation"]
+        short, windows = _as_short_as(results, last)
+        if short:
+            told["observation"] = (
+                f"{_said(short, windows, results)} no more queries than the last {last} (--observation): there "
+                f"{', '.join(_of_recent(settings['statistics']))} are over all queries."
+            )
+    if "rows" in notes:
+        short, windows = _as_short_as(results, settings.get("rows", 0))
+        if short and short == windows:
+            told["rows"] = (
+                f"{_said(short, windows, results)} no more than {settings['rows']} queries (--rows): all were "
+                "measured, and nothing is estimated."
+            )
+        else:
+            whole = f" {_said(short, windows, results)} no more: there all queries were measured."
+            told["rows"] += (whole if short else "") + intervals_note(results)
+    return told
+
+
+def _settings_of(results: xr.Dataset) -> dict[str, Any]:
+    """What the signature says was asked for; nothing of results whose signature is their maker's own."""
+    try:
+        return json.loads(results.attrs["signature"])["settings"] or {}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _of_recent(names: Sequence[str]) -> list[str]:
+    return [name for name in names if "recent" in KNOWN[name].needs]
+
+
+def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
+    """How many windows have no more queries than that, and how many there are; of pools it is not known."""
+    if "window_count" in results or "window" not in results.dims or "length" not in results:
+        return 0, 0
+    lengths = results["length"].values
+    if "target_length" in results:  # no layer has more
+        lengths = np.maximum(lengths, results["target_length"].values)
+    return int((lengths <= queries).sum()), lengths.size
+
+
+def _said(short: int, windows: int, results: xr.Dataset) -> str:
+    called = called_in(results.attrs)["windows"]
+    return f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
+
+
+#: Attributes that tell a reader what is not as expected.
 NOTES = (
-    "way",
-    "unseen",
-    "places",
-    "beyond",
-    "unknown",
-    "doubled",
-    "packed",
-    "decoder",
-    "causality",
-    "bias",
-    "padding",
-    "tower",
-    "pooling",
-    "points",
-    "random",
-    "patches",
-    "sounds",
-    "pictures",
-    "videos",
-    "words",
-    "pool",
-    "until",
-    "cached",
-    "observation",
-    "rows",
-    "left_out",
-)  # attributes that tell a reader what is not as expected
+    *("way", "unseen", "places", "beyond", "unknown", "doubled", "packed", "decoder", "causality", "bias"),
+    *("padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures", "videos", "words"),
+    *("pool", "until", "cached", "observation", "rows", "left_out"),
+)
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
-
 _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
 
@@ -122,16 +195,8 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
         "rows",
         "columns",
         "frames",
-        "image_first",
-        "image_tokens",
-        "image_tiles",
-        "image_rows",
-        "image_columns",
-        "video_first",
-        "video_tokens",
-        "video_frames",
-        "video_rows",
-        "video_columns",
+        *(f"image_{name}" for name in ("first", "tokens", "tiles", "rows", "columns")),
+        *(f"video_{name}" for name in ("first", "tokens", "frames", "rows", "columns")),
     ]
     others = [name for name in results.data_vars if name not in known]
     results = results[[*(name for name in known if name in results), *others]]

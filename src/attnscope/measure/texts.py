@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
 from torch import Tensor, nn
 
+from attnscope.capture.families import configured_length
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
 from attnscope.capture.signature import signature_of
-from attnscope.capture.verify import is_causal_model, padding_difference
+from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.observer import WindowBatch
+from attnscope.measure.kinds import summarize
 from attnscope.measure.offset_shares import bias_note
-from attnscope.measure.pools import in_pools, joined, pooled
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.pools import in_pools, joined
 from attnscope.measure.quantities import OF_GROUPS, OF_OFFSETS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
-from attnscope.measure.questions import BAND, ScanSettings
-from attnscope.measure.reader import UNIT, Read, Reader
-from attnscope.measure.row_samples import RowSample, rows_note
-from attnscope.measure.sample import WINDOWS, WordBatch
-from attnscope.measure.sides import grouping_for, observation_note, read_sides
-from attnscope.measure.special import has_twice, is_packed
-from attnscope.measure.summary import summarize
-from attnscope.measure.windows import beyond_note, window_length
-from attnscope.read.chats import Chats, ChatTexts
-from attnscope.read.encoded import EncodedTexts, Sources, Texts, windows_of
-from attnscope.read.groups import GroupedWindows
+from attnscope.measure.reader import BAND, UNIT, Read, Reader, ScanSettings, chunked
+from attnscope.measure.row_samples import rows_note
+from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
+from attnscope.measure.stored import observation_note
+from attnscope.read.chats import Chats, ChatTexts, are_chats
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
+from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
 from attnscope.read.pairs import LinePairs
+from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
@@ -47,7 +47,108 @@ from attnscope.support.progress import Progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Tokenizer
-    from attnscope.read.groups import Grouping
+
+
+LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
+
+
+def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
+    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
+    known = configured_length(loaded.model.config.get_text_config())
+    if not known or known < 1 or length <= known:
+        return {}
+    return {
+        "beyond": f"{what} may have {length} tokens; the model's config names {known} (max_position_embeddings). "
+        "Beyond them its heads need not do what they do within."
+    }
+
+
+def window_length(loaded: LoadedModel, window: int | None) -> int:
+    """The window asked for, if the model can take it; else what the model takes."""
+    table = position_table_length(loaded.model)
+    if window is not None:
+        if table is not None and window > table:
+            raise AttnscopeError(
+                f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
+                f"Give --window {table} or less"
+            )
+        return window
+    config = loaded.model.config.get_text_config()
+    known = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
+    return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
+
+
+_TWICE = 3  # tokens of the shortest text that has one twice, and text
+
+
+def has_twice(window: Window) -> bool:
+    """Whether a window begins or ends with one special token twice, as where it is in the text and is added."""
+    ids, special = window.ids, window.special
+    return len(ids) >= _TWICE and any(
+        ids[end] == ids[inner] and special[end] and special[inner] for end, inner in ((0, 1), (-1, -2))
+    )
+
+
+def is_packed(window: Window, tokenizer: Any, *, looks_back: bool) -> bool:
+    """Whether a token that begins a text, or (in causal models) ends one, stands between other tokens of a window."""
+    begin, end = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos"))
+    borders = {begin, end} if looks_back else {begin} - {end}
+    real = [place for place, special in enumerate(window.special) if not special]
+    return bool(real) and any(token in borders for token in window.ids[real[0] : real[-1]])
+
+
+def read_sides(
+    texts: Sources,
+    targets: Sources,
+    *,
+    field: str | None,
+    by_line: bool,
+    stride: int | None,
+    chat: bool,
+    chat_template: str | Path | None,
+    by: str | None = None,
+    with_inputs: bool = False,
+) -> tuple[Texts | Chats, Corpus | None]:
+    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
+    paired = targets is not None
+    given = as_list(texts)
+    if chat or (not by_line and are_chats(given, field)):
+        if paired or by_line:
+            other = "target (--target)" if paired else "by_line (--by-line)"
+            raise AttnscopeError(f"the texts are chats, one a line, which take no {other}: leave it out")
+        if by is not None:
+            raise AttnscopeError("chats are not held apart by a field: leave out by (--by)")
+        if given is None:
+            raise AttnscopeError("no chat is given: name a file of JSON Lines with messages")
+        return Chats(given, field=field, template=chat_template), None
+    if chat_template is not None:
+        raise AttnscopeError(
+            "a chat template is given, and the texts are not chats: leave it out, or say so with chat (--chat)"
+        )
+    if by is not None and paired:
+        raise AttnscopeError("texts with targets are not held apart by a field: leave out by (--by)")
+    if by is not None and given is None:
+        raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
+    corpus, target = texts_and_targets(
+        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
+    )
+    if target is not None and stride is not None:
+        raise AttnscopeError("stride is of windows in running text; with targets every line is a window: leave it out")
+    return corpus, target
+
+
+def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | None:
+    """The groups asked for; those of a chat are its roles where nothing else is."""
+    is_chat = isinstance(corpus, Chats)
+    if isinstance(groups, str) and groups == "roles" and not is_chat:
+        raise AttnscopeError(
+            "roles are those of a chat, and the texts are not chats: give chats (JSON Lines with messages), or other "
+            "groups"
+        )
+    if groups is None:
+        return grouping_of("roles") if is_chat else None
+    return grouping_of(groups)
+
 
 _PADDED = 64  # tokens that show whether padding matters
 _MANY_UNKNOWN = 0.05  # share of tokens from which a note says so
@@ -82,14 +183,10 @@ class TextReader(Reader):
         self.reach, self.band = longest - 1, asked.band or BAND
         self.batch_size = asked.batch_size or max(1, 2048 // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
-        self.shown = list(islice(windows, WINDOWS)) if show else []
+        self.shown = list(islice(windows, SAMPLE_WINDOWS)) if show else []
         self.first = self.shown[0] if show else next(iter(windows))
         self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
         self.characters = corpus.characters()
-        self.seen = 0
-        self.furthest = -1  # the largest number of a window so far
-        self.numbers: list[int] = []  # of the windows of the batch, or the pool
-        self.tokens = self.unknown = self.doubled = self.packed = 0
         self.is_chat = isinstance(corpus, ChatTexts)
         self.notes |= corpus.notes if isinstance(corpus, EncodedTexts) else {}
         self._check()
@@ -126,124 +223,72 @@ class TextReader(Reader):
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
         return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
 
-    def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Measure batch after batch, or pool after pool; None for one that is done."""
-        self.share, self.seen, self.tokens, self.unknown = 0.0, 0, 0, 0
-        self.doubled = self.packed = 0
-        self.furthest = -1
+    def parts(self) -> Iterator[dict[int, Window]]:
+        """Windows side by side, or in pools."""
+        numbered, pool = enumerate(self.windows), self.asked.pool
+        return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
+
+    def begin(self) -> None:
+        """Count from the first window on."""
+        self.share, self.tokens, self.unknown, self.doubled, self.packed = 0.0, 0, 0, 0, 0
         self.notes.pop("unknown", None)
-        pool, numbered = self.asked.pool, enumerate(self.windows)
-        parts = _chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
-        try:
-            for number, part in enumerate(parts):
-                self.numbers, windows = [*part], [*part.values()]
-                self.furthest = max(self.furthest, *self.numbers)
-                stop = self.seen + len(part)
-                texts = range(self.seen, stop) if pool is None else range(number, number + 1)
-                if done(texts):
-                    self.pass_over(windows)
-                    yield None
-                else:
-                    yield self.measure(windows, texts.start)
-                self.seen = stop
-        finally:  # also where enough is measured
-            self._note_unknown_tokens()
-            self._note_special_tokens()
-            self._note_words()
-            self._note_pools()
-        self._tell(self._of_all())
 
-    def measure(self, batch: Sequence[Window], first: int) -> xr.Dataset:
-        """Measure a batch, or a pool, by its windows."""
+    def note_read(self, *, whole: bool) -> None:
+        """Note unknown and special tokens, words and pools."""
+        notes, of = self.notes, f"of {self.furthest + 1}"
+        if self.unknown > _MANY_UNKNOWN * self.tokens:
+            notes["unknown"] = (
+                f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
+                "tokenizer: is the model made for such text?"
+            )
+        if self.doubled:
+            notes["doubled"] = (
+                f"{count(self.doubled, 'window')} {of} begin or end with the same special token twice, as where a "
+                "tokenizer adds it to texts that have it already: remove it from the texts."
+            )
+        if self.packed:
+            notes["packed"] = (
+                f"{count(self.packed, 'window')} {of} seem to hold several documents, with a special token between "
+                "them, which are read as one text: later documents attend to earlier ones. Give each document as its "
+                "own text."
+            )
+        if self.words is not None:
+            across, tokens = self.words.across, self.words.tokens
+            over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
+            notes["words"] = (
+                f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
+                f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
+            )
         if self.asked.pool is not None:
-            return self._measure_pool(batch, first)
-        return self._measure_batch(batch, self.numbers)
+            apart = ", each of texts of one value" if self.first.by else ""
+            notes["pool"] = (
+                f"Windows are in pools of {self.asked.pool} or more, cut at documents{apart}: wherever it says texts, "
+                "pools are meant."
+            )
+        if whole:
+            self._tell(self._of_all())
 
-    def _measure_pool(self, windows: Sequence[Window], number: int) -> xr.Dataset:
-        first = self.seen
-        batches: list[xr.Dataset] = []
-        for batch in _chunked(zip(self.numbers, windows, strict=True), self.batch_size):
-            batches.append(self._measure_batch([*batch.values()], [*batch]))
-            self.seen += len(batch)
-        self.seen = first
-        return pooled(joined(batches).assign_coords(window=self.numbers), number, self.asked.seed)
-
-    def _measure_batch(self, batch: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
-        results = self.measure_batch(batch, numbers)
-        self.pass_over(batch)
-        return results
-
-    def pass_over(self, batch: Sequence[Window]) -> None:
+    def pass_over(self, items: Sequence[Window]) -> None:
         """Count the windows of a batch, and tell how far the scan is."""
-        self._count_unknown(batch)
-        self.share += sum(_characters(window) for window in batch) / self.characters
-        seen = self.seen + len(batch)
-        share = max(self.share, seen / self.asked.limit if self.asked.limit else 0.0)
-        self.progress(Progress("scan", self._of_all() * min(1.0, share), {"windows": seen}))
+        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
+        for window in (side for pair in items for side in (pair, pair.target) if side is not None):
+            self.tokens += len(window)
+            self.unknown += 0 if unknown is None else window.ids.count(unknown)
+        self.doubled += sum(map(has_twice, items))
+        if not self.is_chat:
+            looks_back = any(site.kind == "causal" for site in self.sites)
+            self.packed += sum(is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in items)
+        self.seen += len(items)
+        self.share += sum(map(_characters, items)) / self.characters
+        share = max(self.share, self.seen / self.asked.limit if self.asked.limit else 0.0)
+        self._tell(self._of_all() * min(1.0, share))
 
     def _of_all(self) -> float:
         """Share of the work that the batches are."""
         return self.characters / (self.characters + self.again)
 
-    def _count_unknown(self, batch: Sequence[Window]) -> None:
-        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
-        for window in (side for pair in batch for side in (pair, pair.target) if side is not None):
-            self.tokens += len(window)
-            self.unknown += 0 if unknown is None else window.ids.count(unknown)
-        self.doubled += sum(has_twice(window) for window in batch)
-        if not self.is_chat:
-            looks_back = any(site.kind == "causal" for site in self.sites)
-            self.packed += sum(is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch)
-
-    def _note_unknown_tokens(self) -> None:
-        """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""
-        if self.unknown > _MANY_UNKNOWN * self.tokens:
-            self.notes["unknown"] = (
-                f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
-                "tokenizer: is the model made for such text?"
-            )
-
-    def _note_special_tokens(self) -> None:
-        """Say it where special tokens are there twice, or stand between documents in a window."""
-        if self.doubled:
-            self.notes["doubled"] = (
-                f"{count(self.doubled, 'window')} of {self.furthest + 1} begin or end with the same special token "
-                "twice, as where a tokenizer adds it to texts that have it already: remove it from the texts."
-            )
-        if self.packed:
-            self.notes["packed"] = (
-                f"{count(self.packed, 'window')} of {self.furthest + 1} seem to hold several documents, with a special "
-                "token between them, which are read as one text: later documents attend to earlier ones. Give each "
-                "document as its own text."
-            )
-
-    def _note_words(self) -> None:
-        """Say what is measured instead of tokens."""
-        if self.words is None:
-            return
-        across, tokens = self.words.across, self.words.tokens
-        over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
-        self.notes["words"] = (
-            f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
-            f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
-        )
-
-    def _note_pools(self) -> None:
-        """Say that results are not of single windows."""
-        if self.asked.pool is not None:
-            apart = ", each of texts of one value" if self.first.by else ""
-            self.notes["pool"] = (
-                f"Windows are in pools of {self.asked.pool} or more, cut at documents{apart}: wherever it says texts, "
-                "pools are meant."
-            )
-
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))
-
-    def row_sample(self, first: int) -> RowSample | None:
-        """Which rows of a batch are measured, where a number of rows is given."""
-        rows = self.asked.rows
-        return None if rows is None else RowSample(rows, self.asked.seed, first)
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """How many tokens, or words, each window has, its target and the rows that were measured."""
@@ -485,17 +530,6 @@ def _cut(window: Window, length: int) -> Window:
 def _characters(window: Window) -> int:
     """Characters of the text that a window covers."""
     return max(end for _, end in window.spans) - window.start
-
-
-def _chunked(windows: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
-    batch: dict[int, Window] = {}
-    for number, window in windows:
-        batch[number] = window
-        if len(batch) == size:
-            yield batch
-            batch = {}
-    if batch:
-        yield batch
 
 
 def batches_per_unit(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:

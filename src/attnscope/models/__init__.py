@@ -3,10 +3,9 @@
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.encoder import EncoderForMaskedLM
 from attnscope.models.loss import IGNORED
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
-from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
 
 __all__ = [
     "IGNORED",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from transformers import PreTrainedModel
-from transformers import initialization as init
-from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.heads import MultiHeadAttention
@@ -19,7 +16,6 @@ from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import LearnedPositions, RelativeBias, alibi_bias, alibi_by_offset, sinusoidal_table
 from attnscope.kernels.reference import attend
 from attnscope.kernels.rotary import Rotation, rotation
-from attnscope.models.loss import IGNORED, both_passes, smoothed_cross_entropy
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -93,9 +89,7 @@ class RegisteredAttention(MultiHeadAttention):
 def _whole_vectors(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys that no query sees, up to a multiple of 16: what is left over of a row PyTorch's softmax takes one by
-    one.
-    """
+    """Masked keys up to a multiple of 16: PyTorch's softmax takes the rest of a row one by one."""
     queries, keys = query.shape[2], key.shape[2]
     more = -keys % _VECTOR
     if not more or keys > _SHORT:
@@ -119,31 +113,6 @@ def _bias_for(attention: str | None, bias: Tensor | None, query: Tensor) -> Tens
         )
     batch = len(query) if attention == "flex_attention" else 1  # it does not broadcast
     return bias.to(query.dtype).expand(batch, -1, -1, -1)
-
-
-class CrossAttention(RegisteredAttention):
-    """Attention on another text, whose keys and values are made once."""
-
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        hidden_states: Tensor,
-        key_value_states: Tensor,
-        mask: Any = None,
-        *,
-        cache: EncoderDecoderCache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `MultiHeadAttention`; with a cache, keys and values come from there after the first step."""
-        query = self._split(self.q_proj(hidden_states))
-        if cache is not None and cache.is_updated.get(self.layer_idx):
-            kept: Any = cache.cross_attention_cache.layers[self.layer_idx]
-            key, value = kept.keys, kept.values
-        else:
-            key, value = self.project(key_value_states)
-            if cache is not None:
-                key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
-                cache.is_updated[self.layer_idx] = True
-        output, weights = self.attend(query, key, value, mask, None)
-        return self.out_proj(output.transpose(1, 2).flatten(2)), weights
 
 
 class Residual(nn.Module):
@@ -182,9 +151,7 @@ class FeedForward(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of sines and cosines, float64: no parameter, and without end, as it grows with the longest
-    text.
-    """
+    """The fixed table of sines and cosines, float64: no parameter, and no end, as it grows with the longest text."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -231,9 +198,7 @@ class AddPositions(nn.Module):
         return self.dropout(states)
 
 
-@lru_cache(maxsize=64)
-def _rotation(length: int, width: int) -> Rotation:
-    return rotation(length, width)
+_rotation = lru_cache(maxsize=64)(rotation)
 
 
 class RelativePositions(nn.Module):
@@ -295,86 +260,3 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """How `print` shows the module: by its rate."""
         return f"rate={self.rate}"
-
-
-def init_weights(module: nn.Module) -> None:
-    """Glorot for matrices, orthogonal for what turns a state into the next; biases are 0."""
-    for name, parameter in module.named_parameters(recurse=False):
-        if isinstance(module, (nn.Embedding, LearnedPositions)):
-            init.normal_(parameter, std=parameter.shape[1] ** -0.5)
-        elif parameter.ndim == 1:
-            init.constant_(parameter, 1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
-        elif name.startswith("weight_hh"):
-            init.orthogonal_(parameter)
-        else:
-            init.xavier_uniform_(parameter)
-
-
-class TiedModel(PreTrainedModel):
-    """One table of tokens for input and output, and the loss that training takes."""
-
-    main_input_name = "input_ids"
-    embedding: nn.Embedding
-    lm_head: nn.Linear
-
-    def hidden(
-        self,
-        input_ids: Int[Tensor, "batch token"],
-        attention_mask: Int[Tensor, "batch token"],
-        labels: Int[Tensor, "batch label"],
-    ) -> Float[Tensor, "batch label width"]:
-        """What the output layer reads."""
-        raise NotImplementedError
-
-    def summed_loss(
-        self,
-        input_ids: Int[Tensor, "batch token"],
-        attention_mask: Int[Tensor, "batch token"],
-        labels: Int[Tensor, "batch label"],
-        smoothing: float = 0.0,
-        r_drop: float = 0.0,
-    ) -> Float[Tensor, ""]:
-        """Loss summed over the labels, in nats, for training: other logits are never made. With R-Drop two passes."""
-        if r_drop:
-            input_ids, attention_mask, labels = both_passes(input_ids, attention_mask, labels)
-        real = labels != IGNORED
-        hidden = self.hidden(input_ids, attention_mask, labels)[real]
-        return smoothed_cross_entropy(hidden, self.lm_head.weight, labels[real], smoothing, r_drop)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The table of tokens."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Another table of tokens."""
-        self.embedding = cast("nn.Embedding", value)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The output layer, whose weight is the table of tokens."""
-        return self.lm_head
-
-    def _init_weights(self, module: nn.Module) -> None:
-        init_weights(module)
-
-
-# What `generate` and tokenizers hand over unasked; no answer depends on it.
-_IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
-
-
-def reject_unused(given: dict[str, Any]) -> None:
-    """Refuse arguments that would be passed over in silence, such as a misspelt one."""
-    for name, value in given.items():
-        if value is None or value is False or name in _IDLE:
-            continue
-        if name != "decoder_attention_mask":
-            raise AttnscopeError(f"found argument {name!r}, which this model does not use: leave it out")
-        check_padding(value, name)  # nothing before padding at the end looks at it
-
-
-def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"], name: str) -> None:
-    """Refuse padding before a token."""
-    there = mask.bool()
-    if bool((there[:, 1:] & ~there[:, :-1]).any()):
-        raise AttnscopeError(
-            f"{name} has padding before a token; expected it at the end of each text: pad on the right"
-        )

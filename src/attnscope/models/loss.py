@@ -13,12 +13,6 @@ IGNORED = -100  # the label of padding and of what is not asked for, as PyTorch 
 _CELLS = 2**21  # logits at a time: what the processor's cache holds
 
 
-def shift_right(labels: Int[Tensor, "batch target"], first: int, padding: int) -> Int[Tensor, "batch target"]:
-    """What the decoder reads when it shall say `labels`: each token one place later, `first` at the start."""
-    before = torch.cat([labels.new_full((len(labels), 1), first), labels[:, :-1]], 1)
-    return before.masked_fill(before == IGNORED, padding)
-
-
 def mean_cross_entropy(
     logits: Float[Tensor, "batch token vocabulary"],
     labels: Int[Tensor, "batch token"],
@@ -34,11 +28,6 @@ def mean_cross_entropy(
     return total if count is None else total / count
 
 
-def both_passes(*batch: Tensor) -> tuple[Tensor, ...]:
-    """A batch twice, one after the other, for the two passes of R-Drop."""
-    return tuple(torch.cat([tensor, tensor]) for tensor in batch)
-
-
 def smoothed_cross_entropy(
     hidden: Float[Tensor, "token width"],
     weight: Float[Tensor, "vocabulary width"],
@@ -52,8 +41,17 @@ def smoothed_cross_entropy(
     return _FusedCrossEntropy.apply(hidden, weight, labels, smoothing)
 
 
-class _FusedCrossEntropy(torch.autograd.Function):
-    """Loss and gradients, block of rows by block of rows."""
+class _Fused(torch.autograd.Function):
+    """Loss and gradients in the forward pass, block of rows by block of rows."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        made = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return *((own * gradient).to(dtype) for own, dtype in made), *[None] * (len(ctx.needs_input_grad) - 2)
+
+
+class _FusedCrossEntropy(_Fused):
+    """Cross-entropy with smoothing."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -92,13 +90,9 @@ class _FusedCrossEntropy(torch.autograd.Function):
         ctx.dtypes = hidden.dtype, weight.dtype
         return total
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_scaled(ctx, gradient), None, None
 
-
-class _FusedRDrop(torch.autograd.Function):
-    """Loss and gradients with R-Drop: each block holds the same tokens of both passes."""
+class _FusedRDrop(_Fused):
+    """Cross-entropy with R-Drop: each block holds the same tokens of both passes."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, alpha: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -144,19 +138,8 @@ class _FusedRDrop(torch.autograd.Function):
         ctx.dtypes = hidden.dtype, weight.dtype
         return total
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_scaled(ctx, gradient), None, None, None
-
 
 def _precision(hidden: Tensor) -> torch.dtype:
     """That of the products: autocast's where it is on."""
     device = hidden.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-
-
-def _scaled(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients that the forward pass kept, times that of the loss."""
-    grad_hidden, grad_weight = ctx.saved_tensors
-    of_hidden, of_weight = ctx.dtypes
-    return (grad_hidden * gradient).to(of_hidden), (grad_weight * gradient).to(of_weight)

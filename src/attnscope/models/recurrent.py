@@ -14,24 +14,17 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models.configs import RecurrentConfig
-from attnscope.models.layers import Dropout, check_padding, reject_unused, written_out
-from attnscope.models.translator import Decoded, Translator
+from attnscope.models.layers import Dropout, written_out
+from attnscope.models.translator import Decoded, Translator, check_padding, reject_unused
 
 
 def make_score(config: RecurrentConfig) -> Score | None:
     """The score function that a configuration names; None for the fixed vector."""
-    state, annotation = config.decoder_width, 2 * config.encoder_width
-    match config.attention:
-        case "dot":
-            return DotScore(state, annotation)
-        case "scaled_dot":
-            return scaled_dot_score(state, annotation)
-        case "bilinear":
-            return BilinearScore(state, annotation)
-        case "additive":
-            return AdditiveScore(state, annotation, config.attention_width or state)
-        case _:
-            return None
+    widths = config.decoder_width, 2 * config.encoder_width
+    if config.attention == "additive":
+        return AdditiveScore(*widths, config.attention_width or config.decoder_width)
+    of_products = {"dot": DotScore, "scaled_dot": scaled_dot_score, "bilinear": BilinearScore}
+    return of_products[config.attention](*widths) if config.attention in of_products else None
 
 
 class RecurrentEncoder(nn.Module):
@@ -150,27 +143,22 @@ class RecurrentDecoder(nn.Module):
         self.readout = nn.Linear(config.decoder_width + annotation + config.embedding_width, config.embedding_width)
         self.dropout = Dropout(config.dropout)
 
-    def start(
-        self,
-        annotations: Float[Tensor, "batch source annotation"],
-        valid: Bool[Tensor, "batch source"],
-        cache: RecurrentCache,
-    ) -> None:
+    def start(self, annotations: Tensor, valid: Tensor, cache: RecurrentCache) -> None:
         """Fill the cache before the first step: c_0 is the fixed vector, s_0 is made of it."""
-        fixed = fixed_vector(annotations, valid)
-        state = torch.tanh(self.first_state(fixed))
+        cache.context = fixed_vector(annotations, valid)
+        state = torch.tanh(self.first_state(cache.context))
         cache.state = (state,) if isinstance(self.cell, nn.GRUCell) else (state, torch.zeros_like(state))
-        cache.context = fixed
         cache.prepared = None if self.score is None else self.score.prepare(annotations)
 
     def forward(
         self,
         tokens: Int[Tensor, "batch target"],
         annotations: Float[Tensor, "batch source annotation"],
-        valid: Bool[Tensor, "batch source"],
-        cache: RecurrentCache,
-    ) -> tuple[Float[Tensor, "batch target embedding"], Float[Tensor, "batch 1 target source"] | None]:
+        attention_mask: Int[Tensor, "batch source"],
+        cache: RecurrentCache | None = None,
+    ) -> Decoded:
         """What the output layer reads at every step, and the weights (None for the fixed vector)."""
+        valid, cache = attention_mask.bool(), cache or RecurrentCache()
         if not cache.steps:
             self.start(annotations, valid, cache)
         embedded = self.dropout(self.embedding(tokens))
@@ -179,7 +167,8 @@ class RecurrentDecoder(nn.Module):
         contexts: list[Tensor] = []
         weights: list[Tensor] = []
         for previous in embedded.unbind(1):
-            state = self._step(torch.cat([previous, context], -1), state)
+            read = torch.cat([previous, context], -1)
+            state = (self.cell(read, state[0]),) if isinstance(self.cell, nn.GRUCell) else self.cell(read, state)
             if self.score is not None and cache.prepared is not None:
                 looked, share = look(self.score, state[0].unsqueeze(1), cache.prepared, annotations, valid)
                 context = looked.squeeze(1)
@@ -191,13 +180,8 @@ class RecurrentDecoder(nn.Module):
         if self.score is not None and self.attention.is_called:
             mixed = self.attention(spoken, key_value_states=annotations, score=self.score, valid=valid)
         together = torch.cat([spoken, mixed, embedded], -1)
-        shares = torch.cat(weights, 1).unsqueeze(1) if weights else None
-        return self.dropout(torch.tanh(self.readout(together))), shares
-
-    def _step(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if isinstance(self.cell, nn.GRUCell):
-            return (self.cell(given, state[0]),)
-        return self.cell(given, (state[0], state[1]))
+        shares = (torch.cat(weights, 1).unsqueeze(1),) if weights else None
+        return Decoded(self.dropout(torch.tanh(self.readout(together))), shares)
 
 
 def fixed_vector(
@@ -220,39 +204,12 @@ class RecurrentForConditionalGeneration(Translator):
     References
     ----------
     Cho et al. (2014), EMNLP; Bahdanau, Cho and Bengio (2015), ICLR; Luong, Pham and Manning (2015), EMNLP.
-
-    Examples
-    --------
-    >>> config = RecurrentConfig(vocab_size=9, embedding_width=4, encoder_width=3, decoder_width=6)
-    >>> model = RecurrentForConditionalGeneration(config)
-    >>> source, target = torch.tensor([[3, 4, 5, 2]]), torch.tensor([[6, 7, 2]])
-    >>> output = model(source, labels=target)
-    >>> output.logits.shape, output.cross_attentions[0].shape
-    (torch.Size([1, 3, 9]), torch.Size([1, 1, 3, 4]))
     """
 
     config_class = RecurrentConfig
 
     def __init__(self, config: RecurrentConfig) -> None:
-        super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.embedding_width, config.pad_token_id)
-        self.encoder = RecurrentEncoder(config, self.embedding)
-        self.decoder = RecurrentDecoder(config, self.embedding)
-        self.lm_head = nn.Linear(config.embedding_width, config.vocab_size, bias=False)
-        self.post_init()
-
-    def decode(
-        self,
-        tokens: Int[Tensor, "batch target"],
-        states: Float[Tensor, "batch source width"],
-        attention_mask: Int[Tensor, "batch source"],
-        cache: RecurrentCache | None = None,
-        *,
-        output_attentions: bool = False,  # noqa: ARG002 they are made in any case
-    ) -> Decoded:
-        """Run the decoder step by step."""
-        hidden, weights = self.decoder(tokens, states, attention_mask.bool(), cache or RecurrentCache())
-        return Decoded(hidden, None if weights is None else (weights,))
+        super().__init__(config, config.embedding_width, RecurrentEncoder, RecurrentDecoder)
 
     def _prepare_cache_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any

@@ -1,4 +1,4 @@
-"""The Transformer encoder-decoder (Vaswani et al. 2017)."""
+"""The Transformer encoder-decoder (Vaswani et al. 2017), and its encoder alone (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
-from attnscope.models.configs import TransformerConfig
-from attnscope.models.layers import (
-    AddPositions,
-    CrossAttention,
-    FeedForward,
-    RegisteredAttention,
-    RelativePositions,
-    Residual,
-    reject_unused,
-)
-from attnscope.models.translator import Decoded, Translator
+from attnscope.models.configs import EncoderConfig, TransformerConfig
+from attnscope.models.layers import AddPositions, FeedForward, RegisteredAttention, RelativePositions, Residual
+from attnscope.models.loss import mean_cross_entropy
+from attnscope.models.translator import Decoded, TiedModel, Translator, reject_unused
 
 
 class EncoderLayer(nn.Module):
@@ -41,25 +35,33 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward.leave(states, made), weights
 
 
-class TransformerEncoder(nn.Module):
-    """All layers over one text."""
+class Stack(nn.Module):
+    """The layers of an encoder or a decoder, with positions before and a norm behind them."""
 
     main_input_name = "input_ids"
 
-    def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
+    def __init__(
+        self, config: TransformerConfig, embedding: nn.Embedding, layer: type[nn.Module], count: int, *, both_ways: bool
+    ) -> None:
         super().__init__()
         self.config = config
         self.embedding = embedding
         self.add_positions = AddPositions(config)
-        self.relative = RelativePositions(config, bidirectional=True)
-        self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.encoder_layers))
+        self.relative = RelativePositions(config, bidirectional=both_ways)
+        self.layers = nn.ModuleList(layer(config, number) for number in range(count))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+
+
+class TransformerEncoder(Stack):
+    """All layers over one text."""
+
+    def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
+        super().__init__(config, embedding, EncoderLayer, config.encoder_layers, both_ways=True)
 
     def forward(
         self,
         input_ids: Int[Tensor, "batch token"],
         attention_mask: Int[Tensor, "batch token"] | None = None,
-        output_attentions: bool | None = None,
         **others: Any,
     ) -> BaseModelOutput:
         """States after the last layer, ``(batch, token, width)``."""
@@ -69,15 +71,11 @@ class TransformerEncoder(nn.Module):
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=states, attention_mask=attention_mask)
         bias = self.relative.bias(length, length, states.device)
         turn = self.relative.turn(length, states.device)
-        weights: list[Tensor] = []
+        weights: list[Tensor | None] = []
         for layer in self.layers:
             states, shares = layer(states, mask, bias, turn)
-            if output_attentions and shares is not None:
-                weights.append(shares)
-        return BaseModelOutput(
-            last_hidden_state=self.norm(states),
-            attentions=tuple(weights) or None,  # pyright: ignore[reportArgumentType]
-        )
+            weights.append(shares)
+        return BaseModelOutput(self.norm(states), attentions=_made(weights))  # pyright: ignore[reportArgumentType]
 
 
 class DecoderLayer(nn.Module):
@@ -87,7 +85,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.self_attention = RegisteredAttention(config, layer, is_causal=True)
         self.around_self = Residual(config)
-        self.cross_attention = CrossAttention(config, layer)
+        self.cross_attention = RegisteredAttention(config, layer)
         self.around_cross = Residual(config)
         self.feed_forward = FeedForward(config)
         self.around_feed_forward = Residual(config)
@@ -115,24 +113,22 @@ class DecoderLayer(nn.Module):
         )
         states = self.around_self.leave(states, made)
         made, cross = self.cross_attention(
-            self.around_cross.enter(states), key_value_states=source, mask=masks[1], cache=cache
+            self.around_cross.enter(states),
+            key_value_states=source,
+            mask=masks[1],
+            cache=None if cache is None else cache.cross_attention_cache,
+            layer=self.layer,
         )
         states = self.around_cross.leave(states, made)
         made = self.feed_forward(self.around_feed_forward.enter(states))
         return self.around_feed_forward.leave(states, made), own, cross
 
 
-class TransformerDecoder(nn.Module):
-    """All layers over what was said so far."""
+class TransformerDecoder(Stack):
+    """All layers over the target so far."""
 
     def __init__(self, config: TransformerConfig, embedding: nn.Embedding) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = embedding
-        self.add_positions = AddPositions(config)
-        self.relative = RelativePositions(config, bidirectional=False)
-        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.decoder_layers))
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        super().__init__(config, embedding, DecoderLayer, config.decoder_layers, both_ways=False)
 
     def forward(
         self,
@@ -140,8 +136,8 @@ class TransformerDecoder(nn.Module):
         source: Float[Tensor, "batch source width"],
         attention_mask: Int[Tensor, "batch source"],
         cache: EncoderDecoderCache | None = None,
-    ) -> tuple[Float[Tensor, "batch target width"], tuple[Tensor | None, ...], tuple[Tensor | None, ...]]:
-        """What the output layer reads; weights on the target and on the source, a layer each."""
+    ) -> Decoded:
+        """What the output layer reads, and the weights on the source and on the target."""
         start = 0 if cache is None else int(cache.get_seq_length())
         states = self.add_positions(self.embedding(tokens), start)
         queries, keys = tokens.shape[1], start + tokens.shape[1]
@@ -159,60 +155,78 @@ class TransformerDecoder(nn.Module):
             states, on_target, on_source = layer(states, source, (own_mask, source_mask), bias, turn, start, cache)
             own.append(on_target)
             cross.append(on_source)
-        return self.norm(states), tuple(own), tuple(cross)
+        return Decoded(self.norm(states), _made(cross), _made(own))
 
 
-class TransformerForConditionalGeneration(Translator):
-    r"""Translation with attention alone.
+def _made(weights: list[Tensor | None]) -> tuple[Tensor, ...] | None:
+    """None where attention is fused and never makes its weights."""
+    return tuple(layer for layer in weights if layer is not None) or None
 
-    Self-attention in the encoder, causal self-attention and cross-attention in the decoder; all of it goes through
-    transformers' attention registry, so that `scan` and `explain` see it like any other model's.
 
-    References
-    ----------
-    Vaswani et al. (2017), NeurIPS; Xiong et al. (2020), ICML, for normalising before the sublayers.
+class ByRegistry(PreTrainedModel):
+    """Attention goes through transformers' registry, so that it can be chosen, and captured as any other model's."""
 
-    Examples
-    --------
-    >>> import torch
-    >>> config = TransformerConfig(vocab_size=9, width=8, heads=2, feed_forward=16)
-    >>> model = TransformerForConditionalGeneration(config)
-    >>> model.set_attn_implementation("eager")
-    >>> output = model(torch.tensor([[3, 4, 5, 2]]), labels=torch.tensor([[6, 7, 2]]), output_attentions=True)
-    >>> output.logits.shape, len(output.cross_attentions), output.cross_attentions[0].shape
-    (torch.Size([1, 3, 9]), 4, torch.Size([1, 2, 3, 4]))
-    """
-
-    config_class = TransformerConfig
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
 
+
+class TransformerForConditionalGeneration(ByRegistry, Translator):
+    r"""Translation with attention alone: self-attention in the encoder, causal and cross-attention in the decoder.
+
+    References
+    ----------
+    Vaswani et al. (2017), NeurIPS; Xiong et al. (2020), ICML, for normalising before the sublayers.
+    """
+
+    config_class = TransformerConfig
+
     def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config, config.width, TransformerEncoder, TransformerDecoder)
+
+
+class EncoderForMaskedLM(ByRegistry, TiedModel):
+    """A masked language model: every token attends both ways, and masked ones are predicted."""
+
+    config_class = EncoderConfig
+    base_model_prefix = "encoder"
+    _tied_weights_keys = {  # noqa: RUF012 transformers' form
+        "encoder.embedding.weight": "embedding.weight",
+        "lm_head.weight": "embedding.weight",
+    }
+
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.width, config.pad_token_id)
         self.encoder = TransformerEncoder(config, self.embedding)
-        self.decoder = TransformerDecoder(config, self.embedding)
         self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.post_init()
 
-    def decode(
+    def forward(
         self,
-        tokens: Int[Tensor, "batch target"],
-        states: Float[Tensor, "batch source width"],
-        attention_mask: Int[Tensor, "batch source"],
-        cache: EncoderDecoderCache | None = None,
-        *,
-        output_attentions: bool = False,
-    ) -> Decoded:
-        """Run the decoder."""
-        hidden, own, cross = self.decoder(tokens, states, attention_mask, cache)
-        if not output_attentions:
-            return Decoded(hidden)
-        return Decoded(hidden, _made(cross), _made(own))
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"] | None = None,
+        labels: Int[Tensor, "batch token"] | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
+    ) -> MaskedLMOutput:
+        """Logits of every token, and the mean loss in nats over those that have a label (not -100).
 
+        `num_items_in_batch`, which transformers' Trainer gives, is their number where this batch is a part of a larger
+        one.
+        """
+        reject_unused(others)
+        encoded = self.encoder(input_ids, attention_mask)
+        logits = self.lm_head(encoded[0])
+        loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
+        return MaskedLMOutput(loss=loss, logits=logits, attentions=encoded.attentions)
 
-def _made(weights: tuple[Tensor | None, ...]) -> tuple[Tensor, ...] | None:
-    """None where attention is fused and never makes its weights."""
-    return tuple(layer for layer in weights if layer is not None) or None
+    def hidden(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch token"],  # noqa: ARG002 the other models' decoders read them
+    ) -> Float[Tensor, "batch token width"]:
+        """States after the last layer."""
+        return self.encoder(input_ids, attention_mask)[0]

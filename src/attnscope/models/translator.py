@@ -1,28 +1,94 @@
-"""What both encoder-decoders share: reading and writing tokens, the loss, and what transformers' `generate` asks."""
+"""What all models share: the table of tokens, the loss, and of encoder-decoders what transformers' `generate` asks."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from attnscope.models.layers import TiedModel, reject_unused
-from attnscope.models.loss import mean_cross_entropy, shift_right
+from attnscope.kernels.positions import LearnedPositions
+from attnscope.models.loss import IGNORED, mean_cross_entropy, smoothed_cross_entropy
+from attnscope.support.errors import AttnscopeError
 
 
-@dataclass(frozen=True, eq=False)
-class Decoded:
-    """What a decoder hands back."""
+class TiedModel(PreTrainedModel):
+    """One table of tokens for input and output, and the loss that training takes."""
+
+    main_input_name = "input_ids"
+    _input_embed_layer = "embedding"
+    embedding: nn.Embedding
+    lm_head: nn.Linear
+
+    def hidden(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch label"],
+    ) -> Float[Tensor, "batch label width"]:
+        """What the output layer reads."""
+        raise NotImplementedError
+
+    def summed_loss(
+        self,
+        input_ids: Int[Tensor, "batch token"],
+        attention_mask: Int[Tensor, "batch token"],
+        labels: Int[Tensor, "batch label"],
+        smoothing: float = 0.0,
+        r_drop: float = 0.0,
+    ) -> Float[Tensor, ""]:
+        """Loss summed over the labels, in nats, for training: other logits are never made. With R-Drop two passes."""
+        if r_drop:
+            input_ids, attention_mask, labels = (torch.cat([one, one]) for one in (input_ids, attention_mask, labels))
+        real = labels != IGNORED
+        hidden = self.hidden(input_ids, attention_mask, labels)[real]
+        return smoothed_cross_entropy(hidden, self.lm_head.weight, labels[real], smoothing, r_drop)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Glorot for matrices, orthogonal for those that turn a state into the next; biases are 0."""
+        for name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, (nn.Embedding, LearnedPositions)):
+                init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+            elif parameter.ndim == 1:
+                init.constant_(parameter, 1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0)
+            elif name.startswith("weight_hh"):
+                init.orthogonal_(parameter)
+            else:
+                init.xavier_uniform_(parameter)
+
+
+# What `generate` and tokenizers hand over unasked; no answer depends on it.
+_IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
+
+
+def reject_unused(given: dict[str, Any]) -> None:
+    """Refuse arguments that would be passed over in silence, such as a misspelt one."""
+    for name, value in given.items():
+        if value is None or value is False or name in _IDLE:
+            continue
+        if name != "decoder_attention_mask":
+            raise AttnscopeError(f"found argument {name!r}, which this model does not use: leave it out")
+        check_padding(value, name)  # nothing before padding at the end looks at it
+
+
+def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"], name: str) -> None:
+    """Refuse padding before a token."""
+    there = mask.bool()
+    if bool((there[:, 1:] & ~there[:, :-1]).any()):
+        raise AttnscopeError(
+            f"{name} has padding before a token; expected it at the end of each text: pad on the right"
+        )
+
+
+class Decoded(NamedTuple):
+    """The output of a decoder."""
 
     hidden: Tensor  # what the output layer reads, ``(batch, target, width)``
-    # weights on the source, ``(batch, head, target, source)``, and on the target; a tensor a layer, where they were
-    # made
+    # a tensor a layer of weights on the source, ``(batch, head, target, source)``, and on the target, where they are
     cross: tuple[Tensor, ...] | None = None
     own: tuple[Tensor, ...] | None = None
 
@@ -37,18 +103,17 @@ class Translator(TiedModel, GenerationMixin):
         "lm_head.weight": "embedding.weight",
     }
     encoder: nn.Module
+    decoder: (
+        nn.Module
+    )  # over (tokens, states of the encoder, attention_mask, cache): tokens that the cache does not have
 
-    @abstractmethod
-    def decode(
-        self,
-        tokens: Int[Tensor, "batch target"],
-        states: Float[Tensor, "batch source width"],
-        attention_mask: Int[Tensor, "batch source"],
-        cache: Any,
-        *,
-        output_attentions: bool = False,
-    ) -> Decoded:
-        """Run the decoder over `tokens`; with a cache, over those that it has not read yet."""
+    def __init__(self, config: Any, width: int, encoder: type[nn.Module], decoder: type[nn.Module]) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, width, config.pad_token_id)
+        self.encoder = encoder(config, self.embedding)
+        self.decoder = decoder(config, self.embedding)
+        self.lm_head = nn.Linear(width, config.vocab_size, bias=False)
+        self.post_init()
 
     def forward(
         self,
@@ -58,28 +123,19 @@ class Translator(TiedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: Any = None,
         labels: Int[Tensor, "batch target"] | None = None,
-        output_attentions: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of the next target token at every place, and the mean loss in nats if there are labels."""
         reject_unused(others)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, output_attentions=output_attentions
-            )
+            encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
         states: Any = encoder_outputs[0]  # pyright: ignore[reportOptionalSubscript]
         if attention_mask is None:
             attention_mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.decoder_inputs(labels)
-        decoded = self.decode(
-            decoder_input_ids,  # pyright: ignore[reportArgumentType]
-            states,
-            attention_mask,
-            past_key_values,
-            output_attentions=bool(output_attentions),
-        )
+        decoded: Decoded = self.decoder(decoder_input_ids, states, attention_mask, past_key_values)
         logits = self.lm_head(decoded.hidden)
         loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
@@ -100,16 +156,12 @@ class Translator(TiedModel, GenerationMixin):
     ) -> Float[Tensor, "batch target width"]:
         """What the output layer reads under teacher forcing."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        return self.decode(self.decoder_inputs(labels), states, attention_mask, None).hidden
+        return self.decoder(self.decoder_inputs(labels), states, attention_mask).hidden
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
-        """What the decoder reads under teacher forcing."""
-        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+        """What the decoder reads under teacher forcing: each token one step later, a start token first."""
+        first = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
+        before = torch.cat([first, labels[:, :-1]], 1)
+        return before.masked_fill(before == IGNORED, self.config.pad_token_id)
 
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """`decoder_inputs`, under the name that transformers' data collator asks for."""
-        return self.decoder_inputs(labels)
-
-    def get_encoder(self, *_: Any, **__: Any) -> nn.Module:
-        """For `generate`."""
-        return self.encoder
+    prepare_decoder_input_ids_from_labels = decoder_inputs  # as transformers' data collator asks for it

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from attnscope.read.columns import TABLES
 from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
 from attnscope.read.messages import group_of_role, is_chat, messages_of
-from attnscope.read.sources import Text, as_list, chat_field, first_row, names_a_dataset
+from attnscope.read.sources import Text, as_list, first_row, names_a_dataset
 from attnscope.read.texts import Corpus
 from attnscope.read.urls import Url, is_url
 from attnscope.read.windows import Frame, Window, check_limit, cut_windows
@@ -110,7 +110,9 @@ class ChatTexts:
                 messages.pop()
             if not messages:
                 raise AttnscopeError(f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer")
-            text, regions = written_out(messages, chat.name, self.tokenizer, self.template, to_answer=self.to_answer)
+            text, regions = written_out(
+                messages, chat.name, self.tokenizer, self.template, add_generation_prompt=self.to_answer
+            )
             yield chat.name, text, regions
 
 
@@ -156,10 +158,9 @@ def are_chats(given: object, field: str | None = None) -> bool:
         first = Url(first)
     if not isinstance(first, Path | Url):
         return is_chat(first)
-    if field is None and isinstance(first, Path) and names_a_dataset(first):
+    is_table = first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file())
+    if field is None and (is_table or names_a_dataset(first)):
         return is_chat(first_row(first))
-    if field is None and first.suffix.lower() in TABLES and (isinstance(first, Url) or first.is_file()):
-        return chat_field(first) is not None
     if field is not None or inner_suffix(first) != ".jsonl" or (isinstance(first, Path) and not first.is_file()):
         return False
     _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))
@@ -167,17 +168,27 @@ def are_chats(given: object, field: str | None = None) -> bool:
 
 
 def written_out(
-    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None = None, *, to_answer: bool = False
+    messages: list[dict[str, Any]], name: str, writer: Any, template: str | None = None, **settings: Any
 ) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and where the contents of its messages lie."""
-    marked = [
-        {**message, "content": mark(number)} if message.get("content") else message
-        for number, message in enumerate(messages)
-    ]
-    text, skeleton = (
-        applied(several, name, tokenizer, template, add_generation_prompt=to_answer) for several in (messages, marked)
-    )
-    said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
+    """A chat as a template writes it, and where the texts of its messages, strings or parts, are."""
+    said: list[tuple[str, str]] = []
+    marked: list[dict[str, Any]] = []
+
+    def marking(text: str, role: str) -> str:
+        said.append((text, group_of_role(role)))
+        return mark(len(said) - 1)
+
+    for message in messages:
+        content: Any = message.get("content")
+        if isinstance(content, list):
+            parts = cast("list[dict[str, Any]]", content)
+            content = [
+                {**part, "text": marking(part["text"], message["role"])} if part.get("text") else part for part in parts
+            ]
+        elif content:
+            content = marking(str(content), message["role"])
+        marked.append({**message, "content": content} if content else message)
+    text, skeleton = (applied(several, name, writer, template, **settings) for several in (messages, marked))
     return text, regions_between(text, skeleton, said, name)
 
 

@@ -1,17 +1,15 @@
-"""What the name of a file says: whether it holds text, and whether a string was meant as one."""
+"""Names of texts, strings that are stored on disk, rows of tables, and what the name of a file says."""
 
 import struct
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import Any
 
-from attnscope.read.files import COMPRESSED, inner_suffix, opened, shown
-from attnscope.read.messages import without_nothing
-from attnscope.read.urls import Url
+from attnscope.read.files import COMPRESSED, inner_suffix, shown
+from attnscope.read.urls import Url, fetched
 from attnscope.support.errors import AttnscopeError, reason_of
 
 
@@ -58,122 +56,44 @@ class Spool:
 
 
 TABLES = (".parquet", ".arrow")
-_ROWS = 1024
 
 
-def column(path: Path | Url, field: str) -> Iterator[str]:
-    """The strings of one column, row after row; what is null is blank."""
-    for value in _values(path, field, lambda schema: _check_field(path, schema, field)):
-        yield value or ""
-
-
-def chat_column(path: Path | Url, field: str) -> Iterator[list[Any]]:
-    """The lists of messages in one column, row after row; what is null has none."""
-    for value in _values(path, field, lambda schema: _check_lists(path, schema, field)):
-        yield without_nothing({field: value or []})[field]
-
-
-def list_columns(path: Path | Url) -> dict[str, bool]:
-    """The names of all columns, and whether each holds lists."""
-    schemas: list[Any] = []
-    next(_values(path, "", schemas.append), None)
-    return {column.name: _is_list(column.type) for schema in schemas for column in schema}
-
-
-def _values(path: Path | Url, field: str, check: Callable[[Any], None]) -> Iterator[Any]:
-    """What one column holds, once its schema was checked; nothing without a column of that name."""
+def table_rows(path: Path | Url, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a table: those columns, or all where none is named or one is not there."""
     try:
         import pyarrow as pa
+        from pyarrow import ipc, parquet
     except ImportError as error:
         raise AttnscopeError(
             f"{shown(path)}: reading {path.suffix} files needs pyarrow, which is not installed: "
             "pip install 'attnscope[data]'"
         ) from error
+
+    def wanted(schema: Any) -> list[str]:
+        return [*fields] if fields and {*fields} <= {*schema.names} else schema.names
+
+    file = str(fetched(path) if isinstance(path, Url) else path)
     try:
-        for batch in _batches(path, field, check):
-            for value in batch.column(field):
-                yield value.as_py()
+        if path.suffix.lower() == ".parquet":
+            with parquet.ParquetFile(file) as table:
+                for batch in table.iter_batches(_ROWS, columns=wanted(table.schema_arrow)):
+                    yield from batch.to_pylist()
+            return
+        with pa.memory_map(file) as source:
+            try:
+                table = ipc.open_file(source).read_all()  # which maps what it does not need yet
+            except pa.ArrowInvalid:  # a stream, as datasets are saved
+                source.seek(0)
+                table = ipc.open_stream(source).read_all()
+            for batch in table.select(wanted(table.schema)).to_batches(_ROWS):
+                yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise AttnscopeError(
             f"{shown(path)}: not a {path.suffix} file, or damaged ({reason_of(error)}): make it anew"
         ) from error
 
 
-def _batches(path: Path | Url, field: str, check: Callable[[Any], None]) -> Iterator[Any]:
-    import pyarrow as pa
-    from pyarrow import ipc, parquet
-
-    if path.suffix.lower() == ".parquet":
-        with _opened(path) as given, parquet.ParquetFile(given) as file:
-            check(file.schema_arrow)
-            if field in file.schema_arrow.names:
-                yield from file.iter_batches(_ROWS, columns=[field])
-        return
-    with _opened(path) as given, pa.memory_map(str(path)) if given is path else pa.PythonFile(given) as source:
-        try:
-            file = ipc.open_file(source)
-        except pa.ArrowInvalid:  # a stream, as datasets are saved
-            source.seek(0)
-            stream = ipc.open_stream(source)
-            check(stream.schema)
-            if field in stream.schema.names:
-                yield from stream
-            return
-        check(file.schema)
-        if field in file.schema.names:
-            for number in range(file.num_record_batches):
-                yield file.get_batch(number)
-
-
-@contextmanager
-def _opened(path: Path | Url) -> Generator[Any]:
-    """What pyarrow opens by itself, or a file that it reads from."""
-    if isinstance(path, Path):
-        yield path
-        return
-    with opened(path) as file:
-        if not file.seekable():
-            raise AttnscopeError(
-                f"{shown(path)}: comes from a server that gives no parts of files, as tables need: fetch it first"
-            )
-        yield file
-
-
-def _check_field(path: Path | Url, schema: Any, field: str) -> None:
-    import pyarrow.types as kinds
-
-    known = ", ".join(f"{column.name!r} ({column.type})" for column in schema)
-    place = schema.get_field_index(field)
-    if place < 0:
-        raise AttnscopeError(
-            f"{shown(path)}: no column {field!r}; the columns found are: {known}. Name one as `field` (--field)"
-        )
-    kind = schema.field(place).type
-    if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
-        raise AttnscopeError(
-            f"{shown(path)}: column {field!r} holds {kind}; expected strings. The columns found are: {known}"
-        )
-
-
-def _check_lists(path: Path | Url, schema: Any, field: str) -> None:
-    known = ", ".join(f"{column.name!r} ({column.type})" for column in schema)
-    if field not in schema.names:
-        raise AttnscopeError(
-            f"{shown(path)}: no column {field!r}; the columns found are: {known}. Name one as `field` (--field)"
-        )
-    kind = schema.field(field).type
-    if not _is_list(kind):
-        raise AttnscopeError(
-            f"{shown(path)}: column {field!r} holds {kind}; expected lists of messages. The columns found are: {known}"
-        )
-
-
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return kinds.is_list(kind) or kinds.is_large_list(kind)
-
-
+_ROWS = 1024
 _PLAIN = (".txt", ".md", ".jsonl")
 SUFFIXES = (*_PLAIN, *TABLES)  # ... or compressed
 NAMES_A_FILE = (*SUFFIXES, *COMPRESSED, ".json", ".csv", ".tsv", ".text", ".html")  # a single word that ends so

@@ -191,15 +191,19 @@ def texts_of(given: Sources, *, with_inputs: bool = False, **options: Any) -> Te
 
 
 def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple[Texts, Corpus | None]:
-    """Take texts and, where there are some, their translations."""
+    """Take texts and, where there are some, their translations, which a dict may give by the code of its language."""
     read = texts_of(texts, **options)
     if targets is None:
         return read, None
     if texts is None:
         raise AttnscopeError("a target is given and no text that it translates: give the source text too")
+    language = None
+    if isinstance(targets, Mapping) and len(cast("Mapping[str, Any]", targets)) == 1 and not _are_token_ids(targets):
+        [(language, targets)] = cast("Mapping[str, Any]", targets).items()
     target = texts_of(targets, **options)
     if isinstance(read, EncodedTexts) or isinstance(target, EncodedTexts):
         raise AttnscopeError("found token ids beside a target; expected text on both sides: give strings or files")
+    target.language = language
     if all(any(map(is_standard_input, side.streams)) for side in (read, target)):
         raise AttnscopeError("standard input (-) can be the text or the target, not both: name a file for one")
     return read, target

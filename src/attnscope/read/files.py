@@ -2,6 +2,7 @@
 
 import bz2
 import codecs
+import gzip
 import hashlib
 import io
 import json
@@ -12,14 +13,13 @@ import stat
 import sys
 import unicodedata
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnscope.read.urls import Url, reject_path_of_url, stamp
-from attnscope.read.urls import opened as opened_there
+from attnscope.read.urls import Url, fetched, reject_path_of_url
 from attnscope.support.errors import AttnscopeError
 
 BLOCK = 1 << 20  # bytes that are read at once
@@ -129,7 +129,7 @@ def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
     return value
 
 
-def value_field(value: dict[str, Any], field: str, where: str) -> str:
+def value_field(value: Mapping[str, Any], field: str, where: str) -> str:
     """The word or number in one field of a JSON object, as a string."""
     content = value.get(field)
     if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
@@ -143,7 +143,7 @@ def value_field(value: dict[str, Any], field: str, where: str) -> str:
     return said
 
 
-def text_field(value: dict[str, Any], field: str, where: str) -> str:
+def text_field(value: Mapping[str, Any], field: str, where: str) -> str:
     """The string in one field of a JSON object."""
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
@@ -223,7 +223,7 @@ def file_mode(path: Path) -> int:
 def opened(path: Path | Url) -> Generator[BinaryIO]:
     """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes."""
     if isinstance(path, Url):
-        with opened_there(path) as file:
+        with fetched(path).open("rb") as file:
             yield file
         return
     if is_standard_input(path):
@@ -301,12 +301,7 @@ def _reject_device(descriptor: int, name: str) -> None:
         )
 
 
-_BLOCK = 1 << 20  # bytes that are unpacked at once, however well they were packed
-_OPENERS: dict[str, Any] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),  # 31: with gzip's header
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor,
-}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 COMPRESSED = tuple(_OPENERS)
 
 
@@ -322,39 +317,36 @@ def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
     if opener is None:
         yield from blocks
         return
-    machine, begun = opener(), False
     try:
-        for block in blocks:
-            rest = block
-            while rest:
-                if machine.eof:  # files may be several packed parts, one after the other
-                    machine, begun = opener(), False
-                begun = True
-                yield from _pieces(machine, rest)
-                rest = machine.unused_data
-    except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
+        with io.BufferedReader(_Stream(blocks)) as packed, opener(packed) as file:
+            while block := file.read1(BLOCK):
+                yield block
+    except EOFError as error:
+        raise AttnscopeError(
+            f"{shown(path)}: ends in the middle of what is packed; expected a whole file: copy it again"
+        ) from error
+    except (zlib.error, OSError, lzma.LZMAError) as error:
         raise AttnscopeError(
             f"{shown(path)}: not what {path.suffix} stands for, or damaged ({error}); expected a file packed so: give "
             "the file unpacked, or mend it"
         ) from error
-    if begun and not machine.eof:
-        raise AttnscopeError(
-            f"{shown(path)}: ends in the middle of what is packed; expected a whole file: copy it again"
-        )
 
 
-def _pieces(machine: Any, packed: bytes) -> Iterator[bytes]:
-    """What some packed bytes hold, at most a megabyte at a time."""
-    if hasattr(machine, "needs_input"):
-        piece = machine.decompress(packed, _BLOCK)
-        while piece or not (machine.eof or machine.needs_input):
-            yield piece
-            piece = b"" if machine.eof or machine.needs_input else machine.decompress(b"", _BLOCK)
-        return
-    piece = machine.decompress(packed, _BLOCK)
-    while piece:
-        yield piece
-        piece = machine.decompress(machine.unconsumed_tail, _BLOCK) if machine.unconsumed_tail else b""
+class _Stream(io.RawIOBase):
+    """Blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks, self._rest = iter(blocks), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._rest and (block := next(self._blocks, b"")):
+            self._rest = block
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
 
 class Unchanged:
@@ -362,7 +354,6 @@ class Unchanged:
 
     def __init__(self, path: Path | Url) -> None:
         self.path = path
-        self._stamp: tuple[str, ...] | None = None
         self._digests: list[bytes] = []  # of the blocks, and at last of the nothing behind them
 
     def read(self) -> bytes:
@@ -374,7 +365,8 @@ class Unchanged:
         return self._blocks(BLOCK)
 
     def _blocks(self, size: int) -> Iterator[bytes]:
-        self._check()
+        if isinstance(self.path, Path) and self._digests and not self.path.is_file():
+            raise self._changed("is gone")
         with opened(self.path) as file:
             for number in count():
                 block = file.read(size)
@@ -386,17 +378,6 @@ class Unchanged:
                 if not block:
                     return
                 yield block
-
-    def _check(self) -> None:
-        """Refuse at once what is known to be another file."""
-        if isinstance(self.path, Path):
-            if self._digests and not self.path.is_file():
-                raise self._changed("is gone")
-            return
-        now = stamp(self.path)
-        if self._stamp not in {None, now}:
-            raise self._changed("changed")
-        self._stamp = now
 
     def _changed(self, what: str) -> AttnscopeError:
         return AttnscopeError(

@@ -1,25 +1,44 @@
 """A text and its translation side by side: what a decoder reads beside what its encoder reads."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from attnscope.read.shown import tokenize
+from attnscope.read.shown import probe, tokenize
 from attnscope.read.sources import Text
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, check_limit
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, explaining
 
 #: From the token ids that a decoder shall say to the one that it reads first.
 Start = Callable[[Sequence[int]], int]
 
 
 class TargetTokenizer:
-    """A tokenizer that reads every text as a translation (transformers' ``text_target``)."""
+    """A tokenizer that reads every text as a translation (transformers' ``text_target``), into a language."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, language: str | None = None) -> None:
+        has_languages = hasattr(tokenizer, "tgt_lang")
+        if language is not None and not has_languages:
+            raise AttnscopeError(
+                f"targets are in {language!r:.40}, and {type(tokenizer).__name__} has no languages: give them alone"
+            )
+        language = language or getattr(tokenizer, "tgt_lang", None)
+        self._tokenizer = tokenizer = copy(tokenizer)
+        if not has_languages:
+            return
+        if language is None:
+            raise AttnscopeError(
+                f"{type(tokenizer).__name__} begins a translation with its language: name it by "
+                'targets={"CODE": ...}, or as tgt_lang in tokenizer_config.json'
+            )
+        tokenizer.tgt_lang = language
+        advice = "Give a code that the tokenizer has"
+        with explaining(f"{type(tokenizer).__name__} cannot translate into {language!r:.40}", advice):
+            if tokenizer.unk_token_id in probe(self)[0][:1] + probe(self)[0][-1:]:
+                raise ValueError("it does not know the language")
 
     def __call__(self, text: str, **options: Any) -> Any:
         """Encode a translation."""
@@ -67,7 +86,7 @@ class LinePairs:
         return max(max(len(pair), len(pair.target or pair)) for pair in self)
 
     def _pairs(self) -> Iterator[Window]:
-        target_tokenizer = TargetTokenizer(self._tokenizer)
+        target_tokenizer = TargetTokenizer(self._tokenizer, self._targets.language)
         around_text, around_target = Frame.of(self._tokenizer), Frame.of(target_tokenizer)
         for text, target in zip(self._texts, self._targets, strict=False):  # `check` counts them
             blank = [not side.content.strip() for side in (text, target)]

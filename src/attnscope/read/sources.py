@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from attnscope.read.columns import SUFFIXES, TABLES, Names, Spool, chat_column, column, holds_text, list_columns
+from attnscope.read.columns import SUFFIXES, TABLES, Names, Spool, holds_text, table_rows
 from attnscope.read.files import (
     STANDARD_INPUT,
     Unchanged,
@@ -31,70 +31,81 @@ from attnscope.read.files import (
     unpacked,
     value_field,
 )
-from attnscope.read.messages import CHAT_FIELDS, messages_of, without_nothing
+from attnscope.read.messages import CHAT_FIELDS, is_chat, messages_of, without_nothing
 from attnscope.read.picture_parts import has_pictures
 from attnscope.read.urls import Url
 from attnscope.read.urls import files_below as files_below_url
 from attnscope.support.errors import AttnscopeError, reason_of
 
 
-@dataclass(frozen=True)
-class String:
-    name: str
-    content: str
+class Given:
+    """Strings, or rows of a table, that were given as objects: stored as they come, as some come only once."""
 
-    def __post_init__(self) -> None:
-        check_characters(self.content, self.name)
+    def __init__(self, field: str, by: str | None) -> None:
+        self.field, self.by = field, by
+        self.is_blank, self.has_rows, self._spool = True, False, Spool()
 
-    def texts(self) -> Iterator[Text]:
-        yield Text(self.name, self.content)
-
-
-class Strings:
-    """Strings that can be read only once where they come from, numbered from `first`."""
-
-    def __init__(self, content: str, first: int) -> None:
-        self.first, self._spool = first, Spool()
-        self.add(content)
-
-    def add(self, content: str) -> None:
-        self._spool.add(content)
+    def add(self, number: int, item: str | Mapping[str, Any]) -> None:
+        if not isinstance(item, str):
+            self.has_rows = True
+            text = text_field(item, self.field, f"row {number}")
+            by = "" if self.by is None else value_field(item, self.by, f"row {number}")
+        else:
+            text, by = item, ""
+            check_characters(text, f"text {number}")
+        self.is_blank &= not text.strip()
+        self._spool.add(json.dumps([number, text, by]))
 
     def texts(self) -> Iterator[Text]:
-        for number, content in enumerate(self._spool, start=self.first):
-            yield Text(f"text {number}", content)
+        for number, text, by in map(json.loads, self._spool):
+            yield Text(f"text {number}", text, by)
 
 
-class DatasetRows:
-    """A data set of Hugging Face: read once, at its first use, and kept."""
+class Records:
+    """A file of which every line or row has the text in one field: JSON Lines, a table, a data set of Hugging Face."""
 
-    def __init__(self, path: Path, field: str) -> None:
-        self.path, self.field = path, field
-        self._chats: Spool | None = None
+    text_alone = False  # whether a row that names an image is rejected
+
+    def __init__(self, name: str, path: Path | Url, field: str, by: str | None = None) -> None:
+        self.name, self.file, self.field, self.by = name, Unchanged(path), field, by
+        self.is_table = path.suffix.lower() in TABLES or names_a_dataset(path)
+        self._spool: Spool | None = None
 
     def texts(self) -> Iterator[Text]:
-        return self._named(self._spool)
+        wanted = [self.field, *([] if self.by is None else [self.by])]
+        for number, value in self.rows(wanted):
+            where = f"{shown(self.file.path)}, {'row' if self.is_table else 'line'} {number}"
+            if self.text_alone and has_pictures(value):
+                raise AttnscopeError(
+                    f"{where}: names an image, and texts with images are read from files here alone: copy them, or "
+                    "name the field of the text (--field)"
+                )
+            by = "" if self.by is None else value_field(value, self.by, where)
+            is_null = self.is_table and self.field in value and value[self.field] is None
+            yield Text(f"{self.name}:{number}", "" if is_null else text_field(value, self.field, where), by)
 
-    def chats(self, field: str | None) -> Iterator[Text]:
-        """The messages of each row, as JSON."""
-        if self._chats is None:
-            self._chats = Spool()
-            for messages in dataset_chats(self.path, field):
-                self._chats.add(json.dumps(messages, ensure_ascii=False))
-        return self._named(self._chats)
+    def rows(self, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Objects with their numbers; of tables those fields, where all are there."""
+        path = self.file.path
+        if names_a_dataset(path):
+            yield from enumerate(self._stored(fields), start=1)
+        elif self.is_table:
+            for _ in self.file.blocks():
+                pass  # which rejects a file that is another one than before
+            yield from enumerate(table_rows(path, fields), start=1)
+        else:
+            yield from json_objects(path, self.field, unpacked(path, self.file.blocks()))
 
-    def _named(self, contents: Spool) -> Iterator[Text]:
-        name = str(self.path).removeprefix(PREFIX)
-        for number, content in enumerate(contents, start=1):
-            yield Text(f"{name}:{number}", content)
-
-    @cached_property
-    def _spool(self) -> Spool:
-        spool = Spool()
-        for number, content in enumerate(dataset_rows(self.path, self.field), start=1):
-            check_characters(content, f"{self.path}, row {number}")
-            spool.add(content)
-        return spool
+    def _stored(self, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The rows of a data set, which is read once, at its first use."""
+        if self._spool is None:
+            self._spool = Spool()
+            for row in _rows(cast("Path", self.file.path)):
+                is_whole = {*fields} <= row.keys()
+                self._spool.add(json.dumps({name: row[name] for name in fields} if is_whole else row, default=str))
+                if not is_whole:
+                    break  # which is an error
+        return map(json.loads, self._spool)
 
 
 class Plain:
@@ -117,63 +128,13 @@ class Stream:
     def texts(self) -> Iterator[Text]:
         yield Text(self.name, self._content)
 
-    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def rows(self, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """As JSON Lines."""
-        return json_objects(self.path, field, [self._content.encode()])
+        return json_objects(self.path, fields[0], [self._content.encode()])
 
     @cached_property
     def _content(self) -> str:
         return decode_utf8(read_bytes(self.path), self.name)
-
-
-class JsonLines:
-    """A file with one JSON object a line; with `text_alone` none may name an image."""
-
-    text_alone = False
-
-    def __init__(self, name: str, path: Path | Url, field: str, by: str | None = None) -> None:
-        self.name, self.file, self.field, self.by = name, Unchanged(path), field, by
-
-    def texts(self) -> Iterator[Text]:
-        for number, value in self.objects(self.field):
-            where = f"{shown(self.file.path)}, line {number}"
-            if self.text_alone and has_pictures(value):
-                raise AttnscopeError(
-                    f"{where}: names an image, and texts with images are read from files here alone: copy them, or "
-                    "name the field of the text (--field)"
-                )
-            by = "" if self.by is None else value_field(value, self.by, where)
-            yield Text(f"{self.name}:{number}", text_field(value, self.field, where), by)
-
-    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        path = self.file.path
-        return json_objects(path, field, unpacked(path, self.file.blocks()))
-
-
-class Column:
-    """A file with one text a row."""
-
-    def __init__(self, name: str, path: Path | Url, field: str) -> None:
-        self.name, self.file, self.field = name, Unchanged(path), field
-
-    def texts(self) -> Iterator[Text]:
-        self._check()
-        for number, content in enumerate(column(self.file.path, self.field), start=1):
-            name = f"{self.name}:{number}"
-            check_characters(content, name)
-            yield Text(name, content)
-
-    def objects(self, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """As chats: `field`, or the first of the usual ones that there is."""
-        self._check()
-        path = self.file.path
-        named = field if field not in CHAT_FIELDS else chat_field(path) or field
-        for number, messages in enumerate(chat_column(path, named), start=1):
-            yield number, {named: messages}
-
-    def _check(self) -> None:
-        for _ in self.file.blocks():
-            pass  # which refuses a file that is another one than before
 
 
 @dataclass(frozen=True)
@@ -195,58 +156,51 @@ class Lines:
 class ChatLines:
     """A file, table or stream with one chat a line or row: each text is its messages, as JSON."""
 
-    whole: JsonLines | Stream | Column | DatasetRows
+    whole: Records | Stream
     field: str | None
 
     def texts(self) -> Iterator[Text]:
-        if isinstance(self.whole, DatasetRows):
-            yield from self.whole.chats(self.field)
-            return
-        for number, value in self.whole.objects(self.field or CHAT_FIELDS[0]):
+        field = self.field
+        if field is None and isinstance(self.whole, Records) and self.whole.is_table:
+            first = first_row(self.whole.file.path)
+            field = next((name for name in CHAT_FIELDS if name in first), None)
+        for number, value in self.whole.rows([field or CHAT_FIELDS[0]]):
             name = f"{self.whole.name}:{number}"
-            yield Text(name, json.dumps(messages_of(value, name, self.field), ensure_ascii=False))
+            yield Text(name, json.dumps(messages_of(without_nothing(value), name, field), ensure_ascii=False))
 
 
-OF_RECORDS = (JsonLines, Column, DatasetRows)  # of which one field is the text
-Source = String | Strings | DatasetRows | Plain | Stream | JsonLines | Column | Lines | ChatLines
-
-
-def grouped_by(source: Source, by: str, name: str) -> Source:
-    if isinstance(source, JsonLines):
-        apart = JsonLines(source.name, source.file.path, source.field, by)
-        apart.text_alone = source.text_alone
-        return apart
-    raise AttnscopeError(
-        f"{name}: texts are held apart by {by!r} (--by), a field of JSON Lines (.jsonl): leave out other files"
-    )
+Source = Given | Records | Plain | Stream | Lines | ChatLines
 
 
 def as_requested(
-    opened: list[Source], given: Path | Url, field: str | None, *, chats: bool, lines: bool, blank: bool
+    sources: list[Source],
+    given: Path | Url,
+    *,
+    field: str | None,
+    by: str | None,
+    chats: bool,
+    lines: bool,
+    blank: bool,
 ) -> Iterator[Source]:
-    """Files as chats or by line, where that is asked for."""
-    for source in opened:
+    """Files as chats, by line, or with a field by which texts are grouped."""
+    for source in sources:
         if chats:
-            yield as_chats(source, given, field)
+            if not isinstance(source, Records | Stream):
+                raise AttnscopeError(
+                    f"{shown(given)}: chats are read from JSON Lines (.jsonl), tables (.parquet, .arrow) and data "
+                    "sets, one a line or row: leave out other files"
+                )
+            yield ChatLines(source, field)
+        elif isinstance(source, Records):
+            source.by = by
+            yield source
+        elif by is not None:
+            raise AttnscopeError(
+                f"{shown(given)}: texts are grouped by {by!r} (--by), a field of JSON Lines (.jsonl), tables and data "
+                "sets: leave out other files"
+            )
         else:
-            yield Lines(source, blank) if lines and not isinstance(source, OF_RECORDS) else source
-
-
-def chat_field(path: Path | Url) -> str | None:
-    """The column of a table that holds chats: none where it holds texts."""
-    columns = list_columns(path)
-    named = (name for name in CHAT_FIELDS if columns.get(name))
-    return None if "text" in columns else next(named, None)
-
-
-def as_chats(source: Source, path: Path | Url, field: str | None) -> Source:
-    if isinstance(source, JsonLines | Stream | Column | DatasetRows):
-        return ChatLines(source, field)
-    name = shown(Url(path) if isinstance(path, str) else path)
-    raise AttnscopeError(
-        f"{name}: chats are read from JSON Lines (.jsonl), tables (.parquet, .arrow) and data sets, one a line or row: "
-        "leave out other files"
-    )
+            yield Lines(source, blank) if lines else source
 
 
 def open_path(path: Path, field: str, names: Names) -> list[Source]:
@@ -254,7 +208,7 @@ def open_path(path: Path, field: str, names: Names) -> list[Source]:
     if is_standard_input(path):
         return [Stream("standard input", STANDARD_INPUT)]
     if names_a_dataset(path):
-        return [DatasetRows(path, field)]
+        return [Records(str(path).removeprefix(PREFIX), path, field)]
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
         return [_opened_file(file, names.new(file.relative_to(path).as_posix()), field) for file in _text_files(path)]
@@ -275,15 +229,14 @@ def open_url(url: Url, field: str | None, names: Names) -> list[Source]:
     )
     sources = [_opened_file(file, names.new(name), field or "text") for file, name in named]
     for source in sources:
-        if isinstance(source, JsonLines):
+        if isinstance(source, Records):
             source.text_alone = field is None
     return sources or _reject_empty(url)
 
 
 def _opened_file(path: Path | Url, name: str, field: str) -> Source:
-    if path.suffix.lower() in TABLES:
-        return Column(name, path, field)
-    return JsonLines(name, path, field) if inner_suffix(path) == ".jsonl" else Plain(name, path)
+    is_record = path.suffix.lower() in TABLES or inner_suffix(path) == ".jsonl"
+    return Records(name, path, field) if is_record else Plain(name, path)
 
 
 def _text_files(folder: Path) -> list[Path]:
@@ -304,9 +257,11 @@ _EXPECTED = "expected a string, a pathlib.Path, or several of them in a list"
 _MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is nothing
 
 
-def each(given: Any) -> Iterator[str | Path | Url]:
-    """Strings and paths in their order; one stands for a list of one."""
+def each(given: Any) -> Iterator[str | Path | Url | Mapping[str, Any]]:
+    """Strings, paths and rows in their order; one string or path stands for a list of one."""
     texts = as_list(given)
+    if isinstance(texts, Mapping):
+        raise AttnscopeError(_no_column(texts, cast("Mapping[Any, Any]", texts)))
     many = texts if isinstance(texts, list | Iterator) else [texts]
     for number, item in enumerate(cast("Iterable[Any]", many), start=1):
         yield _text(item, number)
@@ -316,9 +271,8 @@ def as_list(given: Any) -> Any:
     """What is given, as a list where it has items."""
     if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given
-    columns = getattr(given, "column_names", None) or getattr(given, "columns", None)
-    if columns is not None:  # a table, whose items are its rows or the names of its columns
-        raise AttnscopeError(_no_column(given, columns))
+    if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a table of pandas, which iterates over its columns
+        given = given.to_dict("records")
     if isinstance(given, bytes | bytearray | memoryview):
         raise AttnscopeError("the texts are bytes; expected strings: decode them first, with .decode('utf-8')")
     if isinstance(given, set | frozenset):
@@ -332,11 +286,12 @@ def as_list(given: Any) -> Any:
         one_by_one: Iterator[Any] = iter(items)
     except TypeError as error:
         raise AttnscopeError(f"the texts are {kind(items)}; {_EXPECTED}") from error
-    if hasattr(items, "__len__"):
+    if hasattr(items, "__len__") and not hasattr(items, "column_names"):  # a data set's rows may not fit into memory
         return list(one_by_one)
     first = list(islice(one_by_one, 1))
     whole = chain(first, one_by_one)
-    return whole if first and isinstance(first[0], str) else list(whole)
+    is_row = bool(first) and isinstance(first[0], Mapping) and not is_chat(first[0]) and "input_ids" not in first[0]
+    return whole if is_row or (first and isinstance(first[0], str)) else list(whole)
 
 
 def kind(value: object) -> str:
@@ -346,7 +301,7 @@ def kind(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
-def _text(item: Any, number: int) -> str | Path | Url:
+def _text(item: Any, number: int) -> str | Path | Url | Mapping[str, Any]:
     if isinstance(item, str):
         return str(item)  # NumPy's own kind of string too
     if isinstance(item, Url):
@@ -354,7 +309,7 @@ def _text(item: Any, number: int) -> str | Path | Url:
     if isinstance(item, os.PathLike):
         return Path(cast("os.PathLike[str]", item))
     if isinstance(item, Mapping):
-        raise AttnscopeError(_no_column(item, cast("Mapping[Any, Any]", item)))
+        return cast("Mapping[str, Any]", item)
     if item is None or str(item) in _MISSING:
         advice = "leave it out"
     elif isinstance(item, bytes):
@@ -389,36 +344,15 @@ PREFIX = "datasets:"
 _FORM = "datasets:NAME, datasets:NAME:SPLIT or datasets:NAME:CONFIG:SPLIT"
 
 
-def names_a_dataset(path: Path) -> bool:
+def names_a_dataset(path: Path | Url) -> bool:
     """Whether a path stands for a data set of the hub."""
     return str(path).startswith(PREFIX)
 
 
-def dataset_rows(path: Path, field: str) -> Iterator[str]:
-    """The strings of one column of a data set, as they stream in; what is null is blank."""
-    for number, row in enumerate(_rows(path), start=1):
-        if field not in row:
-            raise AttnscopeError(
-                f"{path}: no column {field!r}; the columns found are: {', '.join(map(repr, row))}. Name one as "
-                "`field` (--field)"
-            )
-        if not isinstance(row[field], str | None):
-            raise AttnscopeError(
-                f"{path}: column {field!r} holds {type(row[field]).__name__} in row {number}; expected strings: "
-                "name another as `field` (--field)"
-            )
-        yield row[field] or ""
-
-
-def dataset_chats(path: Path, field: str | None = None) -> Iterator[list[dict[str, Any]]]:
-    """The messages of the chats of a data set, as they stream in."""
-    for number, row in enumerate(_rows(path), start=1):
-        yield messages_of(without_nothing(row), f"{path}, row {number}", field)
-
-
-def first_row(path: Path) -> dict[str, Any]:
-    """The first row of a data set; empty where it has none."""
-    return without_nothing(next(_rows(path), {}))
+def first_row(path: Path | Url) -> dict[str, Any]:
+    """The first row of a table or a data set; empty where it has none."""
+    rows = _rows(path) if isinstance(path, Path) and names_a_dataset(path) else table_rows(path)
+    return without_nothing(next(rows, {}))
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,27 +1,25 @@
 """A corpus: named texts from strings, files, folders and standard input."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from attnscope.bundled import TEXT
 from attnscope.read.columns import Names, reject_file_name
-from attnscope.read.files import is_standard_input, shown
+from attnscope.read.files import is_standard_input
 from attnscope.read.sources import (
-    OF_RECORDS,
     ChatLines,
+    Given,
     Lines,
+    Records,
     Source,
     Stream,
-    String,
-    Strings,
     Text,
     as_list,
     as_requested,
     each,
-    grouped_by,
     open_path,
     open_url,
 )
@@ -31,6 +29,8 @@ from attnscope.support.errors import AttnscopeError
 
 class Corpus:
     """Named texts, read one at a time as they are reached."""
+
+    language: str | None = None  # of a translation, by its code
 
     def __init__(self, sources: "Sequence[Source]") -> None:
         self._sources = tuple(sources)
@@ -47,53 +47,49 @@ class Corpus:
         by: str | None = None,
     ) -> "Corpus":
         r"""Build a corpus from strings, files, folders and standard input."""
-        opened_sources: list[Source] = []
-        strings, names = 0, Names()
+        opened: list[Source] = []
+        objects, names = 0, Names()
         given = TEXT if sources is None else as_list(sources)
         only_once = isinstance(given, Iterator)
         _reject_mixed(given)
-        for source in each(given):
-            if isinstance(source, Url) or is_url(source):
-                if only_once:
-                    raise AttnscopeError(_no_text_but_url(str(source)))
-                url = source if isinstance(source, Url) else Url(str(source))
-                opened = open_url(url, field, names)
-                if by is not None and not chats:
-                    opened = [grouped_by(source, by, shown(url)) for source in opened]
-                opened_sources.extend(as_requested(opened, url, field, chats=chats, lines=by_line, blank=blank_lines))
-            elif isinstance(source, str):
-                strings += 1
-                name = f"text {strings}"
-                if by is not None:
-                    raise AttnscopeError(
-                        f"{name} is a string, which has no field {by!r} (--by): name .jsonl files, or leave it out"
-                    )
-                if chats:
+        for item in each(given):
+            if isinstance(item, Mapping) or (isinstance(item, str) and not is_url(item)):
+                objects += 1
+                name = f"text {objects}"
+                if isinstance(item, str):
+                    if by is not None:
+                        raise AttnscopeError(
+                            f"{name} is a string, which has no field {by!r} (--by): name .jsonl files, or leave it out"
+                        )
+                    reject_file_name(item, name)
+                if chats and isinstance(item, str):
                     raise AttnscopeError(f"{name} is a string; expected a chat: a list of messages, or JSON Lines")
-                reject_file_name(source, name)
-                text = String(name, source)
-                last = opened_sources[-1] if opened_sources else None
-                if only_once and isinstance(last, Strings):
-                    last.add(source)
-                else:
-                    opened_sources.append(Strings(source, strings) if only_once else text)
+                last = opened[-1] if opened else None
+                if not isinstance(last, Given):
+                    last = Given(field or "text", by)
+                    opened.append(last)
+                last.add(objects, item)
+                continue
+            if isinstance(item, Path):
+                parts = open_path(item, field or "text", names)
+            elif only_once and isinstance(item, str):
+                raise AttnscopeError(_no_text_but_url(item))
             else:
-                opened = open_path(source, "text" if field is None else field, names)
-                if by is not None and not chats:
-                    opened = [grouped_by(part, by, shown(source)) for part in opened]
-                opened_sources.extend(
-                    as_requested(opened, source, field, chats=chats, lines=by_line, blank=blank_lines)
-                )
-        corpus = cls(opened_sources)
+                item = item if isinstance(item, Url) else Url(item)  # noqa: PLW2901
+                parts = open_url(item, field, names)
+            opened += as_requested(parts, item, field=field, by=by, chats=chats, lines=by_line, blank=blank_lines)
+        corpus = cls(opened)
         if sum(map(is_standard_input, corpus.streams)) > 1:
             raise AttnscopeError("standard input is given more than once, and can be read only once: give it once")
-        if field is not None and not any(isinstance(source, (*OF_RECORDS, ChatLines)) for source in opened_sources):
+        if field is not None and not any(
+            isinstance(source, Records | ChatLines) or getattr(source, "has_rows", False) for source in opened
+        ):
             raise AttnscopeError(
                 f"field {field!r} is given for .jsonl files, tables and data sets, and no source is one: "
                 "leave it out, or name a .jsonl, .parquet or .arrow file"
             )
-        if all(isinstance(source, String) and not source.content.strip() for source in opened_sources):
-            raise _no_text(len(opened_sources))
+        if all(isinstance(source, Given) and source.is_blank for source in opened):
+            raise _no_text(objects)
         return corpus
 
     @property
@@ -123,7 +119,7 @@ class Corpus:
 
     @cached_property
     def _measured(self) -> tuple[str, int]:
-        digest, characters = hashlib.sha256(), 0
+        digest, characters = hashlib.sha256(f"language {self.language}".encode() if self.language else b""), 0
         for text in self:
             characters += len(text.content)
             for part in (text.name, text.content, *([text.by] if text.by else [])):

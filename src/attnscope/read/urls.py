@@ -1,20 +1,23 @@
-"""Calls to a store that may fail for a moment: tried again, and told of in one line where they fail for good."""
+"""URLs of texts: files are copied here by fsspec, and errors say what to do in one line, without secrets."""
 
 from __future__ import annotations
 
+import atexit
 import errno
-import io
 import random
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, TypeVar, cast
+from tempfile import mkdtemp
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from attnscope.support.errors import AttnscopeError, reason_of
@@ -104,17 +107,17 @@ def passes(error: Exception) -> bool:
 
 
 @contextmanager
-def explained(url: Url, action: str = "read") -> Generator[None]:
+def explained(url: Url) -> Generator[None]:
     """Turn whatever a store refuses into one line, without secrets."""
     try:
         yield
     except AttnscopeError:
         raise
     except Exception as error:  # noqa: BLE001 every store has its own kinds
-        raise AttnscopeError(f"{url}: {_said(url, action, error)}") from None  # the cause may name secrets
+        raise AttnscopeError(f"{url}: {_said(url, error)}") from None  # the cause may name secrets
 
 
-def _said(url: Url, action: str, error: Exception) -> str:
+def _said(url: Url, error: Exception) -> str:
     error = _behind(error)
     reason = url.clean(reason_of(error))
     if isinstance(error, FileNotFoundError):
@@ -130,8 +133,8 @@ def _said(url: Url, action: str, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "no room is left on the disk here for what is fetched: set TMPDIR to a folder with more"
     if passes(error):
-        return f"cannot be {'written' if action == 'write' else 'read'} ({reason}), at several tries: check the network"
-    return f"cannot be {'written' if action == 'write' else 'read'} ({reason})"
+        return f"cannot be read ({reason}), at several tries: check the network"
+    return f"cannot be read ({reason})"
 
 
 def _behind(error: Exception) -> Exception:
@@ -149,15 +152,38 @@ def _status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-BLOCK = 4 << 20  # bytes of one request
-_SUMS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c", "checksum")
+_SUMS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c", "checksum")  # names in stores
 _TIMES = ("LastModified", "last_modified", "Last-Modified", "updated", "mtime", "created")
 
 
-def stamp(url: Url) -> tuple[str, ...]:
-    """What changes when a file is written anew: its size, with the store's checksum or else the time of writing."""
+@cache
+def _folder() -> Path:
+    folder = Path(mkdtemp(prefix="attnscope-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def fetched(url: Url) -> Path:
+    """A copy of the file as it is there now, which goes with this process."""
     with explained(url):
-        return _stamp(_info(url))
+        info = _info(url)
+        if info["type"] == "directory":
+            raise IsADirectoryError("it is a folder")
+        return _copy(url, info.get("size"), str([info.get(key) for key in (*_SUMS, *_TIMES)]))
+
+
+@lru_cache(256)
+def _copy(url: Url, size: int | None, version: str) -> Path:  # noqa: ARG001 another version is another copy
+    target = _folder() / str(len(list(_folder().iterdir())))
+    store, path = url.place()
+
+    def copy() -> None:
+        store.get_file(path, str(target))
+        if size is not None and target.stat().st_size < size:
+            raise ConnectionError(f"it ended after {target.stat().st_size} of {size} bytes")
+
+    patiently(copy)
+    return target
 
 
 def files_below(url: Url) -> list[Url] | None:
@@ -176,126 +202,10 @@ def files_below(url: Url) -> list[Url] | None:
     return [url.child(str(name)) for name in sorted(seen, key=lambda name: name.parts)]
 
 
-@contextmanager
-def opened(url: Url) -> Generator[BinaryIO]:
-    """Open a file to read bytes, and to seek where the store can."""
-    with explained(url):
-        raw = _Raw(url)
-    with io.BufferedReader(raw, BLOCK) as file:
-        yield cast("BinaryIO", file)
-
-
-class _Raw(io.RawIOBase):
-    """A file that is opened again, where it was left, when reading fails for a moment."""
-
-    def __init__(self, url: Url) -> None:
-        self._url, self._at = url, 0
-        self._file: Any = None
-        self._failed = False
-        self._info = _info(url)
-        self._streams = url.is_web and not self._info.get("partial")  # a server that gives no parts of files
-        if self._info["type"] == "directory":
-            raise IsADirectoryError("it is a folder")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        with explained(self._url):
-            return not self._streams and bool(patiently(self._ready).seekable())
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        size = self._info.get("size") or 0
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: size}[whence]
-        if self._file is not None:
-            self._file.seek(self._at)
-        return self._at
-
-    def readinto(self, buffer: Any, /) -> int:
-        room = memoryview(buffer).cast("B")
-        data = self._some(len(room))
-        room[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        return b"".join(iter(lambda: self._some(BLOCK), b""))
-
-    def close(self) -> None:
-        self._drop()
-        super().close()
-
-    def _some(self, size: int) -> bytes:
-        with explained(self._url):
-            return patiently(lambda: self._read(size))
-
-    def _read(self, size: int) -> bytes:
-        try:
-            data: bytes = self._ready().read(size)
-            self._refuse_early_end(data)
-        except Exception:
-            self._drop()
-            self._failed = True
-            raise
-        self._at += len(data)
-        return data
-
-    def _refuse_early_end(self, data: bytes) -> None:
-        whole = self._info.get("size")
-        if not data and whole is not None and self._at < whole:
-            raise ConnectionError(f"it ended after {self._at} of {whole} bytes")
-
-    def _ready(self) -> Any:
-        """The file at the place that was reached; another file than before is refused."""
-        if self._file is None:
-            self._file = self._open()
-        return self._file
-
-    def _open(self) -> Any:
-        if self._failed:
-            again = _info(self._url)
-            if _stamp(again) != _stamp(self._info):
-                raise AttnscopeError(
-                    f"{self._url}: changed while it was being read; expected it to stay as it is to the end. Give the "
-                    "same command again"
-                )
-        store, path = self._url.place()
-        file = store.open(path, "rb", cache_type="none", **({"block_size": 0} if self._streams else {}))
-        try:
-            if not self._streams and file.seekable():
-                file.seek(self._at)
-            else:
-                _pass_over(file, self._at)
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def _drop(self) -> None:
-        if self._file is not None:
-            with suppress(Exception):
-                self._file.close()
-            self._file = None
-
-
-def _pass_over(file: Any, size: int) -> None:
-    while size and (passed := file.read(min(size, BLOCK))):
-        size -= len(passed)
-    if size:
-        raise ConnectionError(f"it ended {size} bytes before the place that was reached")
-
-
 def _info(url: Url) -> dict[str, Any]:
     store, path = url.place()
     store.invalidate_cache()  # which would remember what was there
     return answering(lambda: dict(store.info(path)), url)
-
-
-def _stamp(info: dict[str, Any]) -> tuple[str, ...]:
-    sums = [str(info[key]) for key in _SUMS if info.get(key)]
-    return str(info.get("size")), *(sums or [str(info[key]) for key in _TIMES if info.get(key)])
 
 
 _FORM = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)

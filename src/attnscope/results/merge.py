@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnscope.measure.merged import finish_scan
-from attnscope.measure.writing import rows_of_part
+from attnscope.measure.reader import rows_of_part
+from attnscope.measure.scan import finish_scan
 from attnscope.results.open import known_run
 from attnscope.store.files import InUseError, local_folder, read_as
 from attnscope.store.folder import manifest_of

@@ -31,7 +31,7 @@ _OF_TEXTS = {
     "generate": "measure.generation:load_generation",
     "roles": "detection.roles:load_roles",
     "explain": "explanation.stored:load_explanation",
-    "intervene": "intervention.given:load_intervention",
+    "intervene": "intervention.stored:load_intervention",
     "patch": "intervention.patch:load_patching",
     "diff": "comparison.diff:load_difference",
 }
@@ -54,7 +54,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
         ``align``, ``compare`` or ``train``.
     part
         ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
-        them come to, head by head (see `attnscope.measure.over_documents.over_documents`), for which no pool is
+        them come to, head by head (see `attnscope.measure.pools.over_documents`), for which no pool is
         read. ``"sample"``
         opens what the page of a scan shows of its first windows: weights, what each key received, and the blocks of a
         long window; a run made with ``--no-report`` has none.

@@ -24,7 +24,7 @@ REPORTS = {
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
     "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
     "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
-    "roles": ("attnscope.detection.role_controls", "attnscope.results.figures.roles"),
+    "roles": ("attnscope.detection.report", "attnscope.results.figures.roles"),
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.
@@ -36,9 +36,9 @@ PAGES = {
 }
 
 
-def report_of(command: str, result: xr.Dataset | xr.DataTree) -> Report:
-    """All that a result has to show; its rows are computed here, once."""
-    return import_module(REPORTS[command][0]).report(result)
+def report_of(command: str, result: xr.Dataset | xr.DataTree, *, data: bool = False) -> Report:
+    """All that a result has to show; its rows are computed here, once. With `data`, also what no table shows."""
+    return import_module(REPORTS[command][0]).report(result, **({"data": data} if command == "scan" else {}))
 
 
 def figures_of(report: Report) -> dict[str, Figure]:
@@ -53,7 +53,7 @@ def grid_of(report: Report) -> Figure | None:
 
 def write_page(report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None) -> Path:
     """Write a result as one HTML page that needs no network and no other file."""
-    drawn = figures_of(report) if figures is None else figures
+    drawn = {} if report.command == "scan" else figures_of(report) if figures is None else figures
     if report.command in PAGES:
         return import_module(PAGES[report.command]).write(report, path, drawn)
     return write_report(report, path, drawn, _drawing(report).captions(report))

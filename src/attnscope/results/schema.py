@@ -155,6 +155,7 @@ class Report:
     notes: Sequence[str] = ()  # what is not as expected, and what could not be found out
     care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats: a claim, and why
     hint: str = ""  # a line below the finding, on the page
+    heads: Sequence[tuple[int, int]] | None = None  # heads that figures show one by one; by default those that lead
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -164,7 +165,7 @@ class Report:
     @property
     def signature(self) -> dict[str, Any]:
         """Model, texts, settings and versions of the numbers."""
-        return json.loads(self.result.attrs.get("signature", "{}"))
+        return json.loads(getattr(self.result, "attrs", {}).get("signature", "{}"))
 
 
 def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> list[Row]:

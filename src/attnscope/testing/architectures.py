@@ -20,8 +20,7 @@ from transformers import (
 )
 
 from attnscope.models.configs import EncoderConfig, TransformerConfig
-from attnscope.models.encoder import EncoderForMaskedLM
-from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
 from attnscope.testing.heads import CONSTANT, START, Head, Positions, Space, turned
 
 Matrices = dict[str, np.ndarray | None]

@@ -66,13 +66,7 @@ _NAME = re.compile(r"(?P<circuit>[a-z-]+?)-(?P<form>encoder-decoder|encoder|deco
 
 @validated
 def names(each: int = 2) -> tuple[str, ...]:
-    """Name every planted model: circuit, form and number; `each` is how many of each circuit and form.
-
-    Examples
-    --------
-    >>> len(names()), names()[0], names()[-1]
-    (100, 'previous-decoder-1', 'quiet-encoder-decoder-2')
-    """
+    """Name every planted model: circuit, form and number; `each` is how many of each circuit and form."""
     check_whole(1, each=each)
     return tuple(
         f"{name}-{form}-{number}"
@@ -173,11 +167,5 @@ class Zoo(Sequence[PlantedModel]):
 
 @validated
 def zoo(each: int = 2) -> Zoo:
-    """All planted models, `each` of every circuit and form; see `names`.
-
-    Examples
-    --------
-    >>> next(iter(zoo())).circuit
-    'previous'
-    """
+    """All planted models, `each` of every circuit and form; see `names`."""
     return Zoo(names(each))

@@ -135,8 +135,7 @@ class Expectation:
         return self.run[name].sel(layer=self.layer, head=self.head)
 
     def _measured(self, said: str, values: xr.DataArray) -> Measured:
-        from attnscope.measure.documents import units_in
-        from attnscope.measure.intervals import by_document
+        from attnscope.measure.documents import by_document, units_in
 
         known = ~np.isnan(values.values)  # a short window has no such offset
         drawn, called = units_in(self.run)

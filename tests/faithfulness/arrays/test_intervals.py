@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
+from attnscope.measure.documents import by_document, units_of
 
 
 @pytest.mark.parametrize("documents", [8, 20])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.measure.intervals import above_zero, differs_from_zero
+from attnscope.measure.documents import above_zero, differs_from_zero
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attnscope.results.figures.comparison import (
     alignments_side_by_side,
+    comparison_figures,
     learning_curve_figure,
     score_by_length,
     score_intervals,
-    write_comparison_figures,
 )
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_comparison import NAMES, planted
@@ -49,25 +49,12 @@ def test_scores_have_their_intervals(tree):
     assert [text.get_text() for text in axes.texts] == ["30.5", "98.2", "95.1"]
 
 
-def test_without_bootstrap_there_are_no_bars():
-    axes = score_intervals(planted(intervals=False)["scores"].to_dataset()).axes[0]
-    assert len(axes.lines) == 3
-
-
 def test_curves_run_over_tokens_updates_and_seconds(tree):
     curves = tree["curves"].to_dataset()
     for axes, along in zip(learning_curve_figure(curves).axes, ("tokens", "updates", "seconds"), strict=True):
         for line, row in zip(axes.lines, range(3), strict=True):
             np.testing.assert_array_equal(line.get_xdata(), curves[along][row])
             np.testing.assert_array_equal(line.get_ydata(), curves["bleu"][row])
-
-
-def test_the_loss_is_drawn_where_no_bleu_is(tree):
-    curves = tree["curves"].to_dataset()
-    curves["bleu"] = curves["bleu"] * np.nan
-    axes = learning_curve_figure(curves).axes[0]
-    assert axes.get_ylabel() == "Validation loss, nats per token"
-    assert axes.lines[0].get_ydata().tolist() == [2.0, 1.5, 1.2]
 
 
 def test_only_systems_with_attention_are_aligned(tree):
@@ -80,10 +67,6 @@ def test_only_systems_with_attention_are_aligned(tree):
         alignments_side_by_side(planted(attention=False)["alignment"].to_dataset())
 
 
-def test_figures_are_written_for_what_there_is(tree, tmp_path):
-    made = write_comparison_figures(tree, tmp_path / "all")
-    assert {path.name for path in made} == {
-        f"{name}.{form}" for name in ("bleu", "length", "learning", "alignment") for form in ("svg", "pdf", "png")
-    }
-    few = write_comparison_figures(planted(attention=False, logs=False), tmp_path / "few")
-    assert {path.stem for path in few} == {"bleu", "length"}
+def test_there_are_figures_of_what_there_is(tree):
+    assert comparison_figures(tree).keys() == {"bleu", "length", "learning", "alignment"}
+    assert comparison_figures(planted(attention=False, logs=False)).keys() == {"bleu", "length"}

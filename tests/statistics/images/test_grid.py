@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import BeitConfig, BeitModel, DeiTConfig, DeiTModel, PvtConfig, PvtModel, ViTConfig, ViTModel
 
-from attnscope.measure.grid import Grid, grid_of
+from attnscope.measure.geometry import Grid, grid_of
 from tests.pictures import vision_model
 
 SMALL = {

@@ -6,8 +6,8 @@ import torch
 import xarray as xr
 
 from attnscope.kernels.call import call_of_weights
-from attnscope.measure.grid import Grid, measure_patches
-from attnscope.measure.images import summarize_images
+from attnscope.measure.geometry import Grid
+from attnscope.measure.images import measure_patches, summarize_images
 
 SIDE = 6
 

@@ -4,7 +4,7 @@ import torch
 
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.grid import Grid
+from attnscope.measure.geometry import Grid
 from attnscope.measure.images import PatchObserver
 
 NAMES = ("patch_profile", "same_row", "entropy")

@@ -6,7 +6,9 @@ import torch
 
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
-from attnscope.measure.grid import Grid, equal_call, measure_patches
+from attnscope.measure.geometry import Grid
+from attnscope.measure.images import measure_patches
+from attnscope.measure.uniform import evenly
 from tests.statistics.images.test_scan import by_loops
 
 GRID = Grid(rows=4, columns=4, start=1, tokens=17, class_token=0)
@@ -35,7 +37,7 @@ def forbidding():
 )
 def test_every_number_is_that_of_the_matrix(more):
     call = random_call(**more)
-    for of in (call, equal_call(call)):
+    for of in (call, evenly(call)):
         weights = attend_in_full(of)[1].double().numpy()
         found = measure_patches(of, GRID, band=2)
         for text, head in np.ndindex(weights.shape[:2]):
@@ -47,7 +49,7 @@ def test_every_number_is_that_of_the_matrix(more):
 
 def test_equal_weights_lie_on_what_may_be_seen_and_nowhere_else():
     mask = forbidding()
-    weights = attend_in_full(equal_call(random_call(mask=mask)))[1]
+    weights = attend_in_full(evenly(random_call(mask=mask)))[1]
     torch.testing.assert_close(weights, mask / mask.sum(-1, keepdim=True))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.measure.image_text import grouping_of_pictured
+from attnscope.measure.vision import grouping_of_pictured
 from attnscope.read.groups import grouping_of
 from attnscope.read.image_text import picture_groups
 from attnscope.read.windows import Window
@@ -63,15 +63,6 @@ def test_a_group_of_tokens_is_not_called_as_the_images_are(tmp_path):
     for rule in (grouping_of(rules), grouping_of(lambda tokens: ["image"] * len(tokens))):
         with pytest.raises(AttnscopeError, match="has the name 'image', as the images have"):
             grouping_of_pictured(rule, texts, ["image"])
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [(None, "gives None; expected a name"), (["a"], "gives 1 names for 2 tokens"), ([1, 2], "gives 1 in window 1")],
-)
-def test_a_function_that_gives_something_else_is_refused(given, said):
-    with pytest.raises(AttnscopeError, match=said):
-        grouping_of_pictured(grouping_of(lambda _: given), [window("image", "text")], ["image"])
 
 
 def test_roles_are_those_of_chats():

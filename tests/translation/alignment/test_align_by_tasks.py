@@ -8,8 +8,7 @@ from attnscope import AttnscopeError, open_run
 from attnscope.lineage import align as _kept
 from attnscope.lineage import align as _work
 from attnscope.lineage.align import LINKS, RECORD
-from attnscope.lineage.links import Gold
-from attnscope.lineage.word_weights import Forcing
+from attnscope.lineage.links import Forcing, Gold
 from attnscope.results.merge import merge
 from attnscope.store.units import parts_of
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -27,7 +26,7 @@ SURE = [frozenset({(0, 0)})] * PAIRS
 ASKED = {
     "judged": {"gold": Gold(SURE, SURE), "shown": 3},
     "one head": {"layer": 1, "head": 0, "rule": "threshold"},
-    "judged, of a layer": {"gold": Gold(SURE, SURE), "every_head": True, "layer": 2, "end": "null"},
+    "a layer": {"gold": Gold(SURE, SURE), "layer": 2, "end": "null"},
 }
 
 
@@ -91,24 +90,6 @@ def test_as_many_as_there_are_write_the_same_files(align, asked, tmp_path, lines
     assert open_run(out).links == whole.links
 
 
-def test_what_was_aligned_before_a_stop_is_not_aligned_again(align, tmp_path, lines):
-    def stop(progress):
-        if progress.told["pairs"] == 5:
-            raise KeyboardInterrupt
-
-    align(tmp_path / "whole", **ASKED["judged"])
-    del lines[:]
-    out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        align(out, "1/2", progress=stop, **ASKED["judged"])
-    assert lines == [0, 4]
-    align(out, "1/2", **ASKED["judged"])
-    assert lines == [0, 4, 4]
-    align(out, "2/2", **ASKED["judged"])
-    assert lines == [0, 4, 4, 2]
-    assert files(out) == files(tmp_path / "whole")
-
-
 def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(align, tmp_path, lines, monkeypatch):
     out = tmp_path / "run"
     align(out, "1/2", shown=2)
@@ -125,11 +106,3 @@ def test_parts_are_found_missing_and_taken_up_by_the_command_without_task(align,
     assert lines == []
     assert not parts_of(out).exists()
     assert taken.links == align(None, shown=2).links
-
-
-def test_tasks_of_other_settings_and_without_a_folder_are_refused(align, tmp_path):
-    align(tmp_path / "run", "1/2")
-    with pytest.raises(AttnscopeError, match=r"is a part of another run: its settings.*layer"):
-        align(tmp_path / "run", "2/2", layer=0)
-    with pytest.raises(AttnscopeError, match="is a part of a run folder: name it with out"):
-        align(None, "1/2")

@@ -31,7 +31,7 @@ from attnscope.explanation.tokens import Windows, ids_of, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.maps import weight_rows
-from attnscope.measure.windows import window_length
+from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.store.files import explained

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import t as student_t
+from scipy import special
 
 from attnscope.measure.documents import LEAST, membership
 from attnscope.support.arguments import validated
@@ -57,5 +57,5 @@ def jackknife(
     if count < texts:
         moved = np.tensordot(member, left - left.mean(0), 1)
         variance = (texts - 1) ** 2 / texts**2 * count / (count - 1) * (moved**2).sum(0)
-    reach = student_t.ppf(0.975, count - 1) * np.sqrt(variance)
+    reach = special.stdtrit(count - 1, 0.975) * np.sqrt(variance)
     return whole, whole - reach, whole + reach

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,14 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from attnscope.results.figures.alignment import alignment_maps
-from attnscope.results.figures.style import drawable, figure_style, legend_columns, save_figure, system_colours
+from attnscope.results.figures.style import drawable, figure_style, legend_columns, system_colours
 from attnscope.support.arguments import reads
-from attnscope.support.checks import FORMATS
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import xarray as xr
     from matplotlib.axes import Axes
 
@@ -170,16 +166,6 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
     if not bool(np.isnan(alignment["weights"]).all()):
         figures["alignment"] = alignments_side_by_side(alignment)
     return figures
-
-
-@reads("compare")
-def write_comparison_figures(tree: xr.DataTree, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write all figures of a comparison, by default as SVG, PDF and PNG."""
-    return [
-        path
-        for name, figure in comparison_figures(tree).items()
-        for path in save_figure(figure, folder / name, formats)
-    ]
 
 
 def _legend(figure: Figure) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.comparison.findings import same_heads
-from attnscope.results.figures.style import LEFT, MARK, RIGHT, figure_style
+from attnscope.results.figures.panels import HeadMap, head_maps
+from attnscope.results.figures.style import MARK, figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -77,33 +77,16 @@ def grid(report: Report) -> Figure:
 
 def change_maps(changes: xr.Dataset) -> Figure:
     """Draw the size of every change, a panel of layers by heads for each statistic."""
-    names = [str(name) for name in changes.statistic.values]
-    sizes, told = changes["size"].values, changes.changed.values
-    layers, heads = sizes.shape[1:]
-    cell = float(np.clip(1.9 / max(layers, heads), 0.06, 0.3))  # inches
+    sizes = changes["size"].values
+    cell = float(np.clip(1.9 / max(sizes.shape[1:]), 0.06, 0.3))  # inches
     top = float(np.nanmax(np.abs(sizes), initial=0.0)) or 1.0
     reach = float(np.clip(top, 0.5, 4.0))
-    colours = LinearSegmentedColormap.from_list("change", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9")
+    label = f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations"
+    titles = [str(name).replace("_", " ") for name in changes.statistic.values]
+    shown = zip(titles, sizes, changes.changed.values, strict=True)
     with figure_style():
-        figure, panels = _panels(names, (max(1.45, heads * cell + 0.5), layers * cell + 0.65))
-        for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
-            axes.imshow(sizes[number], cmap=colours, norm=Normalize(-reach, reach), aspect="equal")
-            dots = np.argwhere(told[number])
-            axes.plot(dots[:, 1], dots[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.2, 3)))
-            axes.set_title(name.replace("_", " "), loc="left")
-            axes.set_xticks(range(0, heads, max(1, heads // 4)))
-            steps = max(1, layers // 4)
-            axes.set_yticks(range(0, layers, steps), [str(layer) for layer in changes.layer.values[::steps]])
-            axes.spines[:].set_visible(False)
-            if number % _COLUMNS == 0:
-                axes.set_ylabel("Layer")
-        figure.supxlabel("Head", fontsize=8)
-        bar = figure.colorbar(
-            panels[0].images[0], ax=panels, shrink=0.8, pad=0.02, extend="both" if top > reach else "neither"
-        )
-        bar.set_label(f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations")
-        bar.outline.set_visible(False)
-    return figure
+        maps = [HeadMap.signed(*one, reach, label) for one in shown]
+        return head_maps(maps, changes.layer.values, cell=cell, extend="both" if top > reach else "neither")
 
 
 def before_after(changes: xr.Dataset) -> Figure:

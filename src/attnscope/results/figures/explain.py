@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
-from shutil import copyfile
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,42 +29,18 @@ from attnscope.results.figures.panels import (
 )
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.reading import NothingToShowError, axis_values, require
-from attnscope.results.figures.style import MARK, figure_style, one_scale, save_figure
+from attnscope.results.figures.style import MARK, figure_style, one_scale
 from attnscope.results.figures.verdict import verdict_grid
 from attnscope.support.arguments import reads
-from attnscope.support.checks import FORMATS
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from attnscope.explanation.study import Analysis, Picture
     from attnscope.results.schema import Report
-
-
-@reads("explain")
-def write_explain_figures(
-    tree: xr.DataTree,
-    folder: Path,
-    heads: Sequence[tuple[int, int]] | None = None,
-    figures: Mapping[str, Figure] | None = None,
-    formats: Sequence[str] = FORMATS,
-) -> list[Path]:
-    """Write every figure of an explanation, by default as SVG, PDF and PNG; return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
-    drawn = explain_figures(tree, heads) if figures is None else figures.items()
-    copies = {picture.same_as: picture.name for picture in _pictures(tree) if picture.same_as}
-    for name, figure in drawn:
-        paths = save_figure(figure, folder / name, formats)
-        written += paths
-        if name in copies:
-            written += [copyfile(path, path.with_stem(copies[name])) for path in paths]
-    return written
 
 
 @reads("explain")
@@ -82,8 +57,10 @@ def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None =
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    """Every figure of an explanation, by name."""
-    return dict(explain_figures(report.result))
+    """Every figure of an explanation, by name; those of a paper that are the same have both names."""
+    drawn = dict(explain_figures(report.result, report.heads))
+    copies = [picture for picture in _pictures(report.result) if picture.same_as in drawn]
+    return drawn | {picture.name: drawn[picture.same_as] for picture in copies}
 
 
 def grid(report: Report) -> Figure | None:

@@ -6,20 +6,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from attnscope.intervention.measured_effects import ESTIMATES
+from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import effect_of
-from attnscope.measure.documents import units_of
-from attnscope.measure.intervals import by_document
+from attnscope.measure.documents import by_document, units_of
+from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, cluster_colours, figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
     from attnscope.results.schema import Report, Row
 
@@ -89,7 +87,7 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     if "forbidden" in tree:
         yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset())
     if "agreement" in tree:
-        yield "estimates", estimate_panels(tree)
+        yield "estimates", estimates_of_effects(tree)
     if "curves" in tree:
         yield "curves", removal_curves(tree["curves"].to_dataset())
 
@@ -107,34 +105,17 @@ _QUANTILE = 0.98  # of the effects: what the strongest colour stands for, so tha
 def effect_maps(heads: xr.Dataset) -> Figure:
     """Draw the effect of every head under each ablation, layers by heads."""
     effects = heads.effect.values
-    names = [str(name) for name in heads.ablation.values]
-    layers, columns = effects.shape[1:]
-    cell = float(np.clip(3.0 / max(layers, columns), 0.14, 0.42))  # inches
-    size = (max(4.4, len(names) * (columns * cell + 0.55) + 1.1), layers * cell + 1.0)
     finite = np.abs(effects[np.isfinite(effects)])
     reach = float(np.quantile(finite, _QUANTILE)) or float(finite.max()) or 1.0
+    names = heads.ablation.values.tolist()
+    maps = [HeadMap.signed(*shown, reach, "nats") for shown in zip(names, effects, heads.shown.values, strict=True)]
     with figure_style():
-        figure = Figure(figsize=size, layout="constrained")
-        panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
-        for place, (axes, name) in enumerate(zip(panels, names, strict=True)):
-            axes.imshow(
-                effects[place],
-                cmap=LinearSegmentedColormap.from_list("effect", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9"),
-                norm=Normalize(-reach, reach),
-                aspect="equal",
-            )
-            shown = np.argwhere(heads.shown.values[place])
-            axes.plot(shown[:, 1], shown[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.5, 3)))
-            axes.set_title(name, loc="left")
-            axes.set_xlabel("Head")
-            axes.set_xticks(range(0, columns, max(1, columns // 8)))
-            axes.set_yticks(range(0, layers, max(1, layers // 12)), heads.layer.values[:: max(1, layers // 12)])
-            axes.spines[:].set_visible(False)
-        panels[0].set_ylabel("Layer")
-        bar = figure.colorbar(panels[0].images[0], ax=list(panels), shrink=0.9, pad=0.02, extend="both")
-        bar.set_label("nats")
-        bar.outline.set_visible(False)
-    return figure
+        return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
+
+
+def _cell(values: np.ndarray) -> float:
+    """Inches of a cell."""
+    return float(np.clip(3.0 / max(values.shape[-2:]), 0.14, 0.42))
 
 
 def _ablations(report: Report) -> list[str]:
@@ -143,37 +124,11 @@ def _ablations(report: Report) -> list[str]:
 
 def effect_intervals(report: Report) -> Figure:
     """Draw the heads with the largest effects, each under every ablation with its 95% interval."""
-    rows, names = report.rows[:LISTED], _ablations(report)
+    rows = report.rows[:LISTED]
+    names = [f"{row['layer']}.{row['head']}  {row['kind']}".strip() for row in rows]
+    series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
     with figure_style():
-        figure = Figure(figsize=(5.6, 0.24 * len(rows) + 1.0), layout="constrained")
-        axes = figure.subplots()
-        axes.axvline(0, color="0.6", linewidth=0.8)
-        handles: list[Line2D] = []  # filled: a ring says of one point that it is open, not of an ablation
-        for step, name in enumerate(names):
-            marker, colour = _MARKS[name]
-            places = np.arange(len(rows)) + (step - (len(names) - 1) / 2) * 0.22
-            effects = [effect_of(row, name) for row in rows]
-            for place, effect in zip(places, effects, strict=True):
-                if np.isfinite(effect.low):
-                    axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=1.1)
-            axes.scatter(
-                [effect.mean for effect in effects],
-                places,
-                s=12,
-                marker=marker,
-                facecolors=["w" if effect.shown is False else colour for effect in effects],
-                edgecolors=colour,
-                linewidths=0.9,
-                zorder=3,
-            )
-            handles.append(axes.plot([], [], marker, color=colour, markersize=3.2, label=name)[0])
-        axes.set_yticks(range(len(rows)), [_label(row) for row in rows], parse_math=False)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel("Change of the loss without the head, nats")
-        axes.grid(axis="x", color="0.92")
-        axes.set_axisbelow(True)
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(names), frameon=False, fontsize=7)
-    return figure
+        return interval_rows(names, series, "Change of the loss without the head, nats")
 
 
 def weight_against_effect(report: Report) -> Figure:
@@ -227,44 +182,21 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
         )
 
 
-def _label(row: Row) -> str:
-    return f"{row['layer']}.{row['head']}  {row['kind']}".strip()
-
-
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:
     """Draw the weight that a rule forbids beside what the predictions lose without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
-    layers, columns = effect.shape
-    cell = float(np.clip(3.0 / max(layers, columns), 0.14, 0.42))  # inches
-    reach = float(np.nanmax(np.abs(effect))) or 1.0
-    white = "#F7F7F7"
-    panels = (
-        ("Weight forbidden", weight, [white, "0.15"], (0.0, float(np.nanmax(weight)) or 1.0), "share"),
-        ("Change of the loss", effect, [LEFT, white, RIGHT], (-reach, reach), "nats"),
-    )
+    reach, cell = float(np.nanmax(np.abs(effect))) or 1.0, _cell(effect)
+    most = float(np.nanmax(weight)) or 1.0
+    maps = [
+        HeadMap("Weight forbidden", weight, None, "Greys", (0.0, most), "share"),
+        HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, "nats"),
+    ]
     with figure_style():
-        figure = Figure(figsize=(2 * (columns * cell + 1.5), layers * cell + 1.0), layout="constrained")
-        both = figure.subplots(1, 2, sharey=True)
-        for axes, (title, values, colours, ends, units) in zip(both, panels, strict=True):
-            scale = LinearSegmentedColormap.from_list(title, colours).with_extremes(bad="white")
-            image = axes.imshow(values, cmap=scale, norm=Normalize(*ends), aspect="equal")
-            axes.set_title(title, loc="left")
-            axes.set_xlabel("Head")
-            axes.set_xticks(range(0, columns, max(1, columns // 8)))
-            step = max(1, layers // 12)
-            axes.set_yticks(range(0, layers, step), forbidden.layer.values[::step])
-            axes.spines[:].set_visible(False)
-            axes.tick_params(length=0)
-            bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
-            bar.set_label(units)
-            bar.outline.set_visible(False)
-        shown = np.argwhere(forbidden.shown.values)
-        size = float(np.clip(9 * cell, 1.5, 3))
-        both[1].plot(shown[:, 1], shown[:, 0], ".", color="0.1", markersize=size)
-        for axes in both:
-            nowhere = np.argwhere(np.isnan(weight))
-            axes.plot(nowhere[:, 1], nowhere[:, 0], "x", color="0.7", markersize=size, markeredgewidth=0.6)
-        both[0].set_ylabel("Layer")
+        figure = head_maps(maps, forbidden.layer.values, cell=cell)
+        absent = np.argwhere(np.isnan(weight))
+        for axes in figure.axes[:2]:
+            size = float(np.clip(9 * cell, 1.5, 3))
+            axes.plot(absent[:, 1], absent[:, 0], "x", color="0.7", markersize=size, markeredgewidth=0.6)
     return figure
 
 
@@ -277,35 +209,27 @@ _TITLES = {
 }
 
 
-def estimate_panels(tree: xr.DataTree) -> Figure:
+def estimates_of_effects(tree: xr.DataTree) -> Figure:
     """Draw each estimate of a head's effect against the effect measured, a point for each head."""
     heads, agreement = tree["heads"].to_dataset(), tree["agreement"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
     panels: list[tuple[str, str, np.ndarray, np.ndarray]] = []
     for name in (*ESTIMATES, "importance"):
-        wanted = {"eap_ig": "resample", "importance": "zero"}.get(name, "mean")
-        if wanted not in ablations:
+        ablation = {"eap_ig": "resample", "importance": "zero"}.get(name, "mean")
+        if ablation not in ablations:
             if name == "eap_ig":
                 continue
-            wanted = ablations[0]
-        measured = heads.effect.sel(ablation=wanted).values
+            ablation = ablations[0]
+        measured = heads.effect.sel(ablation=ablation).values
+        title = f"{_TITLES[name]}\n{rank_caption(agreement.sel(estimator=name, ablation=ablation))}"
         if name == "importance":
-            panels.append((name, wanted, heads.importance.values, np.abs(measured)))
+            label = f"Size of the effect ({ablation}), nats"
+            panels.append((title, label, np.abs(measured), heads.importance.values))
         else:
-            panels.append((name, wanted, heads.estimate.sel(estimator=name, ablation=wanted).values, measured))
+            estimated = heads.estimate.sel(estimator=name, ablation=ablation).values
+            panels.append((title, f"Effect ({ablation}), nats", measured, estimated))
     with figure_style():
-        figure = Figure(figsize=(2.1 * len(panels) + 0.4, 2.5), layout="constrained")
-        for axes, (name, ablation, estimated, measured) in zip(
-            np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
-        ):
-            axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
-            axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-            of_this = agreement.sel(estimator=name, ablation=ablation)
-            axes.set_title(f"{_TITLES[name]}\n{rank_caption(of_this)}", fontsize=7)
-            size = "Size of the effect" if name == "importance" else "Effect"
-            axes.set_xlabel(f"{size} ({ablation}), nats")
-        figure.axes[0].set_ylabel("Estimate, nats")
-    return figure
+        return estimate_panels(panels, "Estimate, nats")
 
 
 def removal_curves(curves: xr.Dataset) -> Figure:

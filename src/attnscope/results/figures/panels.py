@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colorbar import Colorbar
     from matplotlib.image import AxesImage
+
+    from attnscope.results.schema import Effect
 
 INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
 MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it
@@ -73,6 +76,101 @@ def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -
     bar.set_label(label, fontsize=7)
     bar.outline.set_visible(False)
     return bar
+
+
+@dataclass(frozen=True, eq=False)
+class HeadMap:
+    """Values of all heads, layers by heads, and which are marked."""
+
+    title: str
+    values: np.ndarray
+    marked: np.ndarray | None = None
+    colours: str = ""  # by default blue below 0, and orange above
+    ends: tuple[float, float] = (0.0, 1.0)
+    label: str = ""  # of its scale
+
+    @classmethod
+    def signed(cls, title: str, values: np.ndarray, marked: np.ndarray, reach: float, label: str) -> HeadMap:
+        """Values below 0 in blue, above in orange."""
+        return cls(title, values, marked, ends=(-reach, reach), label=label)
+
+
+def head_maps(
+    maps: Sequence[HeadMap], rows: Sequence[object], *, cell: float, extend: str = "neither", mark: str = "0.1"
+) -> Figure:
+    """Maps beside each other, of cells that are so many inches wide; one scale for all, or each its own."""
+    high, wide = maps[0].values.shape
+    columns = min(len(maps), _MOST_COLUMNS)
+    down = math.ceil(len(maps) / columns)
+    one = len({(shown.ends, shown.label) for shown in maps}) == 1
+    across = max(1.5, wide * cell + (0.5 if one else 1.5))
+    size = (max(4.4, columns * across + 0.9), down * max(0.9, high * cell + 0.65) + 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(down, columns, squeeze=False)
+    for axes in grid.ravel()[len(maps) :]:
+        axes.remove()
+    panels = list(grid.ravel()[: len(maps)])
+    steps = max(1, high // (12 if len(maps) <= columns else 4)), max(1, wide // (8 if len(maps) <= columns else 4))
+    for number, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
+        image = heat(axes, shown.values, shown.colours or SIGNED, shown.ends, aspect="equal")
+        dots = np.argwhere(np.zeros_like(shown.values) if shown.marked is None else shown.marked)
+        axes.plot(dots[:, 1], dots[:, 0], ".", color=mark, markersize=float(np.clip(9 * cell, 1.5, 3)))
+        axes.set_title(shown.title, loc="left")
+        axes.set_yticks(range(0, high, steps[0]), [str(row) for row in rows[:: steps[0]]])
+        axes.set_xticks(range(0, wide, steps[1]))
+        if number % columns == 0:
+            axes.set_ylabel("Layer")
+        if number >= len(maps) - columns:
+            axes.set_xlabel("Head")
+        if not one or number == len(maps) - 1:
+            more = {"shrink": 0.9, "extend": extend}
+            colour_bar(figure, image, panels if one else axes, shown.label, **more)
+    return figure
+
+
+def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Sequence[Effect]]], label: str) -> Figure:
+    """Effects with their 95% intervals, a row for each name; by series a marker, a colour and an effect a row.
+
+    Filled marks are significant effects, open ones are not.
+    """
+    figure = Figure(figsize=(5.6, 0.22 * len(names) + 0.9), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0, color="0.6", linewidth=0.8)
+    for step, (name, (marker, colour, effects)) in enumerate(series.items()):
+        at = np.arange(len(names)) + (step - (len(series) - 1) / 2) * 0.22
+        known = [np.isfinite(effect.low) for effect in effects]
+        axes.hlines(
+            at[known],
+            [effect.low for effect in effects if np.isfinite(effect.low)],
+            [effect.high for effect in effects if np.isfinite(effect.low)],
+            color=colour,
+            linewidth=1.1,
+        )
+        faces = ["w" if effect.shown is False else colour for effect in effects]
+        means = [effect.mean for effect in effects]
+        axes.scatter(means, at, s=12, marker=marker, facecolors=faces, edgecolors=colour, linewidths=0.9, zorder=3)
+        axes.plot([], [], marker, color=colour, markersize=3.2, label=name)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=label)
+    axes.grid(axis="x", color="0.92")
+    axes.set_axisbelow(True)
+    if len(series) > 1:
+        figure.legend(loc="outside upper right", ncols=len(series), frameon=False, fontsize=7)
+    return figure
+
+
+def estimate_panels(panels: Sequence[tuple[str, str, np.ndarray, np.ndarray]], label: str) -> Figure:
+    """Estimates against what was measured: a title, a label, what was measured and the estimate of each panel."""
+    figure = Figure(figsize=(2.3 * len(panels) + 0.4, 2.6), layout="constrained")
+    for axes, (title, across, measured, estimated) in zip(
+        np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
+    ):
+        axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
+        axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
+        axes.set_title(title, fontsize=7)
+        axes.set_xlabel(across)
+    figure.axes[0].set_ylabel(label)
+    return figure
 
 
 def panel_grid(count: int, size: tuple[float, float], most: int = 3) -> tuple[Figure, list[Axes]]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
 from attnscope.intervention.patch_findings import name_of, recovered_of
 from attnscope.intervention.verdicts import ESTIMATORS
+from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
-from attnscope.results.figures.style import LEFT, RIGHT, drawable, figure_style, name_columns
+from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -82,23 +82,20 @@ def grid(report: Report) -> Figure:
 def estimate_points(tree: xr.DataTree) -> Figure:
     """Draw each estimate against the change that was measured, a point for each place."""
     patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
-    names = patched.estimator.values.tolist()
-    measured = patched.effect.values.ravel()
+    panels = [
+        (
+            f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}",
+            "Change measured, logits",
+            patched.effect.values,
+            patched.estimate.sel(estimator=name).values,
+        )
+        for name in patched.estimator.values.tolist()
+    ]
     with figure_style():
-        figure = Figure(figsize=(2.6 * len(names) + 0.4, 2.8), layout="constrained")
-        panels = np.atleast_1d(figure.subplots(1, len(names)))
-        for axes, name in zip(panels, names, strict=True):
-            estimated = patched.estimate.sel(estimator=name).values.ravel()
-            axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
-            axes.plot(measured, estimated, "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-            axes.set_title(f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}", fontsize=8)
-            axes.set_xlabel("Change measured, logits")
-        panels[0].set_ylabel("Estimate, logits")
-    return figure
+        return estimate_panels(panels, "Estimate, logits")
 
 
 _ROWS = 24  # heads of a map by position: those that carry most
-_TICKS = 12  # numbers on an axis
 _TOKENS = 60  # positions that are named
 
 
@@ -107,55 +104,31 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     patched = tree["patched"].to_dataset()
     patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
     values, shown, rows, title = _as_grid(patched)
-    high, wide = values.shape
     by_position = "position" in patched.dims
-    cell = float(np.clip((6.0 if by_position else 3.0) / max(high, wide), 0.14, 0.42))  # inches
+    cell = float(np.clip((6.0 if by_position else 3.0) / max(values.shape), 0.14, 0.42))  # inches
     largest = float(np.nanmax(np.abs(values)))
     reach = min(1.0, largest) or 1.0
     with figure_style():
-        size = (max(4.4, wide * cell + 1.9), high * cell + (1.7 if by_position else 1.0))
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots()
-        colours = LinearSegmentedColormap.from_list("way", [LEFT, "#F7F7F7", RIGHT]).with_extremes(bad="0.9")
-        image = axes.imshow(values, cmap=colours, norm=Normalize(-reach, reach), aspect="equal")
-        dots = np.argwhere(shown)
-        axes.plot(dots[:, 1], dots[:, 0], ".", color="0.1", markersize=float(np.clip(9 * cell, 1.5, 3)))
-        step = max(1, high // _TICKS) if title != "Head" else 1
-        axes.set_yticks(range(0, high, step), rows[::step])
-        axes.set_ylabel(title)
-        if by_position:
-            _name_positions(axes, patched.token.values.tolist())
-        else:
-            axes.set_xticks(range(0, wide, max(1, wide // 8)))
-            axes.set_xlabel("Head")
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
         beyond = "both" if largest > reach else "neither"
-        bar = figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=max(20, 2 * high), extend=beyond)
-        bar.set_label("Share of the way")
-        bar.outline.set_visible(False)
+        map_ = HeadMap.signed("", values, shown, reach, "Share of the way")
+        figure = head_maps([map_], rows, cell=cell, extend=beyond)
+        axes = figure.axes[0]
+        axes.set_ylabel(title)
+        if title == "Head":
+            axes.set_yticks(range(len(rows)), rows)
+        if by_position:
+            figure.set_figheight(figure.get_figheight() + 0.7)
+            _name_positions(axes, patched.token.values.tolist())
     return figure
 
 
 def recovered_intervals(report: Report) -> Figure:
     """Draw what carries most, with 95% intervals over pairs."""
     rows = report.rows[:LISTED]
+    names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
+    series = {"patched": ("o", RIGHT, [recovered_of(row) for row in rows])}
     with figure_style():
-        figure = Figure(figsize=(5.6, 0.2 * len(rows) + 0.8), layout="constrained")
-        axes = figure.subplots()
-        axes.axvline(0, color="0.6", linewidth=0.8)
-        for place, row in enumerate(rows):
-            share = recovered_of(row)
-            if np.isfinite(share.low):
-                axes.plot([share.low, share.high], [place, place], color=RIGHT, linewidth=1.1)
-            axes.plot(share.mean, place, "o", color=RIGHT, markersize=4, mfc="w" if share.shown is False else RIGHT)
-        names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
-        axes.set_yticks(range(len(rows)), names, parse_math=False)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xlabel("Share of the way to the other run")
-        axes.grid(axis="x", color="0.92")
-        axes.set_axisbelow(True)
-    return figure
+        return interval_rows(names, series, "Share of the way to the other run")
 
 
 def _drawn(patched: xr.Dataset) -> dict[str, int]:

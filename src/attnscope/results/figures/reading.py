@@ -12,7 +12,7 @@ from attnscope.measure.documents import LEAST, called_in
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import Wording
 from attnscope.measure.quantities import wording as known_wording
-from attnscope.measure.visible import of_several
+from attnscope.measure.ranking import of_several
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnscope.detection.role_controls import reaching
+from attnscope.detection.role import ROLES
+from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, figure_style
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.results.schema import Report
-
-_COLUMNS = 4
 
 #: By name of the figure: its title, and how to read it.
 _READINGS = {
@@ -57,39 +54,15 @@ def grid(report: Report) -> Figure:
 
 def role_maps(result: xr.Dataset) -> Figure:
     """Draw the score of every head, a panel of layers by heads for each role."""
-    layers, heads = result.sizes["layer"], result.sizes["head"]
-    cell = float(np.clip(1.9 / max(layers, heads), 0.06, 0.3))  # inches
-    size = (max(1.5, heads * cell + 0.5), max(0.9, layers * cell + 0.65))
-    count = result.sizes["role"]
-    columns = min(count, _COLUMNS)
-    rows = math.ceil(count / columns)
+    cell = float(np.clip(1.9 / max(result.sizes["layer"], result.sizes["head"]), 0.06, 0.3))  # inches
+    maps: list[HeadMap] = []
+    for number in range(result.sizes["role"]):
+        part = result.isel(role=number)
+        score = part["score"].values
+        marked = ROLES[str(part.role.item())].reached(score, part["equal"].values)
+        maps.append(HeadMap(str(part.title.item()), score, marked, "Blues", label="Score"))
     with figure_style():
-        figure = Figure(figsize=(max(3.0, columns * size[0] + 0.6), rows * size[1] + 0.4), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes in grid[count:]:
-            axes.remove()
-        for number, axes in enumerate(grid[:count]):
-            part = result.isel(role=number)
-            score = part["score"].values
-            axes.set_facecolor("0.85")
-            axes.imshow(score, cmap="Blues", norm=Normalize(0.0, 1.0), aspect="equal")
-            dots = np.argwhere(reaching(str(part.role.item()), score, part["equal"].values))
-            size_of = float(np.clip(18 * cell, 2.5, 5))
-            axes.plot(dots[:, 1], dots[:, 0], "o", color=MARK, markersize=size_of, mec="white", mew=0.6)
-            axes.set_title(str(part.title.item()), loc="left")
-            axes.set_xticks(range(0, heads, max(1, heads // 4)))
-            steps = max(1, layers // 4)
-            axes.set_yticks(range(0, layers, steps), [str(layer) for layer in result.layer.values[::steps]])
-            axes.spines[:].set(visible=True, color="0.8", linewidth=0.6)
-            if number % columns == 0:
-                axes.set_ylabel("Layer")
-            if number >= count - columns:
-                axes.set_xlabel("Head")
-        panels = list(grid[:count])
-        bar = figure.colorbar(panels[0].images[0], ax=panels, shrink=0.8, pad=0.02)
-        bar.set_label("Score")
-        bar.outline.set_visible(False)
-    return figure
+        return head_maps(maps, result.layer.values, cell=cell, mark=MARK)
 
 
 def with_controls(result: xr.Dataset) -> Figure:

@@ -11,9 +11,9 @@ import xarray as xr
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnscope.comparison.spans import MeanGroupWeights, group_pairs
-from attnscope.measure.grid import patch_shares
+from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
@@ -40,15 +40,13 @@ from attnscope.results.figures.style import (
     name_columns,
     name_heads,
     one_scale,
-    save_figure,
     with_minus,
 )
+from attnscope.results.scanned import sample_of
 from attnscope.support.arguments import reads
-from attnscope.support.checks import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from attnscope.measure.quantities import Wording
     from attnscope.results.schema import Report
@@ -68,18 +66,9 @@ _TOKENS = 15  # of a map
 _OF_GROUPS = 3  # heads of which groups are shown: those furthest above both nulls
 
 
-@reads("scan")
-def write_scan_figures(
-    result: xr.Dataset, sample: xr.Dataset | None, folder: Path, formats: Sequence[str] = FORMATS
-) -> list[Path]:
-    """Write every figure of a scan, by default as SVG, PDF and PNG; return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, figure in _figures(result, sample) for path in save_figure(figure, folder / name, formats)]
-
-
-def figures(_: Report) -> dict[str, Figure]:
-    """The page draws its own."""
-    return {}
+def figures(report: Report) -> dict[str, Figure]:
+    """Every figure that the result has values for, by name; the page draws its own."""
+    return dict(scan_figures(report.result, sample_of(report.result)))
 
 
 def grid(report: Report) -> Figure | None:
@@ -89,7 +78,9 @@ def grid(report: Report) -> Figure | None:
     return None if name is None else overview(result, name)
 
 
-def _figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
+@reads("scan")
+def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tuple[str, Figure]]:
+    """Every figure of a scan and of the attention over its first windows, with its name."""
     for statistic in _OVERVIEWS:
         if statistic in result:
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)

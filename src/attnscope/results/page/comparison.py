@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attnscope.lineage.compare import NO_ATTENTION
-from attnscope.lineage.reports import report
-from attnscope.results.figures.comparison import comparison_figures
 from attnscope.results.page.parts import picture, write_page
 from attnscope.results.render import page_table
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,13 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnscope.results.schema import Report
-
-
-@reads("compare")
-def write_comparison_report(tree: xr.DataTree, path: Path | str) -> Path:
-    """Write a comparison as one HTML page that needs no network, no server and no other file."""
-    found = report(tree)
-    return write(found, path, comparison_figures(tree))
 
 
 def write(found: Report, path: Path | str, figures: Mapping[str, Figure]) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.explanation.catalogue import analyses_of, known_analyses
@@ -36,15 +36,13 @@ def write_explain_report(
 ) -> Path:
     """Write an explanation as one HTML page that needs no network, no server and no other file."""
     chosen = best_heads(tree) if heads is None else list(heads)
-    return write(report(tree), path, figures or dict(explain_figures(tree, chosen)), chosen)
+    return write(replace(report(tree), heads=chosen), path, figures or dict(explain_figures(tree, chosen)))
 
 
-def write(
-    found: Report, path: Path | str, figures: Mapping[str, Figure], heads: Sequence[tuple[int, int]] | None = None
-) -> Path:
-    """Write the page of a report; `heads` are those of the figures of single heads."""
+def write(found: Report, path: Path | str, figures: Mapping[str, Figure]) -> Path:
+    """Write the page of a report."""
     tree: Any = found.result
-    shown, chosen = sections(tree, figures), best_heads(tree) if heads is None else heads
+    shown, chosen = sections(tree, figures), best_heads(tree) if found.heads is None else found.heads
     made = [page_table(table) for table in found.tables]
     first, *others = [table | {"name": f"{table['name']}-table"} for table in made]  # sections have such names too
     if not shown and not first["rows"]:
@@ -90,7 +88,7 @@ def sections(tree: xr.DataTree, figures: Mapping[str, Figure]) -> list[PageSecti
     shown: dict[Section, list[Picture]] = {}
     for analysis in known_analyses().values():
         for one in analysis.pictures:
-            if not (one.on_page and one.name in figures and analysis.section is not None):
+            if not (one.on_page and not one.same_as and one.name in figures and analysis.section is not None):
                 continue
             reading, figure = said_of(one.reading, tree), figures[one.name]
             if one.with_tokens:

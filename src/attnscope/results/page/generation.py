@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.comparison.generated import report
 from attnscope.results.page.parts import numbers, script_json, write_page
 from attnscope.results.render import page_table
-from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,12 +20,6 @@ if TYPE_CHECKING:
 _MOST = 9_000_000  # bytes of weights on a page
 _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
-
-
-@reads("generate")
-def write_generation_report(results: xr.Dataset, path: Path | str) -> Path:
-    """Write what `attnscope.generate` returned as one HTML page that needs no network and no other file."""
-    return write(report(results), path)
 
 
 def write(found: Report, path: Path | str, _: object = None) -> Path:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.spans import GROUP_PAIRS_CAUTION, MeanGroupWeights
+from attnscope.comparison.groups import GROUP_PAIRS_CAUTION, MeanGroupWeights
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
-from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
+from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
 from attnscope.measure.stored import describe_layers, notes_of, unit_of
-from attnscope.measure.visible import with_each
 from attnscope.read.shown import split_character
 from attnscope.results.figures.reading import (
     HIGH,

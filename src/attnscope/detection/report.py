@@ -1,0 +1,151 @@
+"""What `roles` found: how many heads have each role, next to uniform attention and the controls."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.detection.role import ROLES
+from attnscope.measure.stored import notes_of
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of, value_of
+from attnscope.store.runs import skipped_of
+from attnscope.support.arguments import reads
+from attnscope.support.numbers import count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import xarray as xr
+
+
+@reads("roles")
+def counts_of(roles: xr.Dataset) -> list[Row]:
+    """How many heads have each role, next to uniform attention and the controls."""
+    rows: list[Row] = []
+    controls = _controls(roles)
+    for name in map(str, roles.role.values):
+        part = roles.sel(role=name)
+        score, equal = part["score"].values, part["equal"].values
+        others = {control: part["control_score"].sel(control=control).values for control in controls}
+        layer, head = np.unravel_index(np.nanargmax(score), score.shape)
+        highest = max((float(np.nanmax(values)) for values in others.values()), default=None)
+        rows.append(
+            {text: str(part[text].item()) for text in ("title", "definition", "source")}
+            | {
+                "role": name,
+                "threshold": value_of(float(part["threshold"])),
+                "reached": _count(name, score, equal),
+                "heads": int(np.isfinite(score).sum()),
+                **{control: _count(name, values, equal) for control, values in others.items()},
+                "controls_best": highest,
+                "above": None if highest is None else int((score > highest).sum()),
+                "layer": int(roles.layer.values[layer]),
+                "head": int(head),
+                "best": float(score[layer, head]),
+                "low": value_of(float(part["low"].values[layer, head])),
+                "high": value_of(float(part["high"].values[layer, head])),
+                "equal": float(np.nanmax(equal)),
+            }
+        )
+    return rows
+
+
+def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
+    return None if ROLES[name].threshold is None else int(ROLES[name].reached(scores, equal).sum())
+
+
+def _controls(roles: xr.Dataset) -> list[str]:
+    return [str(name) for name in roles.control.values] if "control" in roles.coords else []
+
+
+def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
+    """How many heads have each role, next to the controls."""
+    known = [row for row in rows if row["reached"] is not None]
+    if not known:
+        return "No threshold is published for these roles."
+    counts = [
+        f"{row['title']} {row['reached']}" + (f" ({max(row[name] for name in controls)})" if controls else "")
+        for row in known
+    ]
+    most = f" (in parentheses: the most with {' or '.join(controls)} weights)" if controls else ""
+    return f"Heads at the published threshold{most}: {', '.join(counts)}."
+
+
+@reads("roles")
+def report(roles: xr.Dataset) -> Report:
+    """Which roles heads have."""
+    rows, controls = counts_of(roles), _controls(roles)
+    notes, model = json.loads(roles.attrs["notes"]), str(roles.attrs["model"])
+    least, most = notes["tokens"]
+    tokens = f"{least} to {most}" if least < most else str(most)
+    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
+    read += [f"{notes['repeated']} texts of random tokens, each repeated"] if "repeated" in notes else []
+    read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
+    missing = [
+        f"no {ROLES[name].title if name in ROLES else name}: {reason}" for name, reason in skipped_of(roles).items()
+    ]
+    return Report(
+        command="roles",
+        title=f"Roles of the heads of {model}",
+        model=model,
+        read=", ".join(read),
+        finding=Finding(
+            [_sentence(rows, controls)],
+            "scores at a published threshold; no test",
+            [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["reached"])],
+        ),
+        tables=[
+            Table("heads", "Scores", _scores(controls), _score_rows(roles, controls), terminal=0, page=0),
+            Table("roles", "How many heads", _counts(controls), rows, terminal=len(rows)),
+            Table("definitions", "Definitions", _DEFINITIONS, rows, terminal=0),
+        ],
+        result=roles,
+        notes=[*notes_of(roles).values(), *missing],
+        care={
+            "A role reports where a head attends, not what it does.": "attnscope intervene measures whether a head "
+            "matters.",
+            "It is a score on these texts.": "A threshold is where its authors drew a line: a head just below is no "
+            "other kind of head.",
+        },
+    )
+
+
+_DEFINITIONS = (
+    Quantity("title", "role", detail="page"),
+    Quantity("definition", unit="text", detail="page"),
+    Quantity("source", unit="text", detail="page"),
+)
+
+
+def _counts(controls: Sequence[str]) -> list[Quantity]:
+    untrained = "heads of the same model with untrained or shuffled weights that reach it"
+    return [
+        Quantity("role", detail="data"),
+        Quantity("title", "role"),
+        Quantity("threshold", "from", "threshold", "published threshold of the score"),
+        Quantity("reached", "heads", "count", "heads whose score reaches it"),
+        Quantity("heads", "of", "count", detail="page"),
+        *(Quantity(name, unit="count", meaning=untrained) for name in controls),
+        Quantity("controls_best", "controls", "share", "highest score with such weights", detail="page"),
+        Quantity(
+            "above", unit="count", meaning="heads above all of those; of an untrained model about one, or half a head"
+        ),
+        Quantity("layer", unit="count", detail="data"),
+        Quantity("head", unit="head", meaning="the head with the highest score, layer.head"),
+        Quantity("best", "highest", "share", "its score", low="low", high="high"),
+        Quantity("equal", "uniform", "share", "score of uniform attention"),
+    ]
+
+
+def _scores(controls: Sequence[str]) -> list[Quantity]:
+    names = ("layer", "head", "role", "score", "low", "high", "windows_reached", "equal", *controls)
+    return [Quantity(name, unit="share", detail="data") for name in names]
+
+
+def _score_rows(roles: xr.Dataset, controls: Sequence[str]) -> list[Row]:
+    """The score of each head in each role."""
+    columns = {name: roles[name] for name in ("score", "low", "high", "windows_reached", "equal")}
+    columns |= {name: roles.control_score.sel(control=name, drop=True) for name in controls}
+    return rows_of(columns, roles.score)

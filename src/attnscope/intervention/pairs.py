@@ -1,0 +1,317 @@
+"""Pairs of a clean and a corrupted text with the two answers between which a model decides, and where they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.capture.loaded import LoadedModel
+from attnscope.intervention.predictions import kind_of_question
+from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
+from attnscope.read.shown import IdNames, with_marked_spaces
+from attnscope.support.arguments import validated
+from attnscope.support.checks import shortly
+from attnscope.support.errors import AttnscopeError
+
+_FIELDS = ("clean", "corrupted", "answer", "wrong")
+
+_WHOLE: Mapping[str, Any] = dict.fromkeys(_FIELDS, "")  # has every field
+
+_SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
+
+_MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A clean text and a corrupted one, as long in tokens, and what the model shall and shall not say after them."""
+
+    # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
+    # the token after the last
+    clean: str
+    # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
+    # the token after the last
+    corrupted: str
+    answer: str  # the right token after the clean text, and the one that is right after the corrupted text
+    wrong: str
+
+
+#: A file of JSON Lines, two or four text files (see `read_pairs`), or pairs themselves, as `Pair` or mappings.
+Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
+
+
+@validated
+def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together."""
+    usual = {"answer": answer, "wrong": wrong}
+    if len(paths) == 1:
+        (path,) = paths
+        objects = list(json_objects(path, "clean"))
+        _reject_unused([fields for _, fields in objects], usual)
+        pairs = [pair_of(fields, f"{shown(path)}, line {number}", usual) for number, fields in objects]
+    elif len(paths) in {_SIDES, _ALL}:
+        _reject_unused([_WHOLE] * (len(paths) == _ALL), usual)
+        pairs = _paired(paths, usual)
+    else:
+        raise AttnscopeError(
+            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
+            "(answers and wrong answers too)"
+        )
+    if not pairs:
+        raise AttnscopeError(
+            f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
+            "line by line"
+        )
+    return pairs
+
+
+def _reject_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
+    """Refuse an answer for all pairs that none of them takes: what was asked for would not be what is measured."""
+    unused = [name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)]
+    if pairs and unused:
+        options = " and ".join(f"{name} (--{name})" for name in unused)
+        raise AttnscopeError(
+            f"no pair uses {options}: each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or give "
+            "pairs without"
+        )
+
+
+def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:
+    """One pair from its fields; `usual` holds answers for those that have none."""
+    if isinstance(given, Pair):
+        given = asdict(given)
+    fields = {name: value for name, value in usual.items() if value is not None} | dict(given)
+    for name in _FIELDS:
+        if name not in fields:
+            keys = ", ".join(map(str, given)) or "none"
+            mend = _MEND if name in usual else f"Each pair has {', '.join(_FIELDS)}"
+            raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
+        if not isinstance(fields[name], str):
+            raise AttnscopeError(
+                f"{where}: the field {name!r} is of type {type(fields[name]).__name__}; expected a string"
+            )
+        check_characters(fields[name], where)
+    return Pair(*(str(fields[name]) for name in _FIELDS))
+
+
+def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings."""
+    if isinstance(pairs, Path):
+        return read_pairs(pairs, answer=answer, wrong=wrong)
+    given = cast("object", pairs)
+    if isinstance(given, str | bytes | Mapping | Pair) or not isinstance(given, Iterable):
+        raise AttnscopeError(
+            f"pairs are of type {type(given).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
+            f"list, each with {', '.join(_FIELDS)}"
+        )
+    items = list(cast("Iterable[object]", given))
+    if not items:
+        raise AttnscopeError("found no pair of texts; expected one or more")
+    paths = [item for item in items if isinstance(item, Path)]
+    if len(paths) == len(items):
+        return read_pairs(*paths, answer=answer, wrong=wrong)
+    usual = {"answer": answer, "wrong": wrong}
+    checked = [_checked(item, number) for number, item in enumerate(items, 1)]
+    _reject_unused([_WHOLE if isinstance(item, Pair) else item for item in checked], usual)
+    return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(checked, 1)]
+
+
+def _checked(item: object, number: int) -> Pair | Mapping[str, Any]:
+    if isinstance(item, Pair | Mapping):
+        return cast("Pair | Mapping[str, Any]", item)
+    raise AttnscopeError(
+        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(_FIELDS)}"
+    )
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """Pairs as what a signature knows of what was read."""
+
+    pairs: tuple[Pair, ...]
+
+    def sha256(self) -> str:
+        """SHA-256 of all texts and answers."""
+        rows = [[getattr(pair, name) for name in _FIELDS] for pair in self.pairs]
+        return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
+
+
+def _paired(paths: Sequence[Path], usual: Mapping[str, str | None]) -> list[Pair]:
+    columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
+    for path, column in zip(paths[1:], columns[1:], strict=True):
+        if len(column) != len(columns[0]):
+            raise AttnscopeError(
+                f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, as "
+                "line i belongs to line i"
+            )
+    names = _FIELDS[: len(paths)]
+    return [
+        pair_of(dict(zip(names, row, strict=True)), f"{shown(paths[0])}, line {number}", usual)
+        for number, row in enumerate(zip(*columns, strict=True), 1)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPairs:
+    """Pairs as the model reads them; all as long."""
+
+    clean: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
+    corrupted: Int[Tensor, "pair position"]
+    places: Int[Tensor, "pair 1"]  # ``(pair, 1)``: the position whose prediction is looked at
+    answers: Int[Tensor, " pair"]  # ``(pair,)``, token ids
+    wrongs: Int[Tensor, " pair"]
+    tokens: tuple[tuple[str, ...], ...]  # tokens of each text, to show
+    corrupted_tokens: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(
+        cls,
+        pairs: Iterable[Pair],
+        tokenizer: Any,
+        *,
+        masked: bool,
+        device: torch.device,
+        numbers: Sequence[int] | None = None,
+    ) -> EncodedPairs:
+        """Encode pairs; `numbers` say what each is called in an error, by default 1, 2, ..."""
+        pairs = list(pairs)
+        if not pairs:
+            raise AttnscopeError("found no pair of texts; expected one or more")
+        numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
+        rows: list[list[list[int]]] = [[], []]
+        places: list[int] = []
+        for number, pair in numbered:
+            both = [_ids(tokenizer, text, number, masked=masked) for text in (pair.clean, pair.corrupted)]
+            if len(both[0]) != len(both[1]):
+                raise AttnscopeError(
+                    f"pair {number}: the clean text has {len(both[0])} tokens and the corrupted one {len(both[1])}; "
+                    "expected as many, so that a position means the same in both: reword one"
+                )
+            if both[0] == both[1]:
+                raise AttnscopeError(
+                    f"pair {number}: clean and corrupted text are the same tokens; expected a difference to be carried"
+                )
+            for row, ids in zip(rows, both, strict=True):
+                row.append(ids)
+            places.append(_place(both, tokenizer, number, masked=masked))
+        lengths = {len(row) for row in rows[0]}
+        if len(lengths) > 1:
+            raise AttnscopeError(
+                f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that positions can be "
+                "averaged: give those of one length at a time"
+            )
+        answers, wrongs = (
+            [one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}") for number, pair in numbered]
+            for name in ("answer", "wrong")
+        )
+        for (number, pair), answer, wrong in zip(numbered, answers, wrongs, strict=True):
+            if answer == wrong:
+                raise AttnscopeError(
+                    f"pair {number}: answer and wrong are the same token ({pair.answer!r}); expected two answers "
+                    "between which the model decides"
+                )
+
+        def tensor(values: Sequence[Any]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int64, device=device)
+
+        names = IdNames(tokenizer)
+        shown = [tuple(names.of(row) for row in side) for side in rows]
+        return cls(tensor(rows[0]), tensor(rows[1]), tensor(places)[:, None], tensor(answers), tensor(wrongs), *shown)
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.clean)
+
+    def turned(self) -> EncodedPairs:
+        """Clean and corrupted texts in each other's place; the answers stay."""
+        return replace(self, clean=self.corrupted, corrupted=self.clean)
+
+    def difference(self, logits: Float[Tensor, "*variant pair place vocabulary"]) -> Float[Tensor, "*variant pair"]:
+        """Logit of the answer minus that of the wrong one, of logits at the position that is looked at."""
+        last = logits[..., 0, :]
+        index = torch.stack([self.answers, self.wrongs], -1).expand(*last.shape[:-1], 2)
+        right, wrong = last.gather(-1, index).unbind(-1)
+        return right - wrong
+
+    def labels(self) -> list[str]:
+        """What to call each position: its token; clean/corrupted where they differ; "…" where pairs differ."""
+        return position_labels(self.tokens, self.corrupted_tokens)
+
+
+def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
+    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`."""
+    labels: list[str] = []
+    for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
+        first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
+        labels.append(first if len(set(zip(own, other, strict=True))) == 1 else f"{first}…")
+    return labels
+
+
+def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
+    """Tokens of a pair's clean text."""
+    return len(_ids(tokenizer, pair.clean, number, masked=masked))
+
+
+def _ids(tokenizer: Any, text: str, number: int, *, masked: bool) -> list[int]:
+    """Token ids with the special tokens before a text, and for a masked model those after it."""
+    ids: list[int] = tokenizer(text)["input_ids"]
+    end = getattr(tokenizer, "eos_token_id", None)
+    if not masked and ids and end is not None and ids[-1] == end and ids[-1] != ids[0]:
+        ids = ids[:-1]  # nothing is said after the end
+    if not ids:
+        raise AttnscopeError(f"pair {number}: the tokenizer makes no token of {text!r}; expected at least one")
+    return ids
+
+
+def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
+    if not masked:
+        return len(both[0]) - 1
+    places = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
+    if len(places[0]) != 1 or places[0] != places[1]:
+        raise AttnscopeError(
+            f"pair {number}: found {len(places[0])} and {len(places[1])} masks; expected one {tokenizer.mask_token} in "
+            "each text, at the same position"
+        )
+    return int(places[0][0])
+
+
+def one_token(tokenizer: Any, word: str, what: str) -> int:
+    """The token that a text is, or that is named so."""
+    ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
+    if len(ids) == 1:
+        return int(ids[0])
+    known: dict[str, int] = tokenizer.get_vocab()
+    if word in known:
+        return int(known[word])
+    names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
+    raise AttnscopeError(
+        f"{what} {shortly(word)} is {len(ids)} tokens ({shortly(names)}); expected one (perhaps with a space before "
+        "it, or without)"
+    )
+
+
+def encoded_pairs(loaded: LoadedModel, pairs: Iterable[Pair], numbers: Sequence[int] | None = None) -> EncodedPairs:
+    """Pairs as this model reads them."""
+    return EncodedPairs.of(
+        pairs, loaded.tokenizer, masked=is_masked(loaded), device=loaded.model.device, numbers=numbers
+    )
+
+
+def is_masked(loaded: LoadedModel) -> bool:
+    """Whether the model is asked at a mask, not after the last token."""
+    kind = kind_of_question(loaded.model)
+    if kind == "translation":
+        raise AttnscopeError(
+            f"{loaded.name} is an encoder-decoder; pairs are of texts that one stack reads: give a causal or a masked "
+            "language model"
+        )
+    return kind == "masked"

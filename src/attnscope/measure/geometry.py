@@ -1,0 +1,537 @@
+"""Which tokens are patches, tiles or tubelets, in which rows, columns and frames: by processor or by changed pixels."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from attnscope.capture.families import has_class_token, merged_side, patch_size_of, tubelet_of
+from attnscope.capture.processors import Processor
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
+from attnscope.read.picture_parts import IMAGE, VIDEO
+from attnscope.read.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.modalities import PicturedModel
+    from attnscope.capture.watch import Site
+    from attnscope.read.image_text import Expanded
+
+
+NOTHING = 1e-3  # of the largest change: what a token that another patch or frame makes may change by, through rounding
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tokens of one image."""
+
+    rows: int  # rows and columns of patches
+    columns: int
+    start: int  # the token of the first patch; the others follow row by row
+    tokens: int  # all tokens, also those that are no patches
+    class_token: int | None  # number of the class token; None without one
+
+    @property
+    def patches(self) -> slice:
+        """The tokens that are patches."""
+        return slice(self.start, self.start + self.rows * self.columns)
+
+    @property
+    def registers(self) -> list[int]:
+        """The tokens that are neither patches nor the class token."""
+        patches = range(self.tokens)[self.patches]
+        return [token for token in range(self.tokens) if token not in patches and token != self.class_token]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each token is called: ``[class]``, ``[register 1]``, ``r0c0`` for the patch in row 0, column 0."""
+        named = {token: f"[register {number}]" for number, token in enumerate(self.registers, start=1)}
+        if self.class_token is not None:
+            named[self.class_token] = "[class]"
+        return tuple(
+            named.get(token) or "r{}c{}".format(*divmod(token - self.start, self.columns))
+            for token in range(self.tokens)
+        )
+
+
+@torch.no_grad()
+def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"]) -> Grid | str:
+    """Find the patches: which token of the first layer changes when the pixels of one patch do."""
+    size = patch_size_of(model.config)
+    if size is None:
+        return "its config tells no patch_size"
+    rows, columns = pixels.shape[2] // size[0], pixels.shape[3] // size[1]
+    if not rows or not columns:
+        return f"its patch_size {size[0]} x {size[1]} is larger than the image"
+    places = [(0, 0), (0, min(1, columns - 1)), (min(1, rows - 1), 0), (rows - 1, columns - 1)]
+    probes = pixels.repeat(1 + len(places), 1, 1, 1)
+    for probe, (row, column) in zip(probes[1:], places, strict=True):
+        probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(size, probe)
+    seen = first_states(model, {"pixel_values": probes})
+    if seen is None:
+        return "its weights alone can be seen, which do not tell which token is which patch"
+    if seen.shape[0] != len(probes):
+        return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
+    changes = (seen[1:] - seen[:1]).abs().amax(-1)
+    places_of = [
+        (change > NOTHING * change.amax()).nonzero()[:, 0].tolist() if change.amax() > 0 else [] for change in changes
+    ]
+    first = places_of[0][0] if places_of[0] else 0
+    if places_of != [[first + row * columns + column] for row, column in places]:
+        return "in its first layer a patch is not one token, or patches do not stand row by row"
+    is_class = first > 0 and any(has_class_token(module) for module in model.modules())
+    return Grid(rows, columns, first, seen.shape[1], 0 if is_class else None)
+
+
+def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
+    """What is added to a patch: the same each time, and not even, as a model may take off the mean."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
+
+
+def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
+    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
+    states: list[Tensor] = []
+
+    def look(site: Site, call: AttentionCall) -> Tensor:
+        if site.index == 0 and call.key.shape[-1]:
+            both = torch.cat([call.key, call.value], -1)
+            states.append(both.transpose(1, 2).flatten(2).double())
+        return output_of(call) if call.key.shape[-1] else call.query
+
+    with watching(model, look, weights_suffice=True):
+        model(**given)
+    return states[0] if states else None
+
+
+_PIXELS = 448  # on the longer side
+
+
+def jpeg(pixels: Tensor, processor: Processor) -> str:
+    """What a model reads of an image, base64 of a small JPEG; "" without Pillow."""
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        return ""
+    values = pixels.float().cpu()
+    mean, spread = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
+    if getattr(processor, "do_normalize", False) and mean is not None and len(mean) == len(values):
+        values = values * values.new_tensor(spread)[:, None, None] + values.new_tensor(mean)[:, None, None]
+    elif processor is None:
+        values = (values - values.amin()) / (values.amax() - values.amin()).clamp_min(1e-9)
+    bytes_ = (values.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return _packed(pillow.fromarray(bytes_[..., 0] if bytes_.shape[-1] == 1 else bytes_[..., :3]).convert("RGB"))
+
+
+def jpeg_of(pixels: np.ndarray, shape: float) -> str:
+    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without
+    Pillow.
+    """
+    try:
+        from PIL import Image as pillow  # noqa: N813
+    except ImportError:
+        return ""
+    longer = max(1.0, shape), max(1.0, 1 / shape)
+    size = (round(_PIXELS * longer[0] / max(longer)), round(_PIXELS * longer[1] / max(longer)))
+    return _packed(pillow.fromarray(pixels).resize(size))
+
+
+def _packed(image: Any) -> str:
+    image.thumbnail((_PIXELS, _PIXELS))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+PIXELS, OF_VIDEOS = "pixel_values", "pixel_values_videos"
+_IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
+_PLACES = 5  # that are changed one after another: the corners and the middle
+_RIGHT = 4  # of these that must be told by the token that changes most
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An image, a frame of a video, or a part of an image that is read by itself, as tokens in rows and columns."""
+
+    # number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
+    # whole image
+    image: int
+    number: int
+    rows: int  # rows and columns of tokens
+    columns: int
+    tokens: tuple[int, ...]  # row by row
+    # number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row
+    source: int
+    kind: str = IMAGE  # ``image`` or ``video``
+    key: str = PIXELS  # under which the model is given the pixels
+
+    @property
+    def name(self) -> str:
+        """What the tile is called."""
+        part = "frame" if self.kind == VIDEO else "tile"
+        return f"{self.kind} {self.image}" + (f" {part} {self.number}" if self.number else "")
+
+    @property
+    def names(self) -> dict[int, str]:
+        """What each token is called."""
+        return {
+            token: "{} r{}c{}".format(self.name, *divmod(place, self.columns))
+            for place, token in enumerate(self.tokens)
+        }
+
+
+@dataclass(eq=False)
+class Tiles:
+    """Finds the tiles of texts with images."""
+
+    model: PicturedModel  # which reads them
+    unknown: str = ""  # why there are none, where there are none
+    told: set[str] = field(default_factory=set[str])  # how they are known: ``processor`` or ``pixels``
+    _probed: dict[int, bool] = field(default_factory=dict[int, bool])
+
+    def of(self, expanded: Expanded, given: dict[str, Any]) -> list[Tile]:
+        """The tiles of one text; none where they are not known."""
+        pieces = expanded.image_tokens()
+        if not any(pieces):
+            return []
+        if expanded.videos and "image_grid_thw" not in given and OF_VIDEOS not in given:
+            return self._unknown("the processor puts images and frames among the same pixels")
+        if "image_grid_thw" in given:
+            return self._by_grids(IMAGE, pieces, given["image_grid_thw"].tolist())
+        tiles = self._by_pixels(pieces, given)
+        self.told |= {"pixels"} if tiles else set()
+        return tiles
+
+    def _by_grids(self, kind: str, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
+        """The processor tells steps in time, rows and columns of patches, of which the model merges squares."""
+        side = merged_side(getattr(self.model.processor, f"{kind}_processor"))
+        tiles: list[Tile] = []
+        if len(grids) != len(pieces):
+            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} {kind}s")
+        for number, (tokens, (steps, tall, wide)) in enumerate(zip(pieces, grids, strict=True), start=1):
+            rows, columns = tall // side, wide // side
+            if steps * rows * columns != len(tokens) or (kind == IMAGE and steps != 1):
+                return self._unknown(
+                    f"{kind} {number} has {len(tokens)} tokens, and by its grid {steps} x {rows} x {columns}"
+                )
+            for step in range(steps):
+                own = tuple(tokens[step * rows * columns : (step + 1) * rows * columns])
+                tiles.append(Tile(number, step + 1 if kind == VIDEO else 0, rows, columns, own, -1, kind))
+        self.told.add("processor")
+        return tiles
+
+    def _by_pixels(self, pieces: list[list[int]], given: dict[str, Any]) -> list[Tile]:
+        """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
+        pixels = pixels_of(given)
+        if pixels is None:
+            return self._unknown("what the processor gives are not pixels in rows and columns")
+        count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
+        if count == len(pieces):
+            parts = [(image, 0, tokens) for image, tokens in enumerate(pieces, start=1)]
+        elif not each.is_integer() or any(len(tokens) % int(each) for tokens in pieces):
+            return self._unknown(
+                f"{sum(map(len, pieces))} tokens are of {count} parts of {len(pieces)} image{'s' * (len(pieces) > 1)}, "
+                "which do not share them evenly"
+            )
+        else:
+            size = int(each)
+            parts = [
+                (image, 1 + first // size, tokens[first : first + size])
+                for image, tokens in enumerate(pieces, start=1)
+                for first in range(0, len(tokens), size)
+            ]
+        tiles: list[Tile] = []
+        for source, (image, number, tokens) in enumerate(parts):
+            shape = rows_and_columns(len(tokens), pixels[source].shape[-2:])
+            if shape is None:
+                height, width = pixels[source].shape[-2:]
+                return self._unknown(f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels")
+            tiles.append(Tile(image, number, *shape, tuple(tokens), source))
+        for tile in tiles:
+            if len(tile.tokens) not in self._probed:
+                self._probed[len(tile.tokens)] = self.follows(tile, given)
+            if not self._probed[len(tile.tokens)]:
+                return self._unknown("its image tokens do not follow the pixels of their places (a resampler?)")
+        return tiles
+
+    def follows(self, tile: Tile, given: dict[str, Any]) -> bool:
+        """Whether, where the pixels of one place change, the token of that place changes most."""
+        rows, columns = tile.rows - 1, tile.columns - 1
+        places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
+        before = self._states(given, tile)
+        right = 0
+        pixels = pixels_of(given, tile.key)
+        for row, column in sorted(places):
+            changed = {**given, tile.key: _changed_pixels(given[tile.key], tile, row, column, pixels)}
+            moved = (self._states(changed, tile) - before).norm(dim=-1)
+            right += int(moved.argmax()) == row * tile.columns + column
+        return right >= min(_RIGHT, len(places))
+
+    def _states(self, given: dict[str, Any], tile: Tile) -> Tensor:
+        """What the decoder reads at each token of a tile."""
+        return self.model.decoder_inputs(given)["inputs_embeds"][0, list(tile.tokens)].double()
+
+    def _unknown(self, reason: str) -> list[Tile]:
+        self.unknown = self.unknown or reason
+        return []
+
+
+def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple[int, int] | None:
+    """So many tokens in rows and columns of the shape of an image, ``(row, column)``; None where they do not fill
+    them.
+    """
+    height, width = pixels
+    rows = round((tokens * height / width) ** 0.5)
+    columns = tokens // max(1, rows)
+    return (rows, columns) if rows * columns == tokens and rows * width == columns * height else None
+
+
+def pixels_of(given: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
+    """The images, tiles or frames that a model is given, ``(channel, row, column)``; None for patches in a row."""
+    values: Any = given.get(key)
+    if not isinstance(values, torch.Tensor) or values.ndim not in (_IMAGES, _TILED):
+        return None
+    flat = list(values.flatten(0, values.ndim - _IMAGES))
+    sizes: Any = given.get("image_sizes") if key == PIXELS else None
+    if sizes is None or len(sizes) != len(flat):
+        return flat
+    shapes = [tuple(int(side) for side in size) for size in sizes]
+    fit = all(
+        height <= image.shape[1] and width <= image.shape[2]
+        for image, (height, width) in zip(flat, shapes, strict=True)
+    )
+    return [image[:, :height, :width] for image, (height, width) in zip(flat, shapes, strict=True)] if fit else flat
+
+
+def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
+    """The same pixels with others at one place of a tile."""
+    changed = values.clone()
+    image = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
+    height, width = (image if pixels is None else pixels[tile.source]).shape[-2:]
+    down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
+    right = slice(column * width // tile.columns, (column + 1) * width // tile.columns)
+    place = image[:, down, right]
+    place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(place)
+    return changed
+
+
+class Frames(Tiles):
+    """Finds the frames of texts with videos, and the rows and columns of each."""
+
+    def frames_of(
+        self, expanded: Expanded, given: dict[str, Any], images: int
+    ) -> tuple[list[list[list[int]]], list[Tile]]:
+        """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known."""
+        pieces = expanded.video_tokens()
+        if not any(pieces):
+            return [], []
+        if "video_grid_thw" not in given:
+            return self._frames_by_pixels(pieces, given, images)
+        tiles = self._by_grids(VIDEO, pieces, given["video_grid_thw"].tolist())
+        videos = range(1, 1 + len(pieces) if tiles else 1)
+        return [[list(tile.tokens) for tile in tiles if tile.image == video] for video in videos], tiles
+
+    def _frames_by_pixels(
+        self, pieces: list[list[int]], given: dict[str, Any], images: int
+    ) -> tuple[list[list[list[int]]], list[Tile]]:
+        """A token is of the frame with whose pixels it changes; with none it is of no frame, with several unknown."""
+        key = OF_VIDEOS if OF_VIDEOS in given else PIXELS
+        pixels = pixels_of(given, key)
+        if pixels is None or (images and key == PIXELS):
+            return [], self._unknown("what the processor gives are not single frames, in rows and columns")
+        tokens = [token for video in pieces for token in video]
+        before = self.model.decoder_inputs(given)["inputs_embeds"][0, tokens].double()
+        moved = torch.stack(
+            [self._changes(given, key, frame, tokens, before) for frame in range(len(pixels))]
+        )  # (frame, token)
+        of = moved > NOTHING * moved.amax(0).amax()
+        if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
+            return [], self._unknown("some of its tokens read several frames, or a frame none of them")
+        frames: list[list[list[int]]] = []
+        tiles: list[Tile] = []
+        number = {token: place for place, token in enumerate(tokens)}
+        for video, own in enumerate(pieces, start=1):
+            inside = of[:, [number[token] for token in own]]
+            sources = inside.any(1).nonzero()[:, 0].tolist()
+            frames.append(
+                [[token for token, there in zip(own, inside[source], strict=True) if there] for source in sources]
+            )
+            for step, (source, listed) in enumerate(zip(sources, frames[-1], strict=True), start=1):
+                shape = rows_and_columns(len(listed), pixels[source].shape[-2:])
+                if shape is not None:
+                    tiles.append(Tile(video, step, *shape, tuple(listed), source, VIDEO, key))
+        self.told.add("pixels")
+        return frames, self._in_rows(tiles, frames, given)
+
+    def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], given: dict[str, Any]) -> list[Tile]:
+        """The tiles, if those of all frames are known and each token follows the pixels of its place."""
+        if len(tiles) < sum(map(len, frames)):
+            return self._unknown("the tokens of a frame fill no rows and columns")
+        firsts = {len(tile.tokens): tile for tile in reversed(tiles)}
+        if not all(self.follows(tile, given) for tile in firsts.values()):
+            return self._unknown("its tokens do not follow the pixels of their places (a resampler?)")
+        return tiles
+
+    def _changes(
+        self, given: dict[str, Any], key: str, frame: int, tokens: list[int], before: torch.Tensor
+    ) -> torch.Tensor:
+        """How much each token changes with the pixels of one frame."""
+        changed = given[key].clone()
+        flat = changed.flatten(0, -4)  # a view
+        noise = torch.randn(flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+        flat[frame] += noise.to(flat)
+        states = self.model.decoder_inputs({**given, key: changed})["inputs_embeds"][0, tokens]
+        return (states.double() - before).norm(dim=-1)
+
+
+_MOST = 8  # groups of frames
+_BESIDE = "special"
+
+
+@dataclass(frozen=True)
+class TubeletStep(Tile):
+    """The tubelets of the same frames, as tokens in rows and columns."""
+
+    together: int = 1  # how many frames are read as one
+
+    @property
+    def name(self) -> str:
+        """Which frames they are, of those that the model reads, from 1."""
+        return _frames((self.number - 1) * self.together + 1, self.number * self.together)
+
+
+@dataclass(frozen=True)
+class Tubelets:
+    """The tokens of one video."""
+
+    steps: int  # how many tubelets there are in time, and in each frame
+    rows: int
+    columns: int
+    together: int  # frames in one tubelet
+    first: int  # the token of the first tubelet
+    strides: tuple[int, int, int]  # how many tokens further the next one is in time, a row below, a column to the right
+    tokens: int  # all tokens, also those that are no tubelets
+
+    def places(self) -> np.ndarray:
+        """The token of each tubelet, ``(step, row, column)``."""
+        grid = np.indices((self.steps, self.rows, self.columns))
+        return self.first + np.tensordot(self.strides, grid, axes=1)
+
+    def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
+        """The steps, each over the first of its frames; `key` is the argument that holds the frames."""
+        return tuple(
+            TubeletStep(
+                1,
+                number + 1,
+                self.rows,
+                self.columns,
+                tuple(own.reshape(-1).tolist()),
+                number * self.together,
+                VIDEO,
+                key,
+                self.together,
+            )
+            for number, own in enumerate(self.places())
+        )
+
+    def groups(self) -> list[str]:
+        """Names of the groups of frames, at most 8, and of what is no tubelet where there is such."""
+        beside = self.tokens > self.steps * self.rows * self.columns
+        return [*dict.fromkeys(map(self._group, range(self.steps))), *[_BESIDE] * beside]
+
+    def _group(self, step: int) -> str:
+        """Of as many steps each as make 8 groups at most."""
+        share = -(-self.steps // _MOST)
+        first = step // share * share
+        return _frames(first * self.together + 1, min(self.steps, first + share) * self.together)
+
+    def window(self, name: str) -> Window:
+        """The video as the windows of a page are; `roles` says in which group of frames each token is."""
+        tiles = self.as_tiles("")
+        names = {token: shown for tile in tiles for token, shown in tile.names.items()}
+        roles = {token: self._group(tile.number - 1) for tile in tiles for token in tile.tokens}
+        special = tuple(token not in names for token in range(self.tokens))
+        return Window(
+            (0,) * self.tokens,
+            special,
+            ((0, 0),) * self.tokens,
+            name,
+            0,
+            tuple(names.get(token, "[class]" if token == 0 else "[special]") for token in range(self.tokens)),
+            roles=tuple(roles.get(token, _BESIDE) for token in range(self.tokens)),
+        )
+
+
+@torch.no_grad()
+def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tubelets | str:
+    """Find the tubelets: which token changes before any attention when the pixels of one do."""
+    size = tubelet_of(model.config)
+    if size is None:
+        return "its config tells no patch_size and tubelet_size"
+    video: Tensor = given[key]
+    counts = [video.shape[1] // size[0], video.shape[3] // size[1], video.shape[4] // size[2]]
+    if not all(counts):
+        return f"one of its tubelets ({' x '.join(map(str, size))}) is larger than the video"
+    before = _states(model, given)
+    if before is None:
+        return "neither its keys nor its embeddings are seen, which tell which token is which tubelet"
+    if len(before) != 1:
+        return f"its first layer attends in {len(before)} parts, each by itself, and not over the whole video"
+    corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
+    corners = [tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners]
+    tokens = [_changed(model, given, key, before, size, corner) for corner in corners]
+    if any(token is None for token in tokens):
+        return "in its first layer a tubelet is not one token"
+    first, *nexts, last = (token for token in tokens if token is not None)
+    strides = (nexts[0] - first, nexts[1] - first, nexts[2] - first)
+    tubelets = Tubelets(counts[0], counts[1], counts[2], size[0], first, strides, before.shape[1])
+    places = tubelets.places()
+    inside = places.min() >= 0 and places.max() < tubelets.tokens and len(np.unique(places)) == places.size
+    if not inside or places[-1, -1, -1] != last:
+        return "its tubelets do not stand in rows, columns and steps"
+    return tubelets
+
+
+def _states(model: PreTrainedModel, given: dict[str, Tensor]) -> Tensor | None:
+    """What tells tokens apart before any attention, ``(part, token, width)``: keys, or else what is embedded."""
+    seen = first_states(model, given)
+    if seen is not None:
+        return seen
+    states: Any = getattr(model(**given, output_hidden_states=True), "hidden_states", None)
+    return states[0].double() if states else None
+
+
+def _changed(
+    model: PreTrainedModel,
+    given: dict[str, Any],
+    key: str,
+    before: Tensor,
+    size: tuple[int, int, int],
+    place: tuple[int, ...],
+) -> int | None:
+    """The token that changes with the pixels of one tubelet; None where it is not one."""
+    video = given[key].clone()
+    frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
+    video[0, frames, :, rows, columns] += pattern(size[1:], video[0, 0])
+    seen = _states(model, {**given, key: video})
+    if seen is None:
+        return None
+    change = (seen[0] - before[0]).abs().amax(-1)
+    tokens = (change > NOTHING * change.amax()).nonzero()[:, 0].tolist()
+    return tokens[0] if len(tokens) == 1 else None
+
+
+def _frames(first: int, last: int) -> str:
+    return f"frame {first}" if first == last else f"frames {first}-{last}"

@@ -1,0 +1,550 @@
+"""Labels of heads: where the weight of each is, next to uniform attention, and the names that this allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+
+from attnscope.measure.documents import queries, units_in
+from attnscope.measure.independence import (
+    effective_labels,
+    independence,
+    label_information,
+    label_shares,
+    sign_agreement,
+)
+from attnscope.support.checks import check_seed, check_whole, shaped
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import with_nulls
+
+SHARE = 0.3  # of all weight in one place: a head that looks there
+LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
+LOCAL = 0.5  # of all weight within some tokens: a local head
+MORE = 2.0  # times what equal weights give; of sides, times the odds
+SHARED_ODDS = 6.0  # times the odds of equal weights, of a key that all rows share: random Llama models reach 5.5
+ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight that lies elsewhere than of equal weights; nats below them
+CHANCE = 0.01  # that any head of a run gets a name by chance
+UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
+_SIDES = ("left", "right")
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Shares of the weight where a head may be said to look, and how many rows tell: ``(head, candidate)`` each."""
+
+    measured: Float[np.ndarray, "head candidate"]
+    equal: Float[np.ndarray, "head candidate"]
+    rows: Float[np.ndarray, "head candidate"]
+
+    @classmethod
+    def of(cls, places: Places) -> _Candidates:
+        measured = places.measured
+        whole = np.ones((len(measured.first), measured.offset.shape[1] + 3 + measured.near.shape[1]))
+        near, far = measured.near_left + measured.near_right, measured.left + measured.right
+        told = np.column_stack([whole, near, near, far, far])
+        # frames that are no sound are all alike: heads rest on all of them or on none, trained or not
+        first = measured.offset.shape[1]
+        told[np.isnan(measured.columns_left), first : first + 2] = 0.0
+        equal = _columns(places.equal)
+        columns = _fraction(measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0))
+        columns = np.where(np.isnan(measured.columns_left), np.nan, columns)  # not known: then no side is named
+        equal[:, -2] = np.maximum(equal[:, -2], columns)
+        equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
+        return cls(_columns(measured), equal, told * places.rows[:, None])
+
+    def lean(self, side: int) -> Bool[np.ndarray, " head"]:
+        """Whether a fraction's odds are `MORE` times those of equal weights; never where only one side is seen."""
+        measured, equal = self.measured[:, side], self.equal[:, side]
+        return (equal > 0) & (equal < 1) & (measured * (1 - equal) >= MORE * equal * (1 - measured))
+
+
+def _columns(shares: Shares) -> np.ndarray:
+    left, right = shares.near_left, shares.near_right
+    fractions = (_fraction(left, right), _fraction(right, left))
+    sides = (_fraction(shares.left, shares.right), _fraction(shares.right, shares.left))
+    return np.column_stack([shares.offset, shares.first, shares.special, shares.none, shares.near, *fractions, *sides])
+
+
+def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
+    both = side + other
+    return np.where(both > 0, side / np.where(both > 0, both, 1.0), 0.0)
+
+
+def beyond_chance(
+    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"], rows: Float[np.ndarray, "*cell"] | float
+) -> Bool[np.ndarray, "*cell"]:
+    """Whether more lies in a place than so many rows that know nothing of places would put there by chance."""
+    p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (measured, equal))
+    divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
+
+
+def beyond_shared(measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]) -> Bool[np.ndarray, "*cell"]:
+    """Whether a key that all rows share has `SHARED_ODDS` times the odds of equal weights."""
+    return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
+
+
+def admissible(places: Places) -> Bool[np.ndarray, "head candidate"]:
+    """What each head may be named by: where there is more than by chance."""
+    candidates = _Candidates.of(places)
+    return beyond_chance(candidates.measured, candidates.equal, candidates.rows)
+
+
+def kind_list(places: Places) -> list[str]:
+    """All kinds that there could be, as `kind_codes` numbers them."""
+    local = ["local" if reach == NEAR else f"within {reach}" for reach in places.reaches]
+    return [
+        *(f"offset {offset:+d}" for offset in places.offsets),
+        *("first token", "special tokens", "no token"),
+        *(f"{name}{side}" for name in local for side in ("", " left", " right")),
+        *("leftward", "rightward", "uniform", "mixed"),
+    ]
+
+
+def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> np.ndarray:
+    """Number of the kind of each head in `kind_list`."""
+    kinds, candidates = kind_list(places), _Candidates.of(places)
+    single, reaches = len(places.offsets) + 3, len(places.reaches)
+    enough = allowed & (candidates.measured >= MORE * candidates.equal)
+    shared = slice(len(places.offsets), single)
+    enough[:, shared] &= beyond_shared(candidates.measured[:, shared], candidates.equal[:, shared])
+    shares = np.where(enough[:, :single], candidates.measured[:, :single], 0.0)
+    choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (_alike(places), kinds.index("uniform"))]
+    for reach in range(reaches):
+        near = single + reach
+        is_local = enough[:, near] & (candidates.measured[:, near] >= LOCAL)
+        for number in range(len(_SIDES)):
+            side = near + (1 + number) * reaches
+            choices.append((is_local & allowed[:, side] & candidates.lean(side), single + 3 * reach + 1 + number))
+        choices.append((is_local, single + 3 * reach))
+    for number, share in enumerate((places.measured.left, places.measured.right)):
+        side = single + 3 * reaches + number
+        leans = (share >= SHARE) & allowed[:, side] & candidates.lean(side)
+        choices.append((leans, kinds.index(f"{_SIDES[number]}ward")))
+    conditions, codes = zip(*choices, strict=True)
+    return np.select(conditions, codes, kinds.index("mixed"))
+
+
+def _alike(places: Places) -> Bool[np.ndarray, " head"]:
+    """Which heads weigh as equal weights do, in places and in sharpness."""
+    measured, equal = places.measured, places.equal
+    moved = np.abs(measured.bins - equal.bins).sum(-1) / 2
+    first, entropy = np.abs(measured.first - equal.first), np.abs(measured.entropy - equal.entropy)
+    return (moved <= ALIKE_PLACES) & (first <= ALIKE_PLACES) & (entropy <= ALIKE_ENTROPY)
+
+
+def kind_name(kind: str, attention: str) -> str:
+    """What a kind is called in attention of the kind ``self``, ``causal`` or ``cross``."""
+    if attention == "cross":
+        return {"offset +0": "same position"}.get(kind, kind)
+    names = {"offset -1": "previous", "offset +0": "self", "offset +1": "next"}
+    if attention == "causal":
+        names["uniform"] = "uniform over the past"
+    return names.get(kind, kind)
+
+
+def named_clusters(names: list[str], places: Places) -> list[str]:
+    """Clusters of one name, told apart by the share of weight within the band; where that is alike, by a number."""
+    shown = [
+        f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name
+        for name, inside in zip(names, places.measured.offset.sum(-1), strict=True)
+    ]
+    return [
+        f"{name[:-1]}, no. {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name
+        for place, name in enumerate(shown)
+    ]
+
+
+#: Statistics from which kinds of heads are found.
+NEEDED = ("band_sum", "bin_sum", "entropy", "first_token", "special_tokens", "mean_offset")
+NEAR = 8  # tokens on either side that are called local; further reaches are told by number
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Shares of all weight, for any number of heads: ``(head,)`` unless stated."""
+
+    offset: Float[np.ndarray, "head offset"]  # ``(head, offset)``: at each offset of the band
+    first: Float[np.ndarray, " head"]  # on the first token, on other special tokens, on no token (a learned sink)
+    special: Float[np.ndarray, " head"]
+    none: Float[np.ndarray, " head"]
+    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
+    near: Float[np.ndarray, "head reach"]
+    near_left: Float[np.ndarray, "head reach"]
+    near_right: Float[np.ndarray, "head reach"]
+    left: Float[np.ndarray, " head"]  # on either side of the token, the first token not counted
+    right: Float[np.ndarray, " head"]
+    # what would be on the left if all rows had the same weights, those of their mean: a head that looks at one token
+    # near the end of the text looks right from nearly everywhere, and yet knows no direction
+    columns_left: Float[np.ndarray, " head"]
+    bins: Float[np.ndarray, "head bin"]  # ``(head, bin)``: in each bin of offsets
+    entropy: Float[np.ndarray, " head"]  # entropy of a row, nats
+
+    def map(self, change: Callable[[np.ndarray], np.ndarray]) -> Shares:
+        """The same change of every array."""
+        return Shares(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """What was measured of some heads, and of equal weights over the tokens that they may see."""
+
+    measured: Shares  # measured, and of equal weights
+    equal: Shares
+    # ``(head,)``: rows that the shares are means over; where some stand for all, those
+    rows: Float[np.ndarray, " head"]
+    kinds: np.ndarray  # ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``
+    offsets: np.ndarray  # offsets of the band
+    reaches: list[int]  # tokens on either side that `Shares.near` holds
+
+    def take(self, chosen: np.ndarray) -> Places:
+        """Some of the heads."""
+
+        def some(values: np.ndarray) -> np.ndarray:
+            return values[chosen]
+
+        changes = {"rows": self.rows[chosen], "kinds": self.kinds[chosen]}
+        return replace(self, measured=self.measured.map(some), equal=self.equal.map(some), **changes)
+
+    def pooled(self, groups: np.ndarray, count: int) -> Places:
+        """Means over the heads of each group 0..count-1, each weighted by its rows; kind of the most."""
+        rows = np.bincount(groups, self.rows, count)
+        member = np.zeros((count, len(groups)))
+        member[groups, np.arange(len(groups))] = self.rows / rows[groups]
+        kinds = [_most_frequent(self.kinds[groups == group]) for group in range(count)]
+
+        def mean(values: np.ndarray) -> np.ndarray:
+            return member @ values
+
+        changes = {"rows": rows, "kinds": np.array(kinds)}
+        return replace(self, measured=self.measured.map(mean), equal=self.equal.map(mean), **changes)
+
+
+def _most_frequent(names: np.ndarray) -> str:
+    values, counts = np.unique(names, return_counts=True)
+    return str(values[counts.argmax()])
+
+
+def places_of(results: xr.Dataset) -> Places:
+    """Places of every head of a scan: text by text, if it has any, layer by layer, head by head."""
+    heads, layers = results.sizes["head"], results.sizes["layer"]
+    own = results.rows.values.reshape(-1)  # of each layer, in each text
+    rows = np.repeat(own, heads).astype(float)
+    measured = _shares_of(results, "", rows)
+    equal = _shares_of(results, "equal_", own).map(lambda values: np.repeat(values, heads, 0))
+    told = np.repeat(results.get("told", results.rows).values.reshape(-1), heads).astype(float)
+    kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(own) // layers)
+    return Places(measured, equal, told, kinds, results.offset.values, _reaches(results))
+
+
+def over_texts(results: xr.Dataset) -> xr.Dataset:
+    """The same of all rows of all texts together."""
+    rows = results.rows
+    names = (*NEEDED, "columns_left")
+    sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
+    pooled = {
+        name: values.sum("window")
+        if name.endswith("_sum")
+        else (values * rows).sum("window", skipna=False) / rows.sum("window")
+        for name, values in sums.items()
+    }
+    keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
+    pooled |= {name: results[name].sum("window") for name in ("rows", "told") if name in results}
+    return xr.Dataset(pooled, {name: results[name] for name in keep})
+
+
+def _shares_of(results: xr.Dataset, prefix: str, rows: np.ndarray) -> Shares:
+    def of(name: str, *along: str) -> np.ndarray:
+        values = results[prefix + name]
+        dims = [dim for dim in ("window", "layer", "head") if dim in values.dims]
+        values = values.transpose(*dims, *along).values
+        return values.reshape(len(rows), *values.shape[len(dims) :])
+
+    bins = of("bin_sum", "offset_bin") / rows[:, None]
+    first = of("first_token")
+    where, far = results.offset_bin.values, _furthest(results)
+    near = far[:, None] <= np.array(_reaches(results), dtype=int)
+    return Shares(
+        offset=of("band_sum", "offset") / rows[:, None],
+        first=first,
+        special=np.maximum(of("special_tokens") - first, 0.0),
+        none=np.maximum(1.0 - bins.sum(-1), 0.0),
+        near=bins @ near,
+        near_left=bins @ (near & (where < 0)[:, None]),
+        near_right=bins @ (near & (where > 0)[:, None]),
+        left=np.maximum(bins[:, where < 0].sum(-1) - first, 0.0),
+        right=bins[:, where > 0].sum(-1),
+        columns_left=np.maximum(of("columns_left") - first, 0.0) if not prefix else np.zeros(len(rows)),
+        bins=bins,
+        entropy=of("entropy"),
+    )
+
+
+def _furthest(results: xr.Dataset) -> np.ndarray:
+    """Largest distance in each bin."""
+    return np.maximum(np.abs(results.bin_first.values), np.abs(results.bin_last.values))
+
+
+def _reaches(results: xr.Dataset) -> list[int]:
+    """Ends of the bins from `NEAR` on, but the last, which has none."""
+    ends = _furthest(results)
+    return [int(end) for end in np.unique(ends) if NEAR <= end < ends.max()]
+
+
+def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
+    """A scan with what `places_of` needs beside its variables."""
+    if "layer" not in rows.dims:
+        rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
+    if "layer_kind" not in results.coords:
+        results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
+    rows = rows.transpose("window", "layer").drop_vars("layer", errors="ignore")
+    if "sampled_rows" in results:
+        results = results.assign(told=np.minimum(rows, results.sampled_rows))
+    mean_key = results.mean_offset + (rows - 1) / 2
+    if "columns_left" in results:
+        return results.assign(rows=rows)
+    columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("window", "layer", "head")
+    if "frames" in results:  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
+        columns_left = columns_left.where(results.frames <= rows)
+    return results.assign(rows=rows, columns_left=columns_left)
+
+
+PEAK_SHARE = 0.3  # of the weight at one offset: a head that looks at one neighbour
+LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
+DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
+
+
+def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
+    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more."""
+    shaped("the profile", shares, "offset")
+    centre = _centre(shares)
+    peak = int(np.argmax(shares)) - centre
+    if abs(peak) == 1 and shares[peak + centre] >= PEAK_SHARE:
+        return "next-to-left" if peak < 0 else "next-to-right"
+    lean = float(direction(shares))
+    if abs(lean) > LEAN:
+        return "leftward" if lean < 0 else "rightward"
+    return "self" if peak == 0 and shares[centre] >= PEAK_SHARE else "flat"
+
+
+def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
+    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side, NaN where NaN
+    does.
+    """
+    centre = _centre(band_sums)
+    left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
+    both = left + right
+    known = np.where(np.isnan(both), both, 0.0)
+    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), known)
+
+
+def _centre(profiles: np.ndarray) -> int:
+    """Where offset 0 stands in ``-n..n``."""
+    offsets = profiles.shape[-1]
+    if offsets % 2 == 0:
+        raise AttnscopeError(f"found {offsets} offsets; expected an odd number, -n..n, of which 0 is in the middle")
+    return offsets // 2
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """k-means over profiles."""
+
+    labels: Int[np.ndarray, " vector"]  # cluster of each vector, in the order of the names below
+    centroids: Float[np.ndarray, "cluster offset"]  # share of the weight at each offset
+    names: tuple[str, ...]  # by `name_profile`; a second cluster of the same name is called ``leftward (no. 2)``
+    inertia: float  # sum of squared distances to the centroids
+
+
+def cluster_profiles(
+    shares: Float[np.ndarray, "vector offset"], *, clusters: int = 6, seed: int = 0, restarts: int = 20
+) -> Clustering:
+    """Cluster per-text profiles: k-means++, Euclidean, unstandardised, the best of several starts."""
+    check_whole(1, clusters=clusters, restarts=restarts)
+    check_seed(seed)
+    shaped("the profiles", shares, "vector, offset")
+    _centre(shares)
+    if not len(shares):
+        raise AttnscopeError("found no profile; expected one or more, (vector, offset)")
+    from sklearn.cluster import KMeans
+
+    distinct = len(np.unique(shares, axis=0))
+    model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
+    centroids = np.asarray(model.cluster_centers_)
+    base = [name_profile(centroid) for centroid in centroids]
+    # order: by name, then by how much weight lies in the band, so that numbers do not depend on the starts
+    order = sorted(range(len(base)), key=lambda cluster: (_rank(base[cluster]), -centroids[cluster].sum()))
+    names: list[str] = []
+    for cluster in order:
+        again = sum(name.split(" ")[0] == base[cluster] for name in names)
+        names.append(base[cluster] if not again else f"{base[cluster]} (no. {again + 1})")
+    position = np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    labels = position[np.asarray(model.labels_)]
+    return Clustering(labels, centroids[order], tuple(names), float(cast("float", model.inertia_)))
+
+
+def _rank(name: str) -> int:
+    return (*DIRECTED, "self", "flat").index(name)
+
+
+_HEADS_AT_ONCE = 1 << 16  # heads in texts that are named at once
+_MEANINGS = {
+    "label": ("Kind of the head in a text: number of its name in cluster, −1 without a head", "1"),
+    "centroid": ("Mean share of the weight at each offset, over heads and texts of a kind", "share"),
+    "label_share": ("Texts in which the head has that kind", "share"),
+    "majority_share": ("Texts in which the head has its most frequent kind", "share"),
+    "effective_labels": ("Effective number of kinds of the head over texts", "1"),
+    "direction": ("Weight right of the query less that left of it, over both: mean over texts", "1"),
+    "direction_sign_agreement": ("Texts in which the direction has the sign of its median", "share"),
+}
+
+
+def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
+    """Name the kind of every head in every text, and say how far it depends on the text."""
+    texts, layers, heads, offsets = results.band_sum.shape
+    shares = (results.band_sum / queries(results)).transpose("window", "layer", "head", "offset").values
+    flat = shares.reshape(texts, layers * heads, offsets)
+    exists = np.isfinite(flat).all((0, 2))
+    present = flat[:, exists]
+    kinds = _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
+    names, labels = kinds.names, kinds.labels
+    directions = direction(present)
+
+    def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
+        """(..., head that exists) -> (..., layer, head)."""
+        whole = np.full((*values.shape[:-1], layers * heads), missing, dtype=values.dtype)
+        whole[..., exists] = values
+        return whole.reshape(*values.shape[:-1], layers, heads)
+
+    label_share = label_shares(labels, len(names))
+    centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
+    summary = xr.Dataset(
+        {
+            "label": (("window", "layer", "head"), by_head(labels, -1.0)),
+            "centroid": (("cluster", "offset"), centroids),
+            "label_share": (("layer", "head", "cluster"), np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1)),
+            "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
+            "effective_labels": (("layer", "head"), by_head(effective_labels(label_share))),
+            "direction": (("layer", "head"), by_head(directions.mean(0))),
+            "direction_sign_agreement": (("layer", "head"), by_head(sign_agreement(directions))),
+        },
+        coords={"offset": results.offset.values, "cluster": np.array(names, dtype=object)},
+    )
+    for name, (long_name, units) in _MEANINGS.items():
+        summary[name].attrs = {"long_name": long_name, "units": units}
+    majority = label_share.argmax(-1)
+    documents = [str(name) for name in results.source.values] if "source" in results.coords else None
+    numbers: dict[str, Any] = {"intervals_over": units_in(results)[1]}
+    numbers |= _numbers(labels, majority, directions, present, names, documents, seed)
+    if clusters is not None:
+        numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
+    summary.attrs["summary"] = json.dumps(with_nulls(numbers))
+    summary.attrs["kinds"] = counted(names, majority, clusters)
+    return summary
+
+
+def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
+    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
+    names, clusters = set(settings["statistics"]), settings.get("clusters")
+    if set(NEEDED) <= names or (clusters is not None and "band_sum" in names):
+        return partial(summarize, clusters=clusters, seed=settings.get("seed", 0))
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Kinds:
+    """Number of the kind of every head in every text, ``(text, head)``, and the names of the kinds."""
+
+    labels: np.ndarray
+    names: tuple[str, ...]
+    inertia: float = float("nan")
+
+
+def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
+    """Kinds by their criteria: only names that hold over all texts together, and those in each text."""
+    results = with_rows(results, queries(results))
+    whole = places_of(over_texts(results))
+    known = admissible(whole.take(exists))
+    allowed = np.zeros((len(exists), known.shape[1]), dtype=bool)
+    allowed[exists] = known
+    size = max(1, _HEADS_AT_ONCE // len(exists))
+    codes = np.concatenate(
+        [
+            kind_codes(places_of(block), np.tile(allowed, (block.sizes["window"], 1))).reshape(-1, len(exists))
+            for first in range(0, results.sizes["window"], size)
+            for block in [results.isel(window=slice(first, first + size))]
+        ]
+    )[:, exists]
+    attention, kinds = whole.kinds[exists], kind_list(whole)
+    names: list[str] = []
+    labels = np.empty_like(codes)
+    for code in np.unique(codes):
+        for way in np.unique(attention):
+            chosen = (codes == code) & (attention == way)
+            if chosen.any():
+                name = kind_name(kinds[code], str(way))
+                names += [] if name in names else [name]
+                labels[chosen] = names.index(name)
+    return _Kinds(labels, tuple(names))
+
+
+def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int) -> _Kinds:
+    """Clusters of profiles; named by the same criteria where all that they need was measured."""
+    clustering = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
+    labels = clustering.labels.reshape(len(present), -1)
+    if any(name not in results for name in NEEDED):
+        return _Kinds(labels, clustering.names, clustering.inertia)
+    every = np.tile(exists, len(present))
+    members = (
+        places_of(with_rows(results, queries(results))).take(every).pooled(clustering.labels, len(clustering.names))
+    )
+    kinds, codes = kind_list(members), kind_codes(members, admissible(members))
+    names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
+    return _Kinds(labels, tuple(named_clusters(names, members)), clustering.inertia)
+
+
+def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
+    """How many heads are of each kind in most texts, in words."""
+    counts = {name: int((majority == label).sum()) for label, name in enumerate(names)}
+    listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
+    if clusters is not None:
+        asked = f"{clusters} kinds were asked for"
+        if len(names) < clusters:
+            asked += f", but no more than {len(names)} profiles are different"
+        return f"{asked}. Heads: {listed}."
+    named = [name for name, count in counts.items() if count and name not in UNNAMED]
+    return f"Kinds of heads: {listed}." if named else f"No kinds of heads beyond chance. Heads: {listed}."
+
+
+def _numbers(
+    labels: np.ndarray,
+    majority: np.ndarray,
+    directions: np.ndarray,
+    profiles: np.ndarray,
+    names: tuple[str, ...],
+    documents: Sequence[str] | None,
+    seed: int,
+) -> dict[str, Any]:
+    is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
+    information, chance = label_information(labels, seed=seed)
+    numbers: dict[str, Any] = {
+        "texts": len(labels),
+        "label_information": information,
+        "label_information_by_chance": chance,
+    }
+    for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
+        numbers[kind] = {"heads": int(chosen.sum())}
+        if chosen.any():
+            estimates = independence(
+                labels[:, chosen], directions[:, chosen], profiles[:, chosen], clusters=len(names), documents=documents
+            )
+            numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
+    return numbers

@@ -1,0 +1,446 @@
+"""Videos through a video encoder; texts with images and videos through the decoder of a vision-language model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+
+from attnscope.capture.families import configured_length
+from attnscope.capture.functional import sees_ahead
+from attnscope.capture.modalities import load_pictured_model, load_video_model
+from attnscope.capture.notes import capture_notes
+from attnscope.capture.placement import device_of
+from attnscope.measure.geometry import Frames, Tile, Tiles, jpeg, jpeg_of, pixels_of, tubelets_of
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.quantities import OF_GROUPS, choose
+from attnscope.measure.reader import Read, Reader
+from attnscope.read.files import decode_utf8, read_bytes
+from attnscope.read.groups import ROLES, GroupedWindows, Grouping, check_names, grouping_of
+from attnscope.read.image_text import picture_groups, pictured_window
+from attnscope.read.picture_parts import IMAGE, VIDEO
+from attnscope.read.videos import Video
+from attnscope.read.windows import Window
+from attnscope.store.signature import short_hash, tokenizer_sha256
+from attnscope.support.errors import AttnscopeError, explaining
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import xarray as xr
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.measure.reader import ScanSettings
+    from attnscope.read.image_text import PicturedText, PicturedTexts
+    from attnscope.read.videos import Clip, Videos
+
+
+class ImageTextReader(Reader):
+    """Texts with images: each has a length of its own, and is read by itself."""
+
+    reads = "texts with images"
+    accepts = frozenset({"groups", "chat", "chat_template"})
+    packages = ("pillow",)
+
+    def __init__(self, model: Model, texts: PicturedTexts, asked: ScanSettings) -> None:
+        names = (*choose(asked.statistics), *OF_GROUPS)
+        template = asked.chat_template
+        if template is not None and all(item.messages == () for item in texts):
+            raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
+        if isinstance(template, Path):
+            template = decode_utf8(read_bytes(template), str(template))
+        self.template = template
+        grouping = None if asked.groups is None else grouping_of(asked.groups)
+        self.pictured = load_pictured_model(
+            model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
+        )
+        super().__init__(self.pictured.loaded, self.pictured.loaded.model, texts, asked, names)
+        self.watched = self.pictured.decoder
+        self.texts = list(islice(texts, asked.limit))
+        self.tiles, self.frames = Tiles(self.pictured), Frames(self.pictured)
+        if not self.texts:
+            raise AttnscopeError("no text: expected at least one, with its images or videos")
+        self.count = len(self.texts)
+        placed = [self._place(item) for item in self.texts]
+        windows, pictures = picture_groups([each.window for each in placed])
+        self.grouping = grouping_of_pictured(grouping, windows, pictures)
+        self.groups = self.grouping.names
+        windows = list(GroupedWindows(windows, self.grouping))
+        self.placed = [replace(each, window=window) for each, window in zip(placed, windows, strict=True)]
+        self.images = max(len(item.images) for item in self.texts)
+        self.videos = max(len(item.videos) for item in self.texts)
+        self.reach = max(map(len, windows)) - 1
+        self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
+        self._check()
+        self.notes["tower"] = (
+            f"Measured are the layers of {type(self.watched).__name__}, which reads the text with the images in it; "
+            "the vision tower's own attention is not."
+        )
+        self._note_tiles()
+        self.reader = {
+            "sha256": tokenizer_sha256(self.pictured.loaded.tokenizer),
+            "processor": self.pictured.processing(),
+            "read": self._sha256(),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the texts."""
+        template = None if self.template is None else short_hash(self.template)
+        return super().settings() | {"groups": self.grouping.signature, "template": template}
+
+    def _sha256(self) -> str:
+        """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
+        digest = hashlib.sha256(b"read")
+        for placed in self.placed:
+            window = placed.window
+            digest.update(json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n")
+        return digest.hexdigest()
+
+    def _place(self, item: PicturedText) -> Placed:
+        expanded, given = self.pictured.read(item, self.template)
+        most = configured_length(self.model.config.get_text_config())
+        if most is not None and 0 < most < len(expanded.ids):
+            raise AttnscopeError(
+                f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
+                "smaller or fewer images or frames, or less text"
+            )
+        frames, of_frames = self.frames.frames_of(expanded, given, len(item.images))
+        tiles = (*self.tiles.of(expanded, given), *of_frames)
+        names = {token: name for tile in tiles for token, name in tile.names.items()}
+        window = pictured_window(expanded, self.loaded.tokenizer, names, frames)
+        return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
+
+    def _note_tiles(self) -> None:
+        """Note rows and columns of images and frames, and why there are none."""
+        for kind, key, part, tellers in (
+            (IMAGE, "pictures", "an image", self.tiles),
+            (VIDEO, "videos", "each frame", self.frames),
+        ):
+            grids = {(tile.rows, tile.columns) for each in self.placed for tile in each.tiles if tile.kind == kind}
+            listed = [f"{rows} x {columns}" for rows, columns in sorted(grids)]
+            notes: list[str] = []
+            if listed:
+                shown = ", ".join(listed[:3]) + ", ..." * (len(listed) > 3)  # noqa: PLR2004
+                how = "found by changing pixels place by place"
+                if tellers.told == {"processor"}:
+                    how = "by the grids that the processor tells"
+                notes = [f"Rows and columns of {kind} tokens: {shown} ({how})."]
+                notes += [self._together()] * (kind == VIDEO)
+            if tellers.unknown:
+                notes.append(f"No map over {part}: {tellers.unknown}.")
+            if notes:
+                self.notes[key] = " ".join(filter(None, notes))
+
+    def _together(self) -> str:
+        """How many frames that were given are read as one, where that is not 1."""
+        shares = {
+            len(video.frames) / steps
+            for placed, text in zip(self.placed, self.texts, strict=True)
+            for number, video in enumerate(text.videos, start=1)
+            if (steps := sum((tile.kind, tile.image) == (VIDEO, number) for tile in placed.tiles))
+        }
+        most = max(shares, default=1)
+        return f"A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (most > 1)
+
+    def _check(self) -> None:
+        """Reject a decoder that attends over other positions than its tokens; find the layers that look back only."""
+        first = max(
+            range(self.count), key=lambda number: bool(self.placed[number].images or self.placed[number].videos)
+        )
+        read = self.read([self.texts[first]], [first])
+        window = read.windows[0]
+        self.sites = self.pictured.verify(read.batch.inputs(self.model), window.source)
+        self.notes |= capture_notes(self.watched)
+        ahead: set[int] = set()
+
+        def problem(site: Site, call: AttentionCall) -> str | None:
+            if sees_ahead(call) if call.key.shape[-1] else site.kind != "causal":
+                ahead.add(site.index)
+            queries, keys = call.query.shape[2], call.key.shape[2]
+            if (queries, keys) == (len(window), len(window)):
+                return None
+            return (
+                f"from {queries} to {keys} places, and the text has {len(window)} tokens: images that are not in the "
+                "text itself are not measured"
+            )
+
+        self.reject_other_positions(read, problem)
+        self.sites = [replace(site, kind="self" if site.index in ahead else "causal") for site in self.sites]
+        if ahead:
+            self.notes["causality"] = (
+                f"In {len(ahead)} of {len(self.sites)} layers some tokens (of an image, as a rule) see later ones: "
+                "these layers are of the kind self."
+            )
+
+    def items(self) -> Iterable[PicturedText]:
+        """The texts."""
+        return self.texts
+
+    def read(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> Read:
+        """One text with its images."""
+        _, given = self.pictured.read(items[0], self.template)
+        windows = [self.placed[numbers[0]].window]
+        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+
+    def sizes(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
+        """Where the tokens of images and videos are."""
+        return picture_sizes(self.placed[numbers[0]], self.images, self.videos)
+
+    def illustrated(self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]) -> xr.Dataset:
+        """The sample with the images and frames."""
+        return with_views(
+            sample,
+            self.placed[: len(items)],
+            items,
+            [read.batch.inputs(self.model) for read in reads],
+            {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)},
+        )
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A window, the tokens of each of its images and videos, and frames, rows and columns where known."""
+
+    window: Window
+    images: list[list[int]]
+    videos: list[list[int]]
+    tiles: tuple[Tile, ...]
+
+
+_OF_TEXTS = ("text", "special")
+
+
+def grouping_of_pictured(asked: Grouping | None, windows: Sequence[Window], images: Sequence[str]) -> Grouping:
+    """Images, and beside them what was asked for; by default text and special tokens, of chats the roles."""
+    used = {role for window in windows for role in window.roles}
+    if asked is not None and asked.signature == "roles" and not used & set(ROLES):
+        raise AttnscopeError(
+            "roles are those of a chat, and none of the texts is one: give chats (messages), or other groups"
+        )
+    if asked is None or asked.signature == "roles":
+        kinds = [kind for kind in (_OF_TEXTS, ROLES) if used & set(kind)]
+        names = (*images, *(name for kind in kinds for name in kind))
+        return Grouping("pictured", names, lambda window: window.roles)
+
+    numbers = {window.source: number for number, window in enumerate(windows)}
+
+    def rule(window: Window) -> list[str]:
+        given = asked.given(window, numbers.get(window.source, 0))
+        return [
+            role if role in images else name if name not in images else _taken(name)
+            for role, name in zip(window.roles, given, strict=True)
+        ]
+
+    grouping = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
+    if asked.names:
+        names = (*images, *(name if name not in images else _taken(name) for name in asked.names))
+        check_names(names)
+        return replace(grouping, names=names)
+    return grouping.over(windows)
+
+
+def _taken(name: str) -> NoReturn:
+    raise AttnscopeError(f"a group of tokens has the name {name!r}, as the images have: give it another")
+
+
+def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
+    """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known."""
+    variables: dict[str, Any] = {}
+    for kind, pieces, most, parts, part in (
+        (IMAGE, placed.images, images, "tiles", "part"),
+        (VIDEO, placed.videos, videos, "frames", "frame"),
+    ):
+        named = {
+            "first": "first token",
+            "tokens": "tokens",
+            parts: f"{part}s {'that are ' * (kind == VIDEO)}read by themselves",
+            "rows": f"rows of tokens in each {part}",
+            "columns": f"columns of tokens in each {part}",
+        }
+        sizes = np.full((len(named), 1, most), -1)
+        for image, tokens in enumerate(pieces):
+            tiles = [tile for tile in placed.tiles if (tile.kind, tile.image) == (kind, image + 1)]
+            sizes[:2, 0, image] = tokens[0] if tokens else -1, len(tokens)
+            if tiles:
+                sizes[2:, 0, image] = len(tiles), tiles[0].rows, tiles[0].columns
+        for (name, words), values in zip(named.items(), sizes if most else (), strict=False):
+            attributes = {"long_name": f"of {kind}s: {words}", "units": ""}
+            variables[f"{kind}_{name}"] = (("window", kind), values, attributes)
+    return variables
+
+
+def with_views(
+    sample: xr.Dataset,
+    placed: Sequence[Placed],
+    texts: Sequence[PicturedText],
+    given: Sequence[dict[str, Any]],
+    processors: dict[str, Any],
+) -> xr.Dataset:
+    """The sample with its images."""
+    of = np.full((len(placed), sample.sizes["query"]), -1)
+    place = of.copy()
+    views: list[tuple[int, Tile, str]] = []
+    for window, window_tiles in enumerate(placed):
+        for tile in window_tiles.tiles:
+            tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
+            of[window, tokens], place[window, tokens] = len(views), np.arange(len(tokens))
+            pixels = pixels_of(given[window], tile.key)
+            picture = (
+                jpeg(pixels[tile.source], processors[tile.kind])
+                if pixels is not None and tile.source >= 0
+                else jpeg_of(_original(texts[window], window_tiles, tile), tile.columns / tile.rows)
+            )
+            views.append((window, tile, picture))
+    if not views:
+        return sample
+    return sample.assign_coords(
+        view_of=(("window", "query"), of),
+        view_place=(("window", "query"), place),
+        view_name=("view", np.array([tile.name for _, tile, _ in views], dtype=object)),
+        view_picture=("view", np.array([picture for _, _, picture in views], dtype=object)),
+        view_window=("view", np.array([window for window, _, _ in views])),
+        view_rows=("view", np.array([tile.rows for _, tile, _ in views])),
+        view_columns=("view", np.array([tile.columns for _, tile, _ in views])),
+    )
+
+
+def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
+    """What was given of a tile: an image, or of a video the first of the frames that are read in one."""
+    if tile.kind == IMAGE:
+        return text.pixels()[tile.image - 1]
+    frames = text.videos[tile.image - 1].pixels()
+    steps = sum((other.kind, other.image) == (VIDEO, tile.image) for other in placed.tiles)
+    together = -(-len(frames) // steps)
+    return frames[min(len(frames) - 1, (tile.number - 1) * together)]
+
+
+class VideoReader(Reader):
+    """Videos of a video encoder: each is read by itself, and all have the same tubelets."""
+
+    reads = called = "videos"
+    packages = ("pillow",)
+
+    def __init__(self, model: Model, videos: Videos, asked: ScanSettings) -> None:
+        names = (*choose(asked.statistics), *OF_GROUPS)
+        self.filmed = load_video_model(
+            model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
+        )
+        super().__init__(self.filmed.loaded, self.filmed.model, videos, asked, names)
+        processing = self.filmed.processing()
+        self.reader = None if processing is None else {"sha256": processing}
+        self.clips = list(islice(videos, asked.limit))
+        self.count = len(self.clips)
+        first = self.clips[0]
+        given = self.filmed.given(first)
+        self.shape = tuple(given[self.filmed.key].shape)
+        self._check(first, given)
+        self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
+        self.groups = self.grouping.names
+        self.reach = self.tubelets.tokens - 1
+        self.band = asked.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
+        self.notes["videos"] = self._said()
+
+    def settings(self) -> dict[str, Any]:
+        """What the numbers depend on beside the model and the videos."""
+        return super().settings() | {"groups": self.grouping.signature}
+
+    @torch.no_grad()
+    def _check(self, first: Clip, given: dict[str, Any]) -> None:
+        """Find the tubelets; reject a model that cannot be measured, on the first video."""
+        name, whole = type(self.model).__name__, self.loaded.model
+        with explaining(
+            f"{name} cannot read {first.name}",
+            f"It reads {self.filmed.frames} frames, and was given {self.shape[1]}: are number and size as it "
+            "takes them?",
+        ):
+            self.model(**given)
+        nothing = Window((), (), (), first.name, 0, ())
+        self.verify(Read(WindowBatch.given_as(given, [nothing]), [nothing]))
+        tubelets = tubelets_of(self.model, given, self.filmed.key)
+        if isinstance(tubelets, str):
+            raise AttnscopeError(
+                f"{name} is not measured by frames: {tubelets}. Watch its layers with "
+                "attnscope.capture.watching.watching"
+            )
+        self.tubelets = tubelets
+
+        def problem(_: Site, call: AttentionCall) -> str | None:
+            parts, queries, keys = call.query.shape[0], call.query.shape[2], call.key.shape[2]
+            if (parts, queries, keys) == (1, tubelets.tokens, tubelets.tokens):
+                return None
+            return (
+                f"in {parts} parts from {queries} places to {keys}, and the video has {tubelets.tokens} tokens: its "
+                "frames are not known. Watch its layers with attnscope.capture.watching.watching"
+            )
+
+        self.reject_other_positions(Read(WindowBatch.given_as(given, [nothing]), [nothing]), problem)
+        if self.filmed.leaves_out:
+            self.notes["tower"] = (
+                f"What is measured is the encoder of {type(whole).__name__}; its predictor does not run."
+            )
+        elif whole is not self.model:
+            self.notes["tower"] = (
+                f"What is measured is the encoder of {type(whole).__name__} ({name}), without its head."
+            )
+
+    def _said(self) -> str:
+        """What a token is, what an offset counts, and which frames were read."""
+        tubelets = self.tubelets
+        frames = "1 frame" if tubelets.together == 1 else f"{tubelets.together} frames"
+        down, right, later = (tubelets.strides[axis] for axis in (1, 2, 0))
+        said = (
+            f"Tokens are tubelets of {frames}: {tubelets.steps} steps in time, {tubelets.rows} x {tubelets.columns} "
+            f"in each (found by changing pixels place by place). Offsets count tokens: {right:+d} is the patch to the "
+            f"right, {down:+d} the one below, {later:+d} the same patch one step later; at the end of a row and of a "
+            "frame they run on into the next."
+        )
+        counts = [len(clip.video.frames) if isinstance(clip.video, Video) else len(clip.video) for clip in self.clips]
+        if max(counts) > self.shape[1]:
+            said += f" Of longer videos {self.shape[1]} frames were read, at even steps."
+        return said
+
+    def items(self) -> Sequence[Clip]:
+        """The videos."""
+        return self.clips
+
+    def read(self, items: Sequence[Clip], numbers: Sequence[int]) -> Read:  # noqa: ARG002
+        """One video."""
+        (clip,) = items
+        given = self.filmed.given(clip)
+        shape = tuple(given[self.filmed.key].shape)
+        if shape != self.shape:
+            frames, _, rows, columns = shape[1:]
+            raise AttnscopeError(
+                f"{clip.name} is read as {frames} frames of {rows} x {columns} pixels, and the first video as "
+                f"{self.shape[1]} of {self.shape[3]} x {self.shape[4]}: give videos that are read alike, or scan them "
+                "apart"
+            )
+        windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
+        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+
+    def sizes(self, items: Sequence[Clip], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
+        """Steps, rows and columns of tubelets."""
+        sizes = {
+            "video_frames": ("steps of tubelets in time", self.tubelets.steps),
+            "video_rows": ("rows of tubelets in each", self.tubelets.rows),
+            "video_columns": ("columns of tubelets in each", self.tubelets.columns),
+        }
+        return {
+            name: ("window", np.array([size]), {"long_name": words, "units": ""})
+            for name, (words, size) in sizes.items()
+        }
+
+    def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
+        """The sample with the first frame of each step."""
+        tiles = self.tubelets.as_tiles(self.filmed.key)
+        placed = [Placed(read.windows[0], [], [], tiles) for read in reads]
+        given = [read.batch.inputs(self.model) for read in reads]
+        return with_views(sample, placed, [], given, {VIDEO: self.filmed.processor})
