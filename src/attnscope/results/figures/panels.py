@@ -96,7 +96,7 @@ class HeadMap:
 
 
 def head_maps(
-    maps: Sequence[HeadMap], rows: Sequence[object], *, cell: float, extend: str = "neither", mark: str = "0.1"
+    maps: Sequence[HeadMap], rows: Sequence[object] | np.ndarray, *, cell: float, extend: str = "neither", mark: str = "0.1"
 ) -> Figure:
     """Maps beside each other, of cells that are so many inches wide; one scale for all, or each its own."""
     high, wide = maps[0].values.shape
