@@ -10,22 +10,7 @@ __version__ = "0.1.0"
 
 _load, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules={
-        "capture",
-        "comparison",
-        "detection",
-        "explanation",
-        "intervention",
-        "kernels",
-        "lineage",
-        "measure",
-        "models",
-        "read",
-        "results",
-        "store",
-        "support",
-        "testing",
-    },
+    submodules={"kernels", "lineage", "results", "testing"},
     submod_attrs={
         "comparison.contrasts": ["contrasts"],
         "comparison.diff": ["diff"],

@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import re
 import signal
-from pathlib import Path
 
 import pytest
 import xarray as xr
@@ -58,14 +56,6 @@ def test_formats_are_of_the_finished_run(finished):
     assert float(rows[0]["zero_mean"]) == pytest.approx(heads[0]["zero_mean"], rel=1e-5)
 
 
-def test_every_column_is_explained(finished):
-    place, _ = finished
-    page = (Path(__file__).parents[2] / "docs" / "intervene.md").read_text(encoding="utf-8")
-    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
-    columns = attnscope("intervene", *FEW, "--csv", cwd=place).stdout.splitlines()[0].split(",")
-    assert re.findall("`([a-z_]+)`", " ".join(table)) == columns
-
-
 @pytest.fixture(scope="module")
 def untested(tmp_path_factory):
     """Too few windows for any test: the table, the CSV, the JSON and the page."""
@@ -85,22 +75,6 @@ def test_what_was_not_tested_is_not_called_not_shown(untested):
     assert [(row["shown"], row["between_shown"]) for row in values["tables"]["together"]] == [(None, None)] * 2
     assert values["finding"]["certainty"] == "not tested"
     assert "significant" not in said
-
-
-def test_the_page_of_what_was_not_tested_says_so(untested):
-    *_, page = untested
-    assert not re.search('class="[a-z ]*open', page)
-    assert "Weights were shuffled over 4 windows." in page
-    for words in ("with 95% interval", "each line its", "significant", "rings have not", "pale ones are not"):
-        assert words not in page
-    assert page.count("there are no intervals: that takes 6 or more windows.") >= 4
-
-
-def test_what_is_lacking_for_causes_is_told_and_their_column_is_not_explained(untested, finished):
-    said = " ".join(untested[0].split())
-    assert "8 windows or more that are all as long, and here are 4: give a larger limit (--limit 8), or" in said
-    assert "pos.:" not in said
-    assert "pos.:" in finished[1]
 
 
 @pytest.mark.parametrize(

@@ -33,16 +33,6 @@ def test_every_run_is_there_at_every_width(width, place, monkeypatch):
         assert said in together, said
 
 
-def test_a_wide_terminal_has_a_line_for_each_run(place, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "240")
-    (line,) = (
-        line
-        for line in attnscope("runs", "list", cwd=place).stdout.splitlines()
-        if line.startswith(" attnscope-runs/one")
-    )
-    assert line.split()[1:3] == ["scan", "小さな[bold]模型"]
-
-
 def test_json_holds_the_same(place):
     found = json.loads(attnscope("runs", "list", "attnscope-runs", "--json", cwd=place).stdout)
     one = next(run for run in found if run["run"] == "attnscope-runs/one")

@@ -152,12 +152,3 @@ def test_the_bar_is_for_terminals_and_lines_name_each_part_once(capsys):
             for name, share in (("train one", 0.1), ("train one", 0.4), ("translate one", 0.9)):
                 show(Progress(name, share, {"loss": 2.5}))
         assert capsys.readouterr() == ("", "train one\ntranslate one\n" if lines else "")
-
-
-def test_the_bar_shows_what_is_done_its_share_and_what_is_told(capsys, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    with progress_bar("train") as show:
-        show(Progress("train", 0.5, {"update": 1200, "loss": 2.34567}))
-    shown = capsys.readouterr().err
-    assert all(part in shown for part in ("train", "50%", "left", "update 1,200  loss 2.346"))

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 import xarray as xr
 
 from attnscope import open_run, scan
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.measure.stored import SUMMARY, notes_of
 from attnscope.results.scanned import ends_and_mean, means_of
 from attnscope.store.runs import RunFolder
@@ -71,19 +70,6 @@ def test_csv_has_a_line_for_each_head(finished):
     assert all(0 < float(row["peak_weight"]) < 1 - float(row["outside"]) + 1e-6 for row in rows)
     (run,) = (place / "attnscope-runs").iterdir()
     assert {row["signature"] for row in rows} == {run.name.rpartition("-")[2]}
-
-
-def test_what_is_not_there_is_said_and_takes_no_column(tmp_path):
-    (tmp_path / "a.txt").write_text("The tide comes in twice a day.")
-    asked = ("scan", "bundled", "a.txt", "--statistics", "outside", "--no-report")
-    table = attnscope(*asked, cwd=tmp_path).stdout
-    assert "over 1 window (" in table
-    assert "kind of head" not in table
-    assert "No kinds of heads: for them the statistics lack band_sum, bin_sum, entropy" in " ".join(table.split())
-    assert "no local head: none has 0.5 of its weight inside the band" in " ".join(table.split())
-    (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
-    assert list(row) == ["layer", "head", "layer_name", "layer_kind", "label", "outside", "signature"]
-    assert row["label"] == ""
 
 
 def test_text_comes_from_standard_input_and_json_lines(tmp_path):
@@ -178,14 +164,6 @@ def test_heads_of_which_nothing_is_known_are_left_out():
     assert ends_and_mean(np.ones((2, 2))) == dict.fromkeys(ends) | {"lowest": 1, "mean": 1, "highest": 1}
 
 
-def test_every_column_of_a_table_has_a_heading(tmp_path):
-    told = attnscope("scan", "--limit", "2", "--statistics", "top_key", "--no-report", cwd=tmp_path).stdout
-    (heading,) = [line for line in told.splitlines() if "lowest" in line]
-    assert [name for name in re.split("[^a-z]+", heading) if name] == [
-        *("statistic", "lowest", "head", "mean", "highest", "head", "uniform")
-    ]
-
-
 def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     words = ("scan", "--limit", "2", "--statistics", "top_key", "--json", "--out", "run")
     received = json.loads(attnscope(*words, cwd=tmp_path).stdout)["tables"]["received"]
@@ -248,23 +226,10 @@ def test_statistics_are_listed(tmp_path, finished):
     assert measured - {"length"} <= listed
 
 
-def test_help_tells_what_there_is(tmp_path):
-    shown = attnscope("--help", cwd=tmp_path).stdout
-    assert "why it attends there, and whether it matters" in " ".join(shown.split())
-    shown = " ".join(attnscope("scan", "--help", cwd=tmp_path).stdout.replace("│", "").split())
-    assert "[default: the model's length, at most 2048]" in shown
-    assert "'default' for the usual ones, 'list' shows all" in shown
-
-
 class TestBadInput:
     def test_a_missing_model_folder(self, refused):
         refused("scan", "./nothing", says="./nothing does not exist: expected a model folder")
         refused("scan", "nothing/", says="nothing/ does not exist: expected a model folder")
-
-    def test_a_missing_tokenizer_folder(self, refused):
-        refused(
-            "scan", "--tokenizer", "./nothing", says="./nothing does not exist: expected a folder with the tokenizer"
-        )
 
     def test_groups_and_chats(self, refused, tmp_path):
         refused("scan", "--groups", "absent.jsonl", says="absent.jsonl: no such file")
@@ -430,8 +395,3 @@ def test_a_full_disk_loses_nothing(tmp_path, unbroken):
         xr.testing.assert_identical(arrays(disk / "run"), unbroken)
     finally:
         subprocess.run(["umount", str(disk)], check=False)
-
-
-def test_the_sample_text_is_ours_and_long_enough():
-    words = sum(len(path.read_text(encoding="utf-8").split()) for path in TEXT.glob("*.txt"))
-    assert words > 3000

@@ -35,14 +35,6 @@ def test_it_names_heads_by_patches(scanned):
     assert "previous" not in scanned.stdout
 
 
-def test_the_folder_holds_page_and_figures(place, scanned):
-    names = {path.name for path in (place / "run" / "figures").iterdir()}
-    assert {"patch-profiles.svg", "overview-patch_distance.svg".replace("_", "-")} <= names
-    page = (place / "run" / "report.html").read_text()
-    assert "data:image/jpeg;base64," in page
-    assert "over\n    3 images" in page
-
-
 def test_json_and_csv_say_the_same(place, scanned):
     answer = json.loads(attnscope("scan", "planted", "pictures", "--json", "--no-report", cwd=place).stdout)
     assert answer["tables"]["positional"][0]["offset"] in {"left", "up"}
@@ -72,8 +64,3 @@ def test_what_does_not_belong_together_is_refused(place, tmp_path, refused):
     refused("scan", "bundled", place / "pictures", says="reads input_ids, not images")
     refused("scan", place / "planted", says="reads pixel_values, not text: give it images (.png, .jpg, .webp)")
     refused("scan", place / "planted", place / "pictures", "--window", 8, says="window (--window) is of texts")
-
-
-def test_statistics_of_images_are_listed(tmp_path):
-    found = attnscope("scan", "--statistics", "list", cwd=tmp_path).stdout
-    assert "patch_profile               Mean weight at each offset in rows and columns of patches [share]" in found

@@ -27,11 +27,6 @@ def test_markdown_goes_to_a_file_or_to_the_output(tmp_path):
     assert written.startswith("# Self-attention, step by step")
 
 
-def test_in_japanese(tmp_path):
-    shown = said("bundled", "猫が鳴く。", "--lang", "ja", "--layer", "1", "--query-token", "猫", cwd=tmp_path)
-    assert "追いかけるのは" in shown
-
-
 def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
     translator("marian").save_pretrained(tmp_path / "model")
     small_tokenizer().save_pretrained(tmp_path / "model")

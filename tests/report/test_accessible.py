@@ -1,12 +1,9 @@
 """The pages, on desktop and phone, light and dark: what a screen reader, a keyboard and weak eyes need."""
 
-import io
 import json
 
 import numpy as np
 import pytest
-import xarray as xr
-from PIL import Image
 
 import attnscope
 from attnscope.measure.stored import SAMPLE
@@ -125,47 +122,3 @@ def test_figures_are_no_white_slabs_in_the_dark_and_show_that_they_scroll(visit,
     shadows = plate.evaluate("one => getComputedStyle(one).backgroundImage")  # seen through the figure
     assert shadows.count("linear-gradient") == 4
     assert plate.locator("img").evaluate("one => getComputedStyle(one).mixBlendMode") == "screen"
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_paper_of_a_figure_is_the_card_that_it_lies_on(visit, tmp_path, scheme):
-    """The corner of a figure is its paper: no slab of another grey."""
-    page = visit(write_page(report_of("patch", planted_patching()), tmp_path / "page.html"), scheme=scheme)
-    card = page.locator(".card:has(.plate)").first
-    behind = card.evaluate("one => getComputedStyle(one).backgroundColor")
-    picture = card.locator(".plate img").screenshot()
-    seen = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))[2, 2]
-    assert behind == f"rgb({', '.join(map(str, seen.tolist()))})"
-
-
-@pytest.mark.parametrize("width", [1200, 1400])
-def test_the_table_of_effects_fits_its_frame(visit, tmp_path, width):
-    """What a head is worth stands in the last columns: they are not to be scrolled for."""
-    with sketched():
-        page = visit(write_page(report_of("intervene", planted_trusted()), tmp_path / "page.html"), width=width)
-    frame = page.locator("#heads .long")
-    assert page.locator("#heads thead button").count() == 13
-    assert frame.evaluate("one => one.scrollWidth - one.clientWidth") <= 1
-
-
-def planted_trusted():
-    """With every column that comes without being asked for."""
-    tree = planted_intervention(effect=-1.5)
-    grid = ("layer", "head")
-    share = (grid, np.full((2, 3), 0.98))
-    at = {"layer": [0, 1], "head": [0, 1, 2]}
-    trust = xr.Dataset({"norm_offset": (grid, np.full((2, 3), -2.0)), "norm_weight": share, "null_share": share}, at)
-    told = {name: (grid, np.ones((2, 3))) for name in ("asked", "agree")}
-    tree["trust"], tree["why"] = (xr.DataTree(trust), xr.DataTree(xr.Dataset({"position_share": share} | told, at)))
-    return tree
-
-
-def test_one_pair_is_open_at_a_time(visit, pages):
-    page = visit(pages["align"])
-    assert [pair.get_attribute("open") is not None for pair in page.locator("details.sentences").all()] == [
-        False,
-        True,
-        False,
-    ]
-    page.locator("details.sentences summary").nth(0).click()
-    assert page.locator("details.sentences[open] img").count() == 1

@@ -1,6 +1,5 @@
 """The page of an explanation: what it says, what it cannot hold, how it behaves in a real browser."""
 
-import json
 import re
 
 import numpy as np
@@ -11,7 +10,7 @@ from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.results.page import explain as _explain_content
 from attnscope.results.page.explain import write_explain_report
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_explanation import SKIPPED, explanation, only
+from tests.report.planted_explanation import SKIPPED, only
 from tests.report.schemes import fitting_schemes
 from tests.sketched import sketched
 
@@ -48,15 +47,6 @@ def test_each_analysis_has_a_section_with_its_figures(text):
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 18
 
 
-def test_the_headline_counts(text):
-    assert "12 of 12 heads put more weight on one offset than chance does (0.1;" in text
-    assert "In 6 of these 12 position gives more than half of the scores&#39; profile." in text
-    assert "In 6 of these 6 both readings of the scores find the offset of the weights" in text
-    assert "with the scores of other heads 3 of 6 would (6 or more: probability 0.02)." in text
-    assert "12 full windows of 64 tokens" in text
-    assert "0.0, 0.2, 1.0, 1.2 (layer.head" in text
-
-
 def test_everything_from_outside_is_escaped(text):
     assert "planted &lt;b&gt;model&lt;/b&gt;" in text
     assert "<b>model" not in text
@@ -69,26 +59,6 @@ def test_the_page_may_load_nothing(text):
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text).group(1)
     assert policy == "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
-
-
-def test_the_caveats_are_there(text):
-    for caveat in ("Weights are not explanations", "Scores are not weights", "noise level"):
-        assert caveat in text
-
-
-def test_the_same_explanation_gives_the_same_page(tree, tmp_path):
-    with sketched():
-        first, again = (
-            write_explain_report(tree, tmp_path / name, heads=[(0, 0)]).read_text(encoding="utf-8")
-            for name in ("1", "2")
-        )
-    assert first == again
-
-
-def test_a_model_of_12_by_12_heads_is_a_small_page(tmp_path):
-    tree = explanation(12, 12, positions=256, columns=32)  # figures of single heads are no larger for it
-    page = write_explain_report(tree, tmp_path / "r.html", heads=[(0, 0)])
-    assert page.stat().st_size < 15e6
 
 
 @sketched()
@@ -134,16 +104,6 @@ def test_nothing_to_show_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@sketched()
-def test_attributes_that_are_no_json_do_no_harm(tree, tmp_path):
-    odd = only(tree, "verdict")
-    odd.attrs |= {"skipped": "not {json", "signature": "by hand <i>"}
-    page = write_explain_report(odd, tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "by hand &lt;i&gt;" in page
-    odd.attrs["skipped"] = json.dumps(["a list"])
-    write_explain_report(odd, tmp_path / "r.html")
-
-
 # --- in a browser ---
 
 
@@ -181,41 +141,6 @@ def test_a_click_on_a_heading_sorts(opened, index):
     other.focus()
     page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "none"
-
-
-@sketched()
-def test_kinds_of_attention_sort_as_words(visit, tree, tmp_path):
-    kinds = ["encoder", "causal", "cross"]
-    content = tree["position_content"].to_dataset().assign_coords(layer_kind=("layer", kinds))
-    several = only(tree, "verdict")
-    several["position_content"] = xr.DataTree(content)
-    page = visit(write_explain_report(several, tmp_path / "r.html"))
-    page.locator("#heads-table thead button", has_text="Attention").click()
-    words = page.eval_on_selector_all("#heads-table tbody td:nth-child(2)", "all => all.map(cell => cell.innerText)")
-    assert words == sorted(kinds * 4)
-
-
-@sketched()
-def test_what_is_not_known_comes_last(visit, tree, tmp_path):
-    less = only(tree, "verdict")
-    coherence = tree["verdict"].to_dataset().copy(deep=True)
-    coherence["coherence"][0, 0] = np.nan
-    less["verdict"] = xr.DataTree(coherence)
-    page = visit(write_explain_report(less, tmp_path / "r.html"))
-    for _ in range(2):
-        page.locator("#heads-table thead button", has_text="Coherence").click()
-        assert page.locator("#heads-table tbody tr").last.locator("[data-value='']").count() > 0
-
-
-@pytest.mark.parametrize("width", [400, 1600])
-def test_a_figure_that_is_wider_than_its_frame_says_that_it_scrolls(opened, width):
-    found = opened(width=width).eval_on_selector_all(
-        ".plate",
-        "all => all.map(one => [one.scrollWidth > one.clientWidth + 1,"
-        " parseFloat(getComputedStyle(one, '::before').height) > 10])",
-    )
-    assert all(scrolls == told for scrolls, told in found)
-    assert any(told for _, told in found) == (width == 400)
 
 
 @pytest.mark.parametrize("width", [360, 1600])

@@ -96,13 +96,6 @@ def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_told():
     assert shifted != ("positions-shifted" in skipped_of(tree))
 
 
-def test_a_bias_is_called_a_bias(trees, pages):
-    for said in both(trees, pages, "t5"):
-        assert "would be if the bias had its values in random order" in said
-        assert "both estimates" not in said
-        assert "rotation had random phases" not in said
-
-
 def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees, pages):
     for said in both(trees, pages, "bundled"):
         assert "oth estimates are within half a token of the offset of the weights" in said
@@ -124,11 +117,3 @@ def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, p
     for said in both(trees, pages, "random llama"):
         assert "alone foretells" not in said
         assert "foretold by chance" not in said.lower()
-
-
-@pytest.mark.parametrize("model", ["llama", "t5", "random llama", "bundled"])
-def test_headings_are_whole_on_a_terminal_of_80_columns(trees, model):
-    lines = printed(trees[model]).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "…" not in "".join(lines)
-    assert [line for line in lines if {"head", "weight", "offset"} <= set(line.split())]

@@ -45,12 +45,6 @@ def test_the_profile_is_a_map_of_neighbours(visit, path):
     assert page.text_content("#tokens-title").startswith("Image ")
 
 
-def test_what_is_counted_is_called_by_what_was_read(path):
-    page = path.read_text(encoding="utf-8")
-    assert "varies from image to image" in page
-    assert "Distribution over images" in page
-
-
 def test_names_of_images_are_text_and_another_can_be_chosen(visit, path):
     page = visit(path, fragment="#0.0")
     before = page.get_attribute(".patches img", "src")

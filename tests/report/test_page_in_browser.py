@@ -9,10 +9,8 @@ import xarray as xr
 import attnscope
 from attnscope.measure.documents import intervals
 from attnscope.results.page.scan import write_report
-from attnscope.results.reports import report_of, write_page
 from attnscope.store.arrays import unpacked
-from tests.report.planted_comparison import planted as planted_comparison
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins, with_blocks, with_groups
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins, with_groups
 from tests.report.schemes import fitting_schemes
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
@@ -112,30 +110,6 @@ def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_the_best_blocks_hold_is_drawn_for_the_chosen_head(visit, made, tmp_path, alone):
-    result = with_blocks(made.result)
-    shown = result[["block_recall", "equal_block_recall"]] if alone else result
-    page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
-    choose(page, 6)
-    assert page.text_content("#head-title") == "Layer 1, head 2"
-    own = result.block_recall.mean("window").values[1, 2]
-    equal = result.equal_block_recall.mean("window").values[1]
-    said = page.eval_on_selector_all("#blocks-0 circle title", "all => all.map(one => one.textContent)")
-    for text, kept, share, even in zip(said, (5, 10, 25), own, equal, strict=True):
-        assert text.startswith(f"best {kept}% of the blocks: ")
-        numbers = [float(found) for found in re.findall(r"([\d.]+)%", text)]
-        assert numbers == pytest.approx([kept, 100 * share, 100 * even], rel=0.006)
-    assert "equal weights" in page.text_content("#blocks-0 .clusters")
-    held = "best 25% of the blocks of each row of blocks hold (share)"
-    if not alone:
-        page.check("input[value=statistic]")
-    page.select_option("#statistic", label=f"Weight that the {held}")
-    row = page.text_content("#numbers tr.chosen")
-    assert f"{equal[2]:.3g}" in row
-    assert "Layer 1, head 2: Weight that the best 25% of the blocks" in page.text_content("#readout")
-
-
-@pytest.mark.parametrize("alone", [True, False])
 def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, made, tmp_path, alone):
     result = with_bins(made.result)
     own = (result.bin_sum / result.length).mean("window").values
@@ -191,14 +165,6 @@ def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_s
     assert not visit(write_report(made.result, None, tmp_path / "all.html")).locator("#opens").count()
 
 
-def test_without_profiles_the_page_opens_at_the_head_that_leads(visit, made, tmp_path):
-    share = made.result.first_token * 0 + 0.15
-    share.loc[{"layer": 1, "head": 2}] = 0.8
-    page = visit(write_report(xr.Dataset({"first_token": share}), None, tmp_path / "report.html"))
-    assert page.text_content("#head-title") == "Layer 1, head 2"
-    assert not page.locator("#opens").count()
-
-
 def test_a_link_opens_at_its_head(visit, path):
     assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
 
@@ -229,39 +195,6 @@ def test_the_statistic_colours_the_grid(visit, path, made):
     value = float(made.result["mean_offset"].values[:, 1, 0].mean())
     shown = page.text_content("#readout").split("Mean offset (negative is left): ")[1].split(" ")[0]
     assert float(shown.replace("−", "-")) == pytest.approx(value, rel=0.01)
-
-
-def test_of_few_windows_no_quantiles_are_drawn(visit, made, tmp_path):
-    page = visit(write_report(made.result.isel(window=slice(2)), made.sample, tmp_path / "few.html"))
-    choose(page, 5)
-    assert page.locator("#numbers thead th").count() == page.locator("#numbers tr.chosen > *").count()
-    assert " to " not in page.locator("#profile circle title").first.text_content()
-    page.check("input[value=statistic]")
-    assert "middle 80%" not in page.text_content("#readout")
-
-
-def test_the_colours_of_a_share_go_from_0_to_1(visit, made, tmp_path):
-    """Heads that put 0 to 2 in 100 of their weight on the first token look alike."""
-    faint = made.result.first_token
-    faint = 0.02 * (faint - faint.min()) / (faint.max() - faint.min())
-    result = made.result.assign(first_token=faint.assign_attrs(made.result.first_token.attrs))
-    page = visit(write_report(result, made.sample, tmp_path / "report.html"))
-    page.check("input[value=statistic]")
-    page.select_option("#statistic", label="Weight on the first token (share)")
-    colours = page.eval_on_selector_all(
-        "#grid [data-head]", "all => all.map(e => getComputedStyle(e).backgroundColor.match(/[0-9]+/g).map(Number))"
-    )
-    assert np.ptp(np.array(colours), axis=0).max() <= 10
-
-
-def test_the_page_opens_on_the_kinds_of_heads(visit, path, made):
-    page = visit(path)
-    mixed = head_of_kind(made, "mixed")
-    assert "conic-gradient" in page.eval_on_selector(f'[data-head="{mixed}"]', "e => e.style.background")
-    label = page.get_attribute(f'[data-head="{mixed}"]', "aria-label")
-    assert "leftward" in label
-    assert "flat" in label
-    assert page.locator("#scale li").count() == 6
 
 
 @pytest.mark.parametrize(("kind", "offset"), [("previous", -1), ("next", 1), ("self", 0)])
@@ -367,13 +300,6 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [11, 23]
 
 
-@pytest.mark.parametrize(("kind", "shown"), [("self", [True, False]), ("causal", [False, True])])
-def test_self_attention_shows_the_text_that_it_reads(visit, made, tmp_path, kind, shown):
-    result = made.result.assign_coords(layer_kind=("layer", [kind] * 3))
-    page = visit(write_report(result, translated(made.sample, kind, tokens=12), tmp_path / "r.html"))
-    assert [box.is_visible() for box in page.locator(".tokens").all()] == shown
-
-
 @pytest.mark.parametrize(
     "drop", [["label", "cluster"], ["profile"], ["centroid"], ["layer_kind", "layer_name", "length"]]
 )
@@ -383,56 +309,9 @@ def test_a_result_with_less_gives_a_page_with_less(visit, made, tmp_path, drop):
     assert page.text_content("#head-title") == "Layer 0, head 2"
 
 
-def test_labels_alone_or_no_window_give_a_page(visit, made, tmp_path):
-    labels = made.result[["label", "cluster", "centroid"]]
-    page = visit(write_report(labels, None, tmp_path / "labels.html"))
-    page.click('[data-head="1"]')
-    assert "next-to-right" in page.text_content("#head-label")
-    page = visit(write_report(made.result[["entropy"]], None, tmp_path / "entropy.html"))
-    page.click('[data-head="1"]')
-    assert page.text_content("#head-title") == "Layer 0, head 1"
-
-
 @pytest.mark.parametrize("width", [360, 768, 1600])
 def test_the_page_fits_any_screen_in_light_and_dark(visit, path, width):
     assert list(fitting_schemes(visit(path, width=width), width)) == ["light", "dark"]
-
-
-def test_words_without_end_do_not_widen_a_page(visit, made, tmp_path):
-    """A system that repeats itself without spaces, and whatever else is named from outside."""
-    endless = "Donaudampfschiff" * 20
-    tree = planted_comparison().map_over_datasets(
-        lambda node: node.assign_coords(system=[endless, "b", "c"]) if "system" in node.coords else node
-    )
-    alignment = tree["alignment"].to_dataset()
-    for name in ("translation", "source", "target"):
-        alignment[name] = alignment[name].astype(object)
-        alignment[name][0] = endless
-    tree["alignment"].dataset = alignment
-    tree.attrs = planted_comparison().attrs
-    scan = made.result.assign_attrs(model=endless, corpus=endless, decoder=endless)
-    for path in (
-        write_page(report_of("compare", tree), tmp_path / "comparison.html"),
-        write_report(scan, None, tmp_path / "scan.html"),
-    ):
-        for width in (360, 1300):
-            assert visit(path, width=width).evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_print_is_on_white_even_in_dark_mode(visit, path):
-    page = visit(path, scheme="dark")
-    page.emulate_media(media="print")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    corner = "Array.from(byId('map').getContext('2d').getImageData(1, 1, 1, 1).data)"
-    assert page.evaluate(corner) == [255, 255, 255, 255]
-
-
-def test_the_signature_is_at_the_foot(visit, path):
-    page = visit(path)
-    assert not page.is_visible("#signature pre")
-    page.click("#signature summary")
-    assert "3f9c1a7e" in page.text_content("#signature pre")
 
 
 def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
@@ -481,48 +360,6 @@ def test_another_window_can_be_chosen_and_may_lack_the_head(visit, made, tmp_pat
     choose(page, 3)
     assert "not kept in this window" in page.text_content("#tiled")
     assert page.is_hidden("#map")
-
-
-def test_what_is_chosen_in_the_map_is_scrolled_into_view(visit, tmp_path):
-    made = planted(layers=1, heads=2, texts=3, tokens=400, rank=4)
-    page = visit(write_report(made.result, made.sample, tmp_path / "r.html"))
-    page.evaluate("keepToken(390)")
-    inside = """() => { const box = document.querySelector('.tokens').getBoundingClientRect();
-        const chip = document.querySelector('[data-token="390"]').getBoundingClientRect();
-        return chip.top >= box.top && chip.bottom <= box.bottom }"""
-    assert page.evaluate(inside)
-
-
-def test_weights_under_neighbouring_tokens_do_not_overlap(visit, made, tmp_path):
-    sample = made.sample.copy(deep=True)
-    sample["token"].values[0, :] = "i"
-    page = visit(write_report(made.result, sample, tmp_path / "r.html"))
-    choose(page, head_of_kind(made, "flat"))
-    widths = page.evaluate("""() => [...document.querySelectorAll('.token[data-weight]')].map((chip) => {
-        const number = document.createElement('span');
-        number.style.cssText = 'position:absolute;font-size:9.5px;font-variant-numeric:tabular-nums';
-        number.textContent = chip.dataset.weight;
-        document.body.append(number);
-        return [number.getBoundingClientRect().width, chip.getBoundingClientRect().width] })""")
-    assert len(widths) > 3
-    assert all(number <= chip for number, chip in widths)
-
-
-def test_causal_heads_have_no_empty_half_of_an_axis(visit, made, tmp_path):
-    result = made.result.copy(deep=True)
-    for name in ("profile", "centroid"):
-        result[name][..., result.offset.values > 0] = 0
-    page = visit(write_report(result, made.sample, tmp_path / "r.html"))
-    assert page.locator("#profile circle").count() == 11
-    assert "looks right" not in page.text_content("#profile")
-
-
-def test_thirty_two_heads_can_be_met_by_a_finger_on_a_phone(visit, tmp_path):
-    made = planted(layers=2, heads=32, texts=3, tokens=8, rank=8)
-    page = visit(write_report(made.result, made.sample, tmp_path / "r.html"), width=390)
-    boxes = [cell.bounding_box() for cell in page.locator("#grid button").all()]
-    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["width"] >= 14 for box in boxes)
-    assert page.locator('[data-head="31"]').bounding_box()["y"] < page.locator('[data-head="32"]').bounding_box()["y"]
 
 
 def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):

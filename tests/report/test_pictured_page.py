@@ -39,14 +39,6 @@ def test_a_token_of_text_shows_what_it_looks_at_over_the_image(visit, path):
     assert place.startswith("3 / 2")
 
 
-def test_arrows_go_over_rows_of_an_image(visit, path):
-    page = visit(path, fragment="#0.0")
-    page.click('.patches .token:text-is("image 1 r2c2")')
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press("Enter")
-    assert "image 1 r1c2" in page.text_content("#partners caption")
-
-
 def test_several_images_stand_where_they_are_in_the_text(visit, path):
     page = visit(path, fragment="#0.0")
     page.select_option("#window-choice", index=1)

@@ -9,11 +9,10 @@ from attnscope import AttnscopeError
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.words import summary
 from attnscope.measure.stored import WINDOWS
-from attnscope.results.describe import describe, settings_of
+from attnscope.results.describe import describe
 from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import Signature
 from attnscope.store.units import Task
 from tests.results.planted import SIGNATURE, piece, scan_run
 
@@ -107,12 +106,3 @@ def test_what_is_no_run_or_cannot_be_trusted_is_refused(tmp_path):
     manifest.write_bytes(manifest.read_bytes().replace(b"scan", b"scam"))
     with pytest.raises(AttnscopeError, match="is damaged, so that nothing"):
         describe(tmp_path / "run")
-
-
-def test_a_signature_has_a_line_for_everything():
-    signature = Signature.of({"command": "scan", **SIGNATURE, "systems": {"one": {"beams": 5, "cut": True}}})
-    lines = dict(settings_of(signature))
-    assert lines["setting statistics"] == "band_sum, entropy"
-    assert lines["setting limit"] == "not set"
-    assert lines["system one cut"] == "yes"
-    assert len(lines) == 3 + 1 + 3 + 1 + 2

@@ -105,13 +105,6 @@ def test_the_latest_is_the_first(tmp_path):
     assert [run.path.name for run in attnscope.runs(tmp_path)] == ["new", "middle", "old"]
 
 
-@pytest.mark.parametrize("date", [-6e10, 3e11])
-def test_a_run_of_a_date_that_no_calendar_has_is_listed(date, tmp_path):
-    scan_run(tmp_path / "one")
-    os.utime(tmp_path / "one" / MANIFEST, (date, date))
-    assert len(runs(tmp_path)) == 1
-
-
 def test_without_folders_the_usual_ones_are_looked_at(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert runs() == []

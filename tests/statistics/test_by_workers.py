@@ -134,12 +134,12 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
     assert any(name.startswith("pieces/") for name in held)
     measured = []
 
-    def note(measurement, batch, first):
+    def note(reader, batch, numbers):
         measured.append(len(batch))
-        return own(measurement, batch, first)
+        return own(reader, batch, numbers)
 
-    own = TextReader.measure
-    monkeypatch.setattr(TextReader, "measure", note)
+    own = TextReader.measure_batch
+    monkeypatch.setattr(TextReader, "measure_batch", note)
     found = scan(out=out, **(by_workers if first != "workers" else {}))
     assert found.identical(whole)
     if first == "workers":

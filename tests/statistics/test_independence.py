@@ -5,14 +5,22 @@ import pytest
 from scipy.stats import f_oneway
 
 from attnscope.measure.independence import (
-    between_head_share,
     effective_labels,
     independence,
-    intraclass_correlation,
     label_information,
     label_shares,
     sign_agreement,
 )
+
+
+def intraclass_correlation(values):
+    labels = np.zeros(values.shape, int)
+    return independence(labels, values, values[..., None], clusters=1)["direction_icc"].value
+
+
+def between_head_share(profiles):
+    labels = np.zeros(profiles.shape[:2], int)
+    return independence(labels, profiles[..., 0], profiles, clusters=1)["profile_between_heads"].value
 
 
 def test_a_planted_intraclass_correlation_is_recovered():

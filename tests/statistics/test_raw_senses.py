@@ -36,13 +36,6 @@ def test_a_model_that_was_loaded_before_reads_images_too():
     assert attnscope.scan(loaded, PIXELS).equals(attnscope.scan(model, PIXELS))
 
 
-def test_of_an_image_in_the_type_that_was_asked_for(tmp_path):
-    model, _ = vision_model("vit")
-    model.save_pretrained(tmp_path)
-    found = attnscope.weights(tmp_path, PIXELS[:1], layer=0, device="cpu", dtype="bfloat16")
-    assert found.equals(attnscope.weights(model.to(torch.bfloat16), PIXELS[:1], layer=0))
-
-
 def test_of_a_sound_from_a_token_of_its_transcript_to_seconds(tmp_path):
     sounds = write_sounds(tmp_path / "sounds")
     (tmp_path / "sounds" / "0.txt").write_text(SAID[0])

@@ -198,7 +198,7 @@ def test_words_of_a_function_are_known_by_what_it_gives():
     ("given", "message"),
     [
         ({"texts": TEXTS, "words": "letters"}, "there is no rule of words 'letters'"),
-        ({"texts": [[1, 9, 2]], "words": "space"}, "window 1 .*is of token ids"),
+        ({"texts": [[1, 9, 2]], "words": "space"}, "window 1 .*has no words"),
         ({"texts": TEXTS, "words": lambda text: [(0, 999)]}, "hold the span 0 to 999"),
     ],
 )

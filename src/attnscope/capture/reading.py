@@ -51,7 +51,7 @@ class TextModelOptions(ModelOptions, total=False):
     Parameters
     ----------
     tokenizer
-        Tokenizer (an object, a folder or a hub id). By default the one beside the model.
+        Tokenizer (folder or hub id). Also the object itself. By default the one beside the model.
     """
 
     tokenizer: Tokenizer
@@ -63,7 +63,8 @@ class CorpusOptions(TypedDict, total=False):
     Parameters
     ----------
     window
-        Tokens per window, special tokens included. By default as many as the model takes, up to a limit of the verb.
+        Tokens per window. Special tokens are included. By default as many as the model takes, up to a limit of the
+        verb.
     limit
         Largest number of windows.
     seed
@@ -109,7 +110,7 @@ class SharedRunOptions(RunOptions, total=False):
         Part of the run for this process, ``"2/3"``, of processes that name the same `out` on a shared disk; ``"env"``
         takes it from torchrun or a Slurm array. The last one to finish returns the results, the others none.
     ray
-        Ray cluster whose actors measure: ``"local"``, ``"auto"`` or ``"HOST:PORT"``. This process then loads no model.
+        Ray cluster whose actors measure: local, auto or HOST:PORT. This process then loads no model.
         See docs/clusters.md.
     workers
         Number of Ray's actors. By default as many as there is room for.
@@ -129,10 +130,9 @@ class ChatOptions(TypedDict, total=False):
     Parameters
     ----------
     chat
-        Chats: each line of JSON Lines holds messages, even if the first line does not look so. Lists of messages are
-        chats too.
+        Chats: each line of JSON Lines holds messages. Lists of messages are chats in any case.
     chat_template
-        Jinja template (a string or a `Path`) that writes chats out. By default the tokenizer's.
+        Jinja template that writes chats out (a string or a `Path`). By default the tokenizer's.
     groups
         Groups of tokens, whose weights on each other are measured: a function from the tokens of a window, as they are
         shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of rules; or
@@ -182,8 +182,8 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
     Parameters
     ----------
     tokenizer
-        Tokenizer or processor (an object, a folder or a hub id). By default the one beside the model. Of images, the
-        image processor; of texts with images, the processor.
+        Tokenizer or processor (folder or hub id). Also the object itself. By default the one beside the model. Of
+        images, the image processor; of texts with images, the processor.
     targets
         Translations for the decoder of an encoder-decoder, or transcripts of sounds: one sentence a line on both sides
         (each string is one), line i beside line i. The decoder reads them as in training, after its start token.
@@ -200,8 +200,8 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
         Field of JSON Lines (language, source, year) by which heads are compared: each text has its value in the
         coordinate ``by``, and `attnscope.contrasts` reports the differences.
     device_map
-        Rule that spreads a large model over devices: ``"auto"``, ``"balanced"``, ..., or a mapping. See
-        `attnscope.capture.placement.Placement`.
+        Rule that spreads a large model: auto, balanced, balanced_low_0, sequential. Or a mapping from modules to
+        devices; see `attnscope.capture.placement.Placement`.
     max_memory
         Memory that `device_map` may fill, such as ``{0: "10GiB", "cpu": "30GiB"}``; the rest is on disk.
     """

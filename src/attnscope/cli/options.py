@@ -13,7 +13,9 @@ from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from attnscope.capture.reading import ScanReading
 from attnscope.read.urls import Url
+from attnscope.support.arguments import option_types, shared_docs
 from attnscope.support.checks import check_formats
 from attnscope.support.errors import AttnscopeError
 
@@ -52,6 +54,26 @@ def _option(panel: str, kind: Any, default: Any, help: str, flag: str = "", **mo
     return Annotated[kind, option], default
 
 
+_DOCS, _TYPES = shared_docs(ScanReading), option_types(ScanReading)
+#: Types and defaults of options, by the annotations of the parameters.
+_OPTION_TYPES: dict[str, tuple[Any, Any]] = {
+    "bool": (bool, False),
+    "Seed": (int, 0),
+    "Count | None": (int | None, None),
+    "int | None": (int | None, None),
+    "float | None": (float | None, None),
+    "str | Path | None": (Path | None, None),
+}
+
+
+def _reading(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
+    """The option of a parameter that verbs share: its type and default, and the first sentence of what it means."""
+    kind, default = _OPTION_TYPES.get(_TYPES[name], (str | None, None))
+    first = re.match(r".*?\.(?= [A-Z]|$)", " ".join(_DOCS[name].split()))
+    words = {"help": first[0] if first else "", "flag": f"--{name.replace('_', '-')}" if kind is bool else ""} | more
+    return _option(panel, kind, default, **words)
+
+
 _TEXT = (
     "Files or folders of text (.txt .md .jsonl, also .gz .bz2 .xz; .parquet .arrow) or their URLs; - is standard "
     "input, datasets:NAME:CONFIG:SPLIT a data set of Hugging Face."
@@ -68,40 +90,26 @@ SHARED: dict[str, tuple[Any, Any]] = {
         INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.",
         parser=path_or_url,
     ),
-    "window": _option(
-        INPUT, int | None, None, "Tokens per window.", show_default="the model's length, at most 512"
+    "window": _reading(INPUT, "window", show_default="the model's length, at most 512"),
+    "limit": _reading(INPUT, "limit", show_default="all"),
+    "field": _reading(INPUT, "field", show_default="text"),
+    "by_line": _reading(INPUT, "by_line"),
+    "chat": _reading(INPUT, "chat", show_default="by the first line"),
+    "chat_template": _reading(
+        INPUT, "chat_template", help="Jinja file that writes chats out.", show_default="the tokenizer's"
     ),
-    "limit": _option(INPUT, int | None, None, "Largest number of windows.", show_default="all"),
-    "field": _option(INPUT, str | None, None, "Field of JSON Lines that holds the text.", show_default="text"),
-    "by_line": _option(INPUT, bool, False, "Lines as texts of their own.", "--by-line"),
-    "chat": _option(
-        INPUT, bool, False, "Chats: each line of JSON Lines holds messages.", "--chat", show_default="by the first line"
-    ),
-    "chat_template": _option(
-        INPUT, Path | None, None, "Jinja file that writes chats out.", show_default="the tokenizer's"
-    ),
-    "tokenizer": _option(
-        MODEL, str | None, None, "Tokenizer or processor (folder or hub id).", show_default="the model's"
-    ),
-    "revision": _option(MODEL, str | None, None, "Branch, tag or commit on the hub."),
-    "trust_remote_code": _option(
-        MODEL, bool, False, "Permission to run code that comes with the model.", "--trust-remote-code"
-    ),
-    "device": _option(MODEL, str | None, None, "Device: cpu, cuda, ...", show_default="cuda if there is one"),
-    "dtype": _option(
-        MODEL, str | None, None, "Number format: float32, bfloat16, float16, float64, int8, int4.",
-        show_default="as saved",
-    ),
-    "device_map": _option(
-        MODEL, str | None, None, "Rule that spreads a large model: auto, balanced, balanced_low_0, sequential.",
-        metavar="RULE",
-    ),
+    "tokenizer": _reading(MODEL, "tokenizer", show_default="the model's"),
+    "revision": _reading(MODEL, "revision"),
+    "trust_remote_code": _reading(MODEL, "trust_remote_code"),
+    "device": _reading(MODEL, "device", show_default="cuda if there is one"),
+    "dtype": _reading(MODEL, "dtype", show_default="as saved"),
+    "device_map": _reading(MODEL, "device_map", metavar="RULE"),
     "max_memory": _option(
         MODEL, str | None, None, "Memory that --device-map may fill, such as 0=10GiB,cpu=30GiB; the rest is on disk.",
         metavar="SIZE,...",
     ),
     "band": _option(MEASURE, int, 10, "Largest offset of the profiles."),
-    "seed": _option(MEASURE, int, 0, "Seed of the random number generator."),
+    "seed": _reading(MEASURE, "seed"),
     "batch_size": _option(
         SCALE, int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth"
     ),
@@ -112,12 +120,10 @@ SHARED: dict[str, tuple[Any, Any]] = {
         SCALE, str | None, None, "Part of the run for this process, of N; env: as torchrun or Slurm says.",
         metavar="I/N|env",
     ),
-    "ray": _option(
-        SCALE, str | None, None, "Ray cluster whose actors measure: local, auto or HOST:PORT.", metavar="ADDRESS"
-    ),
-    "workers": _option(SCALE, int | None, None, "Number of Ray's actors.", show_default="as many as there is room for"),
-    "ray_gpus": _option(SCALE, float | None, None, "GPUs of each actor, or the part of one.", show_default="1 if any"),
-    "repair": _option(SCALE, bool, False, "Repair of a finished run: damaged files are measured again.", "--repair"),
+    "ray": _reading(SCALE, "ray", metavar="ADDRESS"),
+    "workers": _reading(SCALE, "workers", show_default="as many as there is room for"),
+    "ray_gpus": _reading(SCALE, "ray_gpus", show_default="1 if any"),
+    "repair": _reading(SCALE, "repair"),
     "out": _option(
         OUTPUT, Path | None, None, "Run folder; a stopped run resumes there.", parser=run_folder,
         show_default="one under attnscope-runs",

@@ -35,26 +35,12 @@ def queries(results: xr.Dataset) -> xr.DataArray:
 
 
 LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
-
-
 LEVEL = 0.95  # of intervals, and of what is told from 0
-
-
 DRAWS = 1000  # of documents, for an interval
-
-
 FEW = 20  # units; with fewer, the interval of a skewed mean is widened
-
-
 SKEWED = 0.2  # skewness of a mean above which it is
-
-
 _MOST_SKEW = 1.5  # of an estimate; what is found above it is an accident of few units
-
-
 _LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
-
-
 _AT_ONCE = 4096  # means, so that memory stays bounded
 
 
@@ -82,8 +68,6 @@ def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 
 _OF_TEXTS = {"documents": "documents", "windows": "windows"}
-
-
 _CALLED = {
     "images": {"documents": "images", "windows": "images"},
     "videos": {"documents": "videos", "windows": "videos"},
@@ -226,14 +210,8 @@ def without_skewness(quantile: Any, skewness: Any) -> Any:
 
 
 _FEW = 128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
-
-
 _SPREAD_SKEW = 0.5  # at least, of the estimate from one window
-
-
 FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
-
-
 _OF_HEADS = 2  # dimensions: layer, head
 
 
@@ -369,11 +347,7 @@ def by_document(
 
 
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried
-
-
 _DRAWS = 1000  # choices of signs, where means are many
-
-
 _SPREAD = 1e-6  # least share of the squares apart from the mean, for which there is a skewness
 
 

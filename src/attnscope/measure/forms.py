@@ -20,17 +20,11 @@ from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.support.errors import AttnscopeError
 
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
 _SHARED = ("profile", "entropy", "first_token")  # with scan
-
-
 _OWN = {
     "weight_moved": Wording("Share of a row's weight that lies elsewhere than in full attention", "share"),
     "output_error": Wording("Distance of the output from that of full attention, over the latter's size", "share"),
 }
-
-
 FULL = "full"
 
 

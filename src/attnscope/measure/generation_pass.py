@@ -199,8 +199,6 @@ def _length(new: Tensor, ends: Sequence[int], pad: int | None) -> int:
 
 
 _TRIED = 32  # tokens of the prompt on which the capture is checked
-
-
 _CANNOT = {
     "guidance_scale": "the model reads two texts by turns",
     "assistant_early_exit": "the model drafts with some of its own layers",

@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 
 
 SPANS, BINS = "span_weight", "bin_weight"
-
-
 _REACH = 1 << 17  # tokens: what lies farther back is in the last bin
-
-
 _PARTS = 4  # of a doubling, so that a head's decay within a bin is small
-
-
 #: First and last offset of each bin that a result has, from far left to the query itself.
 DOUBLINGS = [(first, last) for first, last in bin_ranges(0, _REACH) if last <= 0]
 
@@ -186,18 +180,10 @@ def _fitted(weights: np.ndarray, counts: np.ndarray, of_spans: np.ndarray) -> np
 
 
 PROMPT, SOURCE, START, OWN = "prompt", "source", "start", "own output"
-
-
 _TAKEN = (PROMPT, SOURCE, START, OWN)
-
-
 MOST = 16  # spans: each is kept for every head and token
-
-
 #: Spans of one prompt by name: first token and the one after the last, a slice, or numbers of tokens.
 Spans = Mapping[str, tuple[int, int] | slice | Iterable[int]]
-
-
 #: The same for all prompts, for each prompt of a batch, or as a function of the token ids of a prompt.
 GivenSpans = Spans | Sequence[Spans] | Callable[[list[int]], Spans]
 

@@ -156,14 +156,8 @@ def _packed(image: Any) -> str:
 
 
 PIXELS, OF_VIDEOS = "pixel_values", "pixel_values_videos"
-
-
 _IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
-
-
 _PLACES = 5  # that are changed one after another: the corners and the middle
-
-
 _RIGHT = 4  # of these that must be told by the token that changes most
 
 
@@ -214,28 +208,28 @@ class Tiles:
             return []
         if expanded.videos and "image_grid_thw" not in given and OF_VIDEOS not in given:
             return self._unknown("the processor puts images and frames among the same pixels")
-        grids: Any = given.get("image_grid_thw")
-        if grids is not None:
-            tiles = self._by_grids(pieces, grids.tolist())
-            self.told |= {"processor"} if tiles else set()
-        else:
-            tiles = self._by_pixels(pieces, given)
-            self.told |= {"pixels"} if tiles else set()
+        if "image_grid_thw" in given:
+            return self._by_grids(IMAGE, pieces, given["image_grid_thw"].tolist())
+        tiles = self._by_pixels(pieces, given)
+        self.told |= {"pixels"} if tiles else set()
         return tiles
 
-    def _by_grids(self, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
-        """The processor tells frames, rows and columns of patches, of which the model merges squares."""
-        side = merged_side(self.model.processor.image_processor)
+    def _by_grids(self, kind: str, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
+        """The processor tells steps in time, rows and columns of patches, of which the model merges squares."""
+        side = merged_side(getattr(self.model.processor, f"{kind}_processor"))
         tiles: list[Tile] = []
         if len(grids) != len(pieces):
-            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} images")
-        for number, (tokens, (frames, rows, columns)) in enumerate(zip(pieces, grids, strict=True), start=1):
-            rows, columns = rows // side, columns // side  # noqa: PLW2901
-            if frames != 1 or rows * columns != len(tokens):
+            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} {kind}s")
+        for number, (tokens, (steps, tall, wide)) in enumerate(zip(pieces, grids, strict=True), start=1):
+            rows, columns = tall // side, wide // side
+            if steps * rows * columns != len(tokens) or (kind == IMAGE and steps != 1):
                 return self._unknown(
-                    f"image {number} has {len(tokens)} tokens, and by its grid {frames} x {rows} x {columns}"
+                    f"{kind} {number} has {len(tokens)} tokens, and by its grid {steps} x {rows} x {columns}"
                 )
-            tiles.append(Tile(number, 0, rows, columns, tuple(tokens), -1))
+            for step in range(steps):
+                own = tuple(tokens[step * rows * columns : (step + 1) * rows * columns])
+                tiles.append(Tile(number, step + 1 if kind == VIDEO else 0, rows, columns, own, -1, kind))
+        self.told.add("processor")
         return tiles
 
     def _by_pixels(self, pieces: list[list[int]], given: dict[str, Any]) -> list[Tile]:
@@ -333,51 +327,30 @@ def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: l
     return changed
 
 
-@dataclass(eq=False)
-class Frames:
+class Frames(Tiles):
     """Finds the frames of texts with videos, and the rows and columns of each."""
 
-    model: PicturedModel  # which reads them
-    unknown: str = ""  # why frames, or rows and columns, are not known, where they are not
-    told: set[str] = field(default_factory=set[str])  # how frames are known: ``processor`` or ``pixels``
-
-    def of(self, expanded: Expanded, given: dict[str, Any], images: int) -> tuple[list[list[list[int]]], list[Tile]]:
+    def frames_of(
+        self, expanded: Expanded, given: dict[str, Any], images: int
+    ) -> tuple[list[list[list[int]]], list[Tile]]:
         """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known."""
         pieces = expanded.video_tokens()
         if not any(pieces):
             return [], []
-        grids: Any = given.get("video_grid_thw")
-        return self._by_grids(pieces, grids.tolist()) if grids is not None else self._by_pixels(pieces, given, images)
+        if "video_grid_thw" not in given:
+            return self._frames_by_pixels(pieces, given, images)
+        tiles = self._by_grids(VIDEO, pieces, given["video_grid_thw"].tolist())
+        videos = range(1, 1 + len(pieces) if tiles else 1)
+        return [[list(tile.tokens) for tile in tiles if tile.image == video] for video in videos], tiles
 
-    def _by_grids(self, pieces: list[list[int]], grids: list[list[int]]) -> tuple[list[list[list[int]]], list[Tile]]:
-        """The processor tells steps in time, rows and columns of patches, of which the model merges squares."""
-        side = merged_side(self.model.processor.video_processor)
-        frames: list[list[list[int]]] = []
-        tiles: list[Tile] = []
-        if len(grids) != len(pieces):
-            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} videos")
-        for number, (tokens, (steps, tall, wide)) in enumerate(zip(pieces, grids, strict=True), start=1):
-            rows, columns = tall // side, wide // side
-            if steps * rows * columns != len(tokens):
-                return self._unknown(
-                    f"video {number} has {len(tokens)} tokens, and by its grid {steps} x {rows} x {columns}"
-                )
-            size = rows * columns
-            frames.append([tokens[step * size : (step + 1) * size] for step in range(steps)])
-            tiles += [
-                Tile(number, step, rows, columns, tuple(own), -1, VIDEO) for step, own in enumerate(frames[-1], start=1)
-            ]
-        self.told.add("processor")
-        return frames, tiles
-
-    def _by_pixels(
+    def _frames_by_pixels(
         self, pieces: list[list[int]], given: dict[str, Any], images: int
     ) -> tuple[list[list[list[int]]], list[Tile]]:
         """A token is of the frame with whose pixels it changes; with none it is of no frame, with several unknown."""
         key = OF_VIDEOS if OF_VIDEOS in given else PIXELS
         pixels = pixels_of(given, key)
         if pixels is None or (images and key == PIXELS):
-            return self._unknown("what the processor gives are not single frames, in rows and columns")
+            return [], self._unknown("what the processor gives are not single frames, in rows and columns")
         tokens = [token for video in pieces for token in video]
         before = self.model.decoder_inputs(given)["inputs_embeds"][0, tokens].double()
         moved = torch.stack(
@@ -385,7 +358,7 @@ class Frames:
         )  # (frame, token)
         of = moved > NOTHING * moved.amax(0).amax()
         if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
-            return self._unknown("some of its tokens read several frames, or a frame none of them")
+            return [], self._unknown("some of its tokens read several frames, or a frame none of them")
         frames: list[list[list[int]]] = []
         tiles: list[Tile] = []
         number = {token: place for place, token in enumerate(tokens)}
@@ -405,12 +378,10 @@ class Frames:
     def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], given: dict[str, Any]) -> list[Tile]:
         """The tiles, if those of all frames are known and each token follows the pixels of its place."""
         if len(tiles) < sum(map(len, frames)):
-            self._unknown("the tokens of a frame fill no rows and columns")
-            return []
-        probe, firsts = Tiles(self.model), {len(tile.tokens): tile for tile in reversed(tiles)}
-        if not all(probe.follows(tile, given) for tile in firsts.values()):
-            self._unknown("its tokens do not follow the pixels of their places (a resampler?)")
-            return []
+            return self._unknown("the tokens of a frame fill no rows and columns")
+        firsts = {len(tile.tokens): tile for tile in reversed(tiles)}
+        if not all(self.follows(tile, given) for tile in firsts.values()):
+            return self._unknown("its tokens do not follow the pixels of their places (a resampler?)")
         return tiles
 
     def _changes(
@@ -424,14 +395,8 @@ class Frames:
         states = self.model.decoder_inputs({**given, key: changed})["inputs_embeds"][0, tokens]
         return (states.double() - before).norm(dim=-1)
 
-    def _unknown(self, reason: str) -> tuple[list[list[list[int]]], list[Tile]]:
-        self.unknown = self.unknown or reason
-        return [], []
-
 
 _MOST = 8  # groups of frames
-
-
 _BESIDE = "special"
 
 

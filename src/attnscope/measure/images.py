@@ -104,20 +104,10 @@ def _profile(places: Tensor, rows: int, band: int) -> Tensor:
 
 
 KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
-
-
 DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
-
-
 _TOKENS = 2048  # at a time
-
-
 _BAND = 3  # patches
-
-
 _LAYERS = 6  # that are named one by one
-
-
 Pixels = tuple[str, "Tensor"]  # name of an image, and ``(1, channel, row, column)`` as the model reads it
 
 

@@ -25,26 +25,6 @@ def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndar
     return np.asarray(np.exp(-(shares * logs).sum(-1)))
 
 
-def intraclass_correlation(values: Float[np.ndarray, "window head"]) -> float:
-    """ICC(1) of heads over texts: (MSB - MSW) / (MSB + (C - 1) MSW), C texts."""
-    texts, heads = values.shape
-    if texts < 2 or heads < 2:  # noqa: PLR2004
-        return float("nan")
-    means = values.mean(0)
-    between = texts * ((means - means.mean()) ** 2).sum() / (heads - 1)
-    within = ((values - means) ** 2).sum() / (heads * (texts - 1))
-    total = between + (texts - 1) * within
-    return float((between - within) / total) if total > 0 else float("nan")
-
-
-def between_head_share(profiles: Float[np.ndarray, "window head offset"]) -> float:
-    """Share of the profiles' total sum of squares that lies between heads (eta squared)."""
-    grand = profiles.mean((0, 1))
-    total = ((profiles - grand) ** 2).sum()
-    between = profiles.shape[0] * ((profiles.mean(0) - grand) ** 2).sum()
-    return float(between / total) if total > 0 else float("nan")
-
-
 def sign_agreement(values: Float[np.ndarray, "window head"]) -> Float[np.ndarray, " head"]:
     """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text."""
     agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
@@ -149,7 +129,7 @@ class _Sums:
         }
 
     def _correlation(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """`intraclass_correlation` from sums of what the head's mean is taken off, ``(resample, head)``."""
+        """ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW), by sums ``(resample, head)`` less means."""
         heads = sums.shape[1]
         if self.texts.sum() < 2 or heads < 2:  # noqa: PLR2004
             return np.full(len(texts), np.nan)
@@ -163,7 +143,7 @@ class _Sums:
             return np.where(total > 0, (between - within) / total, np.nan)
 
     def _between(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """`between_head_share` from the same, ``(resample, head, offset)``."""
+        """Share of the total sum of squares that is between heads, from the same, ``(resample, head, offset)``."""
         off = sums / texts[:, None, None]
         means = self.mean_profile + off
         between = texts * ((means - means.mean(1, keepdims=True)) ** 2).sum((-2, -1))

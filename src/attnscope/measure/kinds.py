@@ -25,29 +25,13 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
 
 SHARE = 0.3  # of all weight in one place: a head that looks there
-
-
 LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
-
-
 LOCAL = 0.5  # of all weight within some tokens: a local head
-
-
 MORE = 2.0  # times what equal weights give; of sides, times the odds
-
-
 SHARED_ODDS = 6.0  # times the odds of equal weights, of a key that all rows share: random Llama models reach 5.5
-
-
 ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight that lies elsewhere than of equal weights; nats below them
-
-
 CHANCE = 0.01  # that any head of a run gets a name by chance
-
-
 UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
-
-
 _SIDES = ("left", "right")
 
 
@@ -180,8 +164,6 @@ def named_clusters(names: list[str], places: Places) -> list[str]:
 
 #: Statistics from which kinds of heads are found.
 NEEDED = ("band_sum", "bin_sum", "entropy", "first_token", "special_tokens", "mean_offset")
-
-
 NEAR = 8  # tokens on either side that are called local; further reaches are told by number
 
 
@@ -335,11 +317,7 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
 
 
 PEAK_SHARE = 0.3  # of the weight at one offset: a head that looks at one neighbour
-
-
 LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
-
-
 DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
@@ -418,8 +396,6 @@ def _rank(name: str) -> int:
 
 
 _HEADS_AT_ONCE = 1 << 16  # heads in texts that are named at once
-
-
 _MEANINGS = {
     "label": ("Kind of the head in a text: number of its name in cluster, −1 without a head", "1"),
     "centroid": ("Mean share of the weight at each offset, over heads and texts of a kind", "share"),

@@ -68,26 +68,12 @@ class BlockSums:
 
 
 ROWS = 4096  # tokens of a window: more than a reader can read
-
-
 ENOUGH = 0.95  # of a map's weight: the rest is not worth its room
-
-
 _EACH_ROW = 8  # weights that every row lists at least
-
-
 _SMALL = 128**2  # weights: a map of no more is listed whole
-
-
 _OCTAVES = 20  # below 1: weights that count
-
-
 _FINE = 19  # bits of a float's mantissa that do not matter: weights are counted in 16 levels an octave,
-
-
 _ONE = 127 << 4  # of which this is the weight 1
-
-
 _ROWS_AT_ONCE = 512
 
 
@@ -190,11 +176,7 @@ if TYPE_CHECKING:
 
 
 SIDE = 512  # blocks on a side of a map, at most
-
-
 CELLS = 4_000_000  # over all heads
-
-
 WORDS = 8  # tokens that name a block
 
 

@@ -26,14 +26,8 @@ if TYPE_CHECKING:
 
 
 _ENOUGH = 64  # tokens
-
-
 _OF_TOKENS = 2  # dimensions: text, token
-
-
 _ROUNDING, _ALIKE = 1e-6, 1e-2  # of a bias in 32 or in 16 bits
-
-
 _SAID = (
     "The model adds to scores by distance (as ALiBi and T5 do), which by itself can make heads local: that a head is "
     "named so does not say that it learned it."
@@ -75,8 +69,6 @@ def _is_of_distance(bias: Tensor) -> bool:
 
 
 _NONE = 1e-9  # a share that is rounding alone
-
-
 #: What has shares by offset, by the name of its sums: bins that double, the band, every offset.
 SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}
 

@@ -99,14 +99,14 @@ def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
     return {"observation": observation} if "recent" in needs_of(names) else {}
 
 
-_AT = "weight_at"
+WEIGHT_AT = "weight_at"
 
 
 def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
-    if _AT not in numbers:
+    if WEIGHT_AT not in numbers:
         return numbers
-    names = (_AT, f"{EQUAL}{_AT}")
+    names = (WEIGHT_AT, f"{EQUAL}{WEIGHT_AT}")
     own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
     somewhere = own | equal
     return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}

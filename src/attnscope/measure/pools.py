@@ -24,26 +24,12 @@ if TYPE_CHECKING:
 
 
 DRAWN = "drawn_"  # begins the names of what is kept in full of one window of each pool
-
-
 VARIANCE = "_variance"  # ends the name of a statistic's variance over the windows of a pool
-
-
 IN_FULL = ("band_sum", "bin_sum")
-
-
 GROUP_PAIR_ROWS = "group_pair_rows"
-
-
 OF_WINDOW = "window_"  # begins the names of what is kept of every window
-
-
 _SUMS = "_sum"
-
-
 _WAITING = 8  # pools of windows that wait, at most, in those of all values that are not full
-
-
 _SIZES = ("length", "target_length")
 
 
@@ -228,14 +214,8 @@ def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
 
 
 ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # end the names of what is said of a statistic
-
-
 ICC, ICC_CHANCE = "_intraclass", "_intraclass_by_chance"
-
-
 _COUNTS = (GROUP_ROWS, GROUP_PAIR_ROWS)
-
-
 _LEVEL = 0.95  # of the null
 
 

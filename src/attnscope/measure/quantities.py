@@ -33,23 +33,11 @@ def _received_shares(received: Tensor) -> Tensor:
 
 
 EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
-
-
 ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
-
-
 FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
-
-
 SKEWNESS = "_skewness"  # ends the name of the skewness of such an estimate
-
-
 EFFECTIVE = "_effective_rows"  # ends the name of the number of rows that such an estimate rests on
-
-
 OF_ESTIMATES = (ERROR, FREEDOM, SKEWNESS, EFFECTIVE)
-
-
 BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
 
 
@@ -120,8 +108,6 @@ class Statistic:
 
 #: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
-
-
 #: And the weights at offsets that were chosen, which follow from the log-sum-exp of each row.
 CHOSEN = "chosen"
 
@@ -191,18 +177,10 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
 
 
 _EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
-
-
 _EACH_OFFSET = "each chosen offset"
-
-
 #: By the last dimension of what is several numbers of a head: what its name says of all, and of one.
 _OF_EACH = {"kept": (_EACH_SHARE, "{}%"), "chosen_offset": (_EACH_OFFSET, "offset {}")}
-
-
 SEVERAL = tuple(_OF_EACH)
-
-
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
         Wording("Sum of the weights at each offset, tr_t", "tokens"),
@@ -360,11 +338,7 @@ STATISTICS: dict[str, Statistic] = {
         by_default=False,
     ),
 }
-
-
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
-
-
 #: What is measured where the tokens are in groups, beside what is chosen by name.
 OF_GROUPS: dict[str, Statistic] = {
     "group_weight": Statistic(
@@ -381,8 +355,6 @@ OF_GROUPS: dict[str, Statistic] = {
         along=("group_query", "group_key"),
     ),
 }
-
-
 #: What is measured where offsets are chosen, beside what is chosen by name.
 OF_OFFSETS: dict[str, Statistic] = {
     "weight_at": Statistic(
@@ -398,19 +370,13 @@ OF_OFFSETS: dict[str, Statistic] = {
         has_equal=True,
     )
 }
-
-
 GROUP_ROWS = "group_rows"
-
-
 #: What is measured beside these where windows come in pools: what a mean over windows is weighted by.
 OF_POOLED_GROUPS: dict[str, Statistic] = {
     GROUP_ROWS: Statistic(
         Wording("Queries of each group", "tokens"), lambda rows: rows.group_rows, along=("group_query",), has_equal=True
     )
 }
-
-
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
@@ -456,12 +422,8 @@ PATCH_STATISTICS = {
         signed=True,
     ),
 }
-
-
 #: Statistics of `STATISTICS` that know nothing of an order of tokens.
 OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
-
-
 #: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
 SUMMARIES = {
     "label": Wording("Kind of the head in each text, its number among cluster"),
@@ -527,11 +489,7 @@ _ENDS = {
     SKEWNESS: "skewness of the estimate",
     EFFECTIVE: "effective number of the rows drawn",
 }
-
-
 _FOUND_BESIDE = {name for names in SUMMARIES for name in names.split(", ")}
-
-
 _DEFAULT = "default"  # among names: all that are measured where nothing was chosen
 
 

@@ -261,8 +261,6 @@ def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[Ranked
 
 
 TOP = 10
-
-
 AROUND = 8  # tokens on either side
 
 

@@ -219,14 +219,8 @@ def _share_statistics(results: xr.Dataset) -> xr.Dataset:
 
 
 FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
-
-
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
-
-
 FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
-
-
 FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
 
 

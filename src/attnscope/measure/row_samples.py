@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 LEAST = 16  # rows of a window: with fewer, a standard error knows too little of itself
-
-
 _BY_SIZE = 0.5  # share of the draws that goes by the far weight
-
-
 _FLOOR = 1e-4  # far weight below which rows differ by rounding
 
 
@@ -109,11 +105,7 @@ def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int
 
 
 ESTIMATED = "Estimated: "  # begins the names in the note
-
-
 OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # had of every row from its log-sum-exp
-
-
 _STEP = 2.0**-12  # of a row's part, by which its influence is found
 
 

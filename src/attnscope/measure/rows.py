@@ -119,11 +119,7 @@ def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first
 
 
 Measured = TypeVar("Measured")
-
-
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
-
-
 GROUPS = 2  # the first of those of groups, if there are some
 
 

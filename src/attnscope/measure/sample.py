@@ -37,17 +37,9 @@ if TYPE_CHECKING:
 
 
 SAMPLE_WINDOWS = 3
-
-
 WEIGHTS = 5_500_000  # listed one by one, over all maps: about 8 MB in a page
-
-
 TILES = 400_000  # over all heads
-
-
 _USUAL_ROW = 128  # weights that a row lists as a rule
-
-
 # Numbers of what keys receive, over all heads and windows: of more, listed heads alone have them.
 KEYS = 1 << 23
 

@@ -192,8 +192,6 @@ READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
     Sounds: SoundReader,
     PicturedTexts: ImageTextReader,
 }
-
-
 _OF_TEXTS = (
     *("batch_size", "pool", "until", "rows", "ray", "targets", "window", "stride", "field", "by_line"),
     *("clusters", "groups", "chat", "chat_template", "words", "by", "offsets"),

@@ -15,7 +15,7 @@ from attnscope.capture.notes import numbering_note
 from attnscope.measure.documents import called_in, intervals_note, text_mean
 from attnscope.measure.kinds import LEAST_SHARE, LOCAL, NEEDED, SHARED_ODDS
 from attnscope.measure.offset_shares import with_profile
-from attnscope.measure.passes import _AT
+from attnscope.measure.passes import WEIGHT_AT
 from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN
 from attnscope.store.files import read_as
 from attnscope.store.runs import RunFolder
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
     """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
-    if _AT not in results or "window" not in results[_AT].dims:
+    if WEIGHT_AT not in results or "window" not in results[WEIGHT_AT].dims:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
-    known = results[_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
+    known = results[WEIGHT_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
     said = [
         (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
         for row, offset in enumerate(results.chosen_offset.values)
     ]
-    told = " ".join(f"{_AT}_{offset}: {why}." for offset, why in said if why)
+    told = " ".join(f"{WEIGHT_AT}_{offset}: {why}." for offset, why in said if why)
     return {"offsets": told} if told else {}
 
 
@@ -124,39 +124,13 @@ def _said(short: int, windows: int, results: xr.Dataset) -> str:
     return f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
 
 
+#: Attributes that tell a reader what is not as expected.
 NOTES = (
-    "way",
-    "unseen",
-    "places",
-    "beyond",
-    "unknown",
-    "doubled",
-    "packed",
-    "decoder",
-    "causality",
-    "bias",
-    "padding",
-    "tower",
-    "pooling",
-    "points",
-    "random",
-    "patches",
-    "sounds",
-    "pictures",
-    "videos",
-    "words",
-    "pool",
-    "until",
-    "cached",
-    "observation",
-    "rows",
-    "left_out",
-)  # attributes that tell a reader what is not as expected
-
-
+    *("way", "unseen", "places", "beyond", "unknown", "doubled", "packed", "decoder", "causality", "bias"),
+    *("padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures", "videos", "words"),
+    *("pool", "until", "cached", "observation", "rows", "left_out"),
+)
 SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
-
-
 _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
 
@@ -221,16 +195,8 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
         "rows",
         "columns",
         "frames",
-        "image_first",
-        "image_tokens",
-        "image_tiles",
-        "image_rows",
-        "image_columns",
-        "video_first",
-        "video_tokens",
-        "video_frames",
-        "video_rows",
-        "video_columns",
+        *(f"image_{name}" for name in ("first", "tokens", "tiles", "rows", "columns")),
+        *(f"video_{name}" for name in ("first", "tokens", "frames", "rows", "columns")),
     ]
     others = [name for name in results.data_vars if name not in known]
     results = results[[*(name for name in known if name in results), *others]]
@@ -263,21 +229,13 @@ def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
 
 
 WEIGHTS_NOTE = "A weight is a mixing coefficient, not an explanation."
-
-
 _RANKED_BY = {
     "positional": ("share of all weight at one offset", "at one offset other than 0"),
     "local": ("weight inside the band of offsets", "inside the band"),
     "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
 }
-
-
 _SINKS = "sink-like"
-
-
 _NO_TEST = " (a ranking, no test: heads of random weights may do so too)"
-
-
 _RANKED_BY_OF_IMAGES = {
     "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
     "local": ("weight of a patch within 1 patch of it", "within 1 patch"),

@@ -151,14 +151,8 @@ def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | Non
 
 
 _PADDED = 64  # tokens that show whether padding matters
-
-
 _MANY_UNKNOWN = 0.05  # share of tokens from which a note says so
-
-
 OPERATIONS = 2e12  # of the forward passes of a unit: some 10 s on one core, less on anything larger
-
-
 TURNS = 32  # units at least, so that no process waits long for another
 
 
@@ -241,16 +235,49 @@ class TextReader(Reader):
 
     def note_read(self, *, whole: bool) -> None:
         """Note unknown and special tokens, words and pools."""
-        self._note_unknown_tokens()
-        self._note_special_tokens()
-        self._note_words()
-        self._note_pools()
+        notes, of = self.notes, f"of {self.furthest + 1}"
+        if self.unknown > _MANY_UNKNOWN * self.tokens:
+            notes["unknown"] = (
+                f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
+                "tokenizer: is the model made for such text?"
+            )
+        if self.doubled:
+            notes["doubled"] = (
+                f"{count(self.doubled, 'window')} {of} begin or end with the same special token twice, as where a "
+                "tokenizer adds it to texts that have it already: remove it from the texts."
+            )
+        if self.packed:
+            notes["packed"] = (
+                f"{count(self.packed, 'window')} {of} seem to hold several documents, with a special token between "
+                "them, which are read as one text: later documents attend to earlier ones. Give each document as its "
+                "own text."
+            )
+        if self.words is not None:
+            across, tokens = self.words.across, self.words.tokens
+            over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
+            notes["words"] = (
+                f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
+                f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
+            )
+        if self.asked.pool is not None:
+            apart = ", each of texts of one value" if self.first.by else ""
+            notes["pool"] = (
+                f"Windows are in pools of {self.asked.pool} or more, cut at documents{apart}: wherever it says texts, "
+                "pools are meant."
+            )
         if whole:
             self._tell(self._of_all())
 
     def pass_over(self, items: Sequence[Window]) -> None:
         """Count the windows of a batch, and tell how far the scan is."""
-        self._count_unknown(items)
+        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
+        for window in (side for pair in items for side in (pair, pair.target) if side is not None):
+            self.tokens += len(window)
+            self.unknown += 0 if unknown is None else window.ids.count(unknown)
+        self.doubled += sum(map(has_twice, items))
+        if not self.is_chat:
+            looks_back = any(site.kind == "causal" for site in self.sites)
+            self.packed += sum(is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in items)
         self.seen += len(items)
         self.share += sum(map(_characters, items)) / self.characters
         share = max(self.share, self.seen / self.asked.limit if self.asked.limit else 0.0)
@@ -259,58 +286,6 @@ class TextReader(Reader):
     def _of_all(self) -> float:
         """Share of the work that the batches are."""
         return self.characters / (self.characters + self.again)
-
-    def _count_unknown(self, batch: Sequence[Window]) -> None:
-        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
-        for window in (side for pair in batch for side in (pair, pair.target) if side is not None):
-            self.tokens += len(window)
-            self.unknown += 0 if unknown is None else window.ids.count(unknown)
-        self.doubled += sum(has_twice(window) for window in batch)
-        if not self.is_chat:
-            looks_back = any(site.kind == "causal" for site in self.sites)
-            self.packed += sum(is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in batch)
-
-    def _note_unknown_tokens(self) -> None:
-        """Say it where the tokenizer knows too little of the text for its numbers to be of this text."""
-        if self.unknown > _MANY_UNKNOWN * self.tokens:
-            self.notes["unknown"] = (
-                f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
-                "tokenizer: is the model made for such text?"
-            )
-
-    def _note_special_tokens(self) -> None:
-        """Say it where special tokens are there twice, or stand between documents in a window."""
-        if self.doubled:
-            self.notes["doubled"] = (
-                f"{count(self.doubled, 'window')} of {self.furthest + 1} begin or end with the same special token "
-                "twice, as where a tokenizer adds it to texts that have it already: remove it from the texts."
-            )
-        if self.packed:
-            self.notes["packed"] = (
-                f"{count(self.packed, 'window')} of {self.furthest + 1} seem to hold several documents, with a special "
-                "token between them, which are read as one text: later documents attend to earlier ones. Give each "
-                "document as its own text."
-            )
-
-    def _note_words(self) -> None:
-        """Say what is measured instead of tokens."""
-        if self.words is None:
-            return
-        across, tokens = self.words.across, self.words.tokens
-        over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
-        self.notes["words"] = (
-            f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
-            f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
-        )
-
-    def _note_pools(self) -> None:
-        """Say that results are not of single windows."""
-        if self.asked.pool is not None:
-            apart = ", each of texts of one value" if self.first.by else ""
-            self.notes["pool"] = (
-                f"Windows are in pools of {self.asked.pool} or more, cut at documents{apart}: wherever it says texts, "
-                "pools are meant."
-            )
 
     def _tell(self, share: float) -> None:
         self.progress(Progress("scan", share, {"windows": self.seen}))

@@ -134,14 +134,8 @@ def _joined(parts: list[RowMeasures], dim: int) -> RowMeasures:
 
 
 _ROUNDS = 50
-
-
 _NEAR = 1e-6  # of all weight, to which each place must be met
-
-
 NONE = 1e-300  # instead of 0 below a fraction
-
-
 Array = TypeVar("Array", Tensor, np.ndarray)
 
 

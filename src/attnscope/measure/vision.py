@@ -112,32 +112,32 @@ class ImageTextReader(Reader):
                 f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
                 "smaller or fewer images or frames, or less text"
             )
-        frames, of_frames = self.frames.of(expanded, given, len(item.images))
+        frames, of_frames = self.frames.frames_of(expanded, given, len(item.images))
         tiles = (*self.tiles.of(expanded, given), *of_frames)
         names = {token: name for tile in tiles for token, name in tile.names.items()}
         window = pictured_window(expanded, self.loaded.tokenizer, names, frames)
         return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
 
     def _note_tiles(self) -> None:
-        for kind, key, tellers in ((IMAGE, "pictures", self.tiles), (VIDEO, "videos", self.frames)):
-            self._note_tiles_of(kind, key, tellers)
-
-    def _note_tiles_of(self, kind: str, key: str, tellers: Tiles | Frames) -> None:
-        told = [tile for placed in self.placed for tile in placed.tiles if tile.kind == kind]
-        part = "each frame" if kind == VIDEO else "an image"
-        grids = sorted({(tile.rows, tile.columns) for tile in told})
-        shown = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
-        if told:
-            how = (
-                "by the grids that the processor tells"
-                if tellers.told == {"processor"}
-                else "found by changing pixels place by place"
-            )
-            self.notes[key] = f"Rows and columns of {kind} tokens: {shown} ({how})." + self._together() * (
-                kind == VIDEO
-            )
-        if tellers.unknown:
-            self.notes[key] = " ".join([self.notes.get(key, ""), f"No map over {part}: {tellers.unknown}."]).strip()
+        """Note rows and columns of images and frames, and why there are none."""
+        for kind, key, part, tellers in (
+            (IMAGE, "pictures", "an image", self.tiles),
+            (VIDEO, "videos", "each frame", self.frames),
+        ):
+            grids = {(tile.rows, tile.columns) for each in self.placed for tile in each.tiles if tile.kind == kind}
+            listed = [f"{rows} x {columns}" for rows, columns in sorted(grids)]
+            notes: list[str] = []
+            if listed:
+                shown = ", ".join(listed[:3]) + ", ..." * (len(listed) > 3)  # noqa: PLR2004
+                how = "found by changing pixels place by place"
+                if tellers.told == {"processor"}:
+                    how = "by the grids that the processor tells"
+                notes = [f"Rows and columns of {kind} tokens: {shown} ({how})."]
+                notes += [self._together()] * (kind == VIDEO)
+            if tellers.unknown:
+                notes.append(f"No map over {part}: {tellers.unknown}.")
+            if notes:
+                self.notes[key] = " ".join(filter(None, notes))
 
     def _together(self) -> str:
         """How many frames that were given are read as one, where that is not 1."""
@@ -148,7 +148,7 @@ class ImageTextReader(Reader):
             if (steps := sum((tile.kind, tile.image) == (VIDEO, number) for tile in placed.tiles))
         }
         most = max(shares, default=1)
-        return f" A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (most > 1)
+        return f"A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (most > 1)
 
     def _check(self) -> None:
         """Reject a decoder that attends over other positions than its tokens; find the layers that look back only."""
@@ -251,43 +251,30 @@ def _taken(name: str) -> NoReturn:
     raise AttnscopeError(f"a group of tokens has the name {name!r}, as the images have: give it another")
 
 
-_OF_IMAGES = {
-    "image_first": "first token",
-    "image_tokens": "tokens",
-    "image_tiles": "parts read by themselves",
-    "image_rows": "rows of tokens in each part",
-    "image_columns": "columns of tokens in each part",
-}
-
-
-_OF_VIDEOS = {
-    "video_first": "first token",
-    "video_tokens": "tokens",
-    "video_frames": "frames that are read by themselves",
-    "video_rows": "rows of tokens in each frame",
-    "video_columns": "columns of tokens in each frame",
-}
-
-
 def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
     """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known."""
-    of_images = _sizes(placed, IMAGE, placed.images, images, _OF_IMAGES) if images else {}
-    return of_images | (_sizes(placed, VIDEO, placed.videos, videos, _OF_VIDEOS) if videos else {})
-
-
-def _sizes(placed: Placed, kind: str, pieces: list[list[int]], most: int, named: dict[str, str]) -> dict[str, Any]:
-    """Of one kind, ``(text, image)`` or ``(text, video)``."""
-    sizes = {name: np.full((1, most), -1) for name in named}
-    for image, tokens in enumerate(pieces):
-        tiles = [tile for tile in placed.tiles if (tile.kind, tile.image) == (kind, image + 1)]
-        known = (tokens[0] if tokens else -1, len(tokens))
-        shape = (len(tiles), tiles[0].rows, tiles[0].columns) if tiles else ()
-        for name, value in zip(named, (*known, *shape), strict=False):
-            sizes[name][0, image] = value
-    return {
-        name: (("window", kind), sizes[name], {"long_name": f"of {kind}s: {words}", "units": ""})
-        for name, words in named.items()
-    }
+    variables: dict[str, Any] = {}
+    for kind, pieces, most, parts, part in (
+        (IMAGE, placed.images, images, "tiles", "part"),
+        (VIDEO, placed.videos, videos, "frames", "frame"),
+    ):
+        named = {
+            "first": "first token",
+            "tokens": "tokens",
+            parts: f"{part}s {'that are ' * (kind == VIDEO)}read by themselves",
+            "rows": f"rows of tokens in each {part}",
+            "columns": f"columns of tokens in each {part}",
+        }
+        sizes = np.full((len(named), 1, most), -1)
+        for image, tokens in enumerate(pieces):
+            tiles = [tile for tile in placed.tiles if (tile.kind, tile.image) == (kind, image + 1)]
+            sizes[:2, 0, image] = tokens[0] if tokens else -1, len(tokens)
+            if tiles:
+                sizes[2:, 0, image] = len(tiles), tiles[0].rows, tiles[0].columns
+        for (name, words), values in zip(named.items(), sizes if most else (), strict=False):
+            attributes = {"long_name": f"of {kind}s: {words}", "units": ""}
+            variables[f"{kind}_{name}"] = (("window", kind), values, attributes)
+    return variables
 
 
 def with_views(

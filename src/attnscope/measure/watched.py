@@ -369,8 +369,6 @@ if TYPE_CHECKING:
 
 
 _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
-
-
 #: What rounding may add to a row's 1, or take from 0, in each type.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 

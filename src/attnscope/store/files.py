@@ -9,11 +9,13 @@ import os
 import re
 import stat
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
+from zipfile import BadZipFile
 
 from safetensors import SafetensorError
 
@@ -161,14 +163,16 @@ def explained(action: str, safe: str) -> Generator[None]:
         raise AttnscopeError(f"cannot {action}: {reason}{where}. {safe}") from error
 
 
+#: Errors by which files that another version wrote, or somebody forged, fail to be read.
+_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, EOFError, BadZipFile, zlib.error)
+
+
 @contextmanager
 def read_as(where: Path | str) -> Generator[None]:
     """Say in one line that a folder holds what this version cannot read, however that shows."""
     try:
         yield
-    except (AttnscopeError, OSError):
-        raise
-    except Exception as error:
+    except _UNREADABLE as error:
         said = " ".join(str(error).split())[:120]
         raise AttnscopeError(
             f"{where} is not as this version of attnscope writes it ({type(error).__name__}: {said}): open it with the "

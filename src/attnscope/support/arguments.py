@@ -60,7 +60,7 @@ def _validated(function: Callable[P, R], defaults: Mapping[str, object]) -> Call
     *own, last = signature.parameters.values()
     if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):
         options = inspect.unwrap(function).__globals__[last.annotation.removeprefix("Unpack[").removesuffix("]")]
-        types = {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
+        types = option_types(options)
         filled = {name: _USUAL.get(annotation) for name, annotation in types.items()} | dict(defaults)
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=filled[name], annotation=annotation)
@@ -107,12 +107,19 @@ def _with_shared(doc: str, options: type) -> str:
     return head + "".join(f"\n{name}\n{text}" for name, text in shared.items()) + mark + tail
 
 
+def option_types(options: type) -> dict[str, str]:
+    """The annotations of a TypedDict, as text."""
+    return {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
+
+
 def shared_docs(options: type) -> dict[str, str]:
-    """What the docstrings of a TypedDict and of those it is made of tell of each parameter, indented."""
-    bases = [base for base in getattr(options, "__orig_bases__", ()) if is_typeddict(base)]
-    docs = {name: text for base in bases for name, text in shared_docs(base).items()}
-    _, _, own = (inspect.getdoc(options) or "").partition("Parameters\n----------\n")
-    return docs | {name: text.rstrip() for name, text in re.findall(r"^(\w+)\n((?:[ ].*\n?)+)", own, re.MULTILINE)}
+    """What the docstrings of a TypedDict, and of those in its module that it is made of, say of each parameter."""
+    docs: dict[str, str] = {}
+    for part in vars(sys.modules[options.__module__]).values():
+        if is_typeddict(part) and part.__annotations__.keys() <= options.__annotations__.keys():
+            _, _, own = (inspect.getdoc(part) or "").partition("Parameters\n----------\n")
+            docs |= {name: text.rstrip() for name, text in re.findall(r"^(\w+)\n((?:[ ].*\n?)+)", own, re.MULTILINE)}
+    return docs
 
 
 def _state() -> AbstractContextManager[None]:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.explanation.arrays.waves import query_key_waves
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import summary
 from attnscope.results.figures.explain import explain_figures, position_content, shift_controls
@@ -13,9 +12,9 @@ from attnscope.results.figures.positions import position_components, position_co
 from attnscope.results.figures.reading import NothingToShowError
 from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
 from attnscope.results.figures.verdict import offset_agreement, peak_agreement, verdict_grid
-from attnscope.results.figures.waves import spectra_by_layer, wave_columns, wave_counts, wave_curves
+from attnscope.results.figures.waves import spectra_by_layer, wave_columns, wave_counts
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_explanation import CHANGES, GRID, explanation, without
+from tests.report.planted_explanation import explanation, without
 
 OF_HEADS = {
     "waves": wave_columns,
@@ -67,11 +66,6 @@ def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
     assert [row.agree for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
     assert [(row.layer, row.head) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
     assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
-
-
-def test_heads_of_a_layer_are_shown_even_if_they_do_not_agree(tree):
-    assert best_heads(tree, layer=2, count=3) == [(2, 0), (2, 2), (2, 1)]
-    assert best_heads(tree, layer=1, head=3) == [(1, 3)]
 
 
 def test_a_head_of_no_offset_beyond_chance_has_none(tree):
@@ -128,34 +122,6 @@ def test_peaks_are_named_by_their_period(tree):
     np.testing.assert_allclose(line.get_ydata(), node(tree, "position_spectrum")["mean"].values[0, 1:])
 
 
-def test_a_peak_that_noise_would_give_is_not_named(tree):
-    spectrum = node(tree, "position_spectrum").copy(deep=True)
-    spectrum["null_upper_quartile"][:] = 6.0
-    assert not position_spectrum(spectrum).axes[0].texts
-
-
-def test_several_models_are_rows_of_one_figure(tree):
-    spectrum = node(tree, "position_spectrum")
-    figure = drawn(position_spectrum({"one": spectrum, "other": spectrum.sel(kind="positions")}))
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["one: Position table", "one: Words of a text (control)", "other: Position table"]
-    drawn(position_components({name: node(tree, "position_pca") for name in ("one", "other")}))
-
-
-def test_4_and_12_components_are_marked(tree):
-    axes = position_components(node(tree, "position_pca")).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["4 components: 59.0%", "12 components: 93.1%"]
-
-
-def test_strong_correlations_are_counted_by_layer(tree):
-    cca = node(tree, "position_cca")
-    curves, raw, counts = drawn(position_correlations(cca)).axes
-    np.testing.assert_allclose(curves.lines[1].get_ydata(), cca["correlation"].values[0])
-    np.testing.assert_allclose(raw.lines[1].get_ydata(), cca["raw_correlation"].values[0])
-    strong = [*cca["strong_components"].values, *cca["raw_strong_components"].values]
-    assert [bar.get_height() for bar in counts.patches] == strong
-
-
 def test_the_verdict_frames_the_heads_that_agree(tree):
     axes = verdict_grid(node(tree, "verdict")).axes[0]
     assert [text.get_text() for text in axes.texts] == ["−1", "+3"] * 6
@@ -174,15 +140,6 @@ def test_a_head_without_an_offset_is_grey_in_the_verdict_and_hatched_where_there
     verdict["position_share"][:] = np.nan
     with pytest.raises(NothingToShowError, match="a head with a value"):
         verdict_grid(verdict)
-
-
-@pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 4), (3, 3), (4, 4), (12, 12)])
-def test_titles_of_grids_are_within_the_figure(layers, heads):
-    counts = np.zeros((layers, heads))
-    columns = {"periodic_columns": (GRID, counts)}
-    columns["null_periodic_columns"] = ((*GRID, "permutation"), counts[..., None])
-    figure = drawn(wave_counts(xr.Dataset(columns)))
-    assert figure.get_tightbbox().y1 <= figure.get_figheight()
 
 
 def test_weights_are_drawn_up_to_the_mask(tree):
@@ -221,87 +178,12 @@ def test_controls_stand_below_the_head(tree):
         shift_controls(node(tree, "controls").isel(head=[1]))
 
 
-def test_wave_counts_are_written_beside_those_of_shuffled_tokens(tree):
-    found, shuffled = wave_counts(node(tree, "waves")).axes[:2]
-    assert [text.get_text() for text in found.texts] == ["4", "0"] * 6
-    assert {text.get_text() for text in shuffled.texts} == {"1"}
-
-
-def test_columns_that_are_one_wave_are_joined(tree):
-    (axes,) = wave_columns(node(tree, "waves"), [(0, 0)]).axes
-    arcs = [note for note in axes.texts if hasattr(note, "xy") and not note.get_text()]
-    assert [(note.xy, note.xyann) for note in arcs] == [((8, 0), (8, 1)), ((8, 2), (8, 3))]
-
-
 def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
     axes = phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
     left = axes.lines[1]  # offset -1: keys are the queries one token on
     frequency, angle = left.get_xdata(), left.get_ydata()
     np.testing.assert_allclose(angle[:-2], 2 * np.pi * frequency[:-2] / 64, atol=1e-12)
     assert axes.get_title(loc="right") == "offset −1"
-
-
-def test_the_peak_of_the_summed_scores_is_marked(tree):
-    columns, total = cross_correlations(node(tree, "cross_correlation"), [(0, 0)]).axes
-    assert columns.get_xlim() == (-60, 60)
-    assert [text.get_text() for text in total.texts] == ["t = −1"]
-
-
-def test_a_cross_spectrum_has_a_disc_for_each_frequency_above_0(tree):
-    axes = cross_spectrum_offsets(node(tree, "cross_spectrum"), [(0, 0)]).axes[0]
-    discs = np.ma.filled(axes.collections[0].get_offsets(), np.nan)
-    assert discs.shape == (32, 2)
-    assert (discs[:-1, 1] == -1).all()
-
-
-def test_bars_are_shares_and_shapley_values(tree):
-    content = node(tree, "position_content")
-    _, share, shapley = position_content(content, [(1, 2)]).axes
-    for axes, name in ((share, "share"), (shapley, "shapley")):
-        np.testing.assert_allclose([bar.get_height() for bar in axes.patches], content[name].values[1, 2])
-    assert shapley.get_title(loc="right") == "weight at offset −1"
-
-
-def test_interventions_show_the_change_with_its_interval(tree):
-    axes = interventions(node(tree, "interventions"), [(0, 0), (0, 1)]).axes
-    assert len(axes) == 2 * len(CHANGES)
-    assert axes[0].texts[0].get_text() == "+0.00 [−0.01, +0.01]"
-    assert axes[2].texts[0].get_text() == "−0.77 [−0.78, −0.76]"
-    assert [len(one.lines) for one in axes[::2]] == [3, 3, 4]  # only a reversal has an order of its own
-
-
-def test_variants_of_the_scheme_are_named(tree):
-    figure = scheme_effect(node(tree, "rotation_effect"), [(0, 0)])
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["The model", "No pair turns", "Fast pairs turn (period below 16)"]
-
-
-def test_a_heads_waves_are_the_most_important_columns_along_the_text():
-    angle = 2 * np.pi * np.outer(np.arange(64), [5, 9]) / 64
-    states = np.hstack([np.cos(angle), np.sin(angle)])
-    found = query_key_waves(states, np.diag([1.0, 2, 1, 2]), np.eye(4), curves=3, permutations=0)
-    figure = drawn(wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=40))
-    assert [axes.get_title(loc="right") for axes in figure.axes] == [
-        "column 0: 9 cycles",
-        "column 1: 9 cycles",
-        "column 2: 5 cycles",
-    ]
-    for axes, cycles in zip(figure.axes, (9, 9, 5), strict=True):
-        query, key = axes.lines[1].get_ydata(), axes.lines[2].get_ydata()
-        assert len(query) == 40
-        design = np.stack([f(2 * np.pi * cycles * np.arange(40) / 64) for f in (np.cos, np.sin)], 1)
-        wave = design @ np.linalg.lstsq(design, query, rcond=None)[0]
-        np.testing.assert_allclose(query, wave, atol=1e-6)
-        np.testing.assert_allclose(query, key, atol=1e-6)
-        np.testing.assert_allclose(np.abs(wave).max(), np.sqrt(2), rtol=0.05)  # of a standard deviation
-    with pytest.raises(AttnscopeError, match="tokens must be at least 2"):
-        wave_curves(found.expand_dims(["layer", "head"]), [(0, 0)], tokens=1)
-
-
-def test_the_agreement_of_peaks_is_a_share_of_heads(tree):
-    share, rank = drawn(peak_agreement(node(tree, "cross_correlation"))).axes
-    assert [bar.get_height() for bar in share.patches] == [0.25] * 3
-    assert len(rank.lines[1].get_xdata()) == 12
 
 
 def test_the_models_asked_for_are_compared(tree):
@@ -340,13 +222,6 @@ def test_every_size_fits(layers, heads):
     tree = explanation(layers, heads, positions=16, columns=6)
     for name, draw in WHOLE.items():
         assert max(drawn(draw(node(tree, name))).get_size_inches()) < 12
-
-
-@pytest.mark.parametrize("heads", [1, 6])
-def test_as_many_heads_as_are_shown_fit(heads):
-    tree = explanation(1, heads, positions=16, columns=6)
-    for name, draw in OF_HEADS.items():
-        drawn(draw(node(tree, name), [(0, head) for head in range(heads)]))
 
 
 @pytest.mark.parametrize("name", [*OF_HEADS, "verdict"])
@@ -415,12 +290,3 @@ def test_refusals_say_what_exists(tree, name):
 def test_a_result_of_something_else_is_refused(tree, name):
     with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
         WHOLE[name](node(tree, "forms"))
-
-
-def test_numbers_of_nothing_are_refused(tree):
-    with pytest.raises(AttnscopeError, match="columns must be at least 1"):
-        wave_columns(node(tree, "waves"), [(0, 0)], columns=0)
-    with pytest.raises(AttnscopeError, match="reach must be at least 1"):
-        cross_correlations(node(tree, "cross_correlation"), [(0, 0)], reach=0)
-    with pytest.raises(AttnscopeError, match="at least one model"):
-        position_spectrum({})

@@ -3,14 +3,12 @@
 import io
 from importlib.util import find_spec
 from itertools import combinations
-from types import SimpleNamespace
 
 import matplotlib as mpl
 import numpy as np
 import pytest
-import xarray as xr
 from fontTools.ttLib import TTFont
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -85,23 +83,6 @@ def test_pies_are_the_label_shares(made, monkeypatch):
         assert sorted(angles) == pytest.approx(sorted(360 * counts[counts > 0] / len(labels)))
 
 
-def test_pies_legend_has_one_centroid_per_cluster_in_its_colour(made):
-    figure = label_pies(made.result)
-    titles = {axes.get_title(loc="left").removeprefix("■ "): axes for axes in figure.axes[1:]}
-    assert list(titles) == NAMES
-    for index, (name, colour) in enumerate(zip(NAMES, cluster_colours(NAMES), strict=True)):
-        line = titles[name].lines[0]
-        assert to_hex(titles[name].collections[0].get_facecolor()).upper() == colour
-        np.testing.assert_allclose(line.get_ydata(), made.result["centroid"].values[index])
-
-
-def test_a_head_without_label_is_an_empty_ring(made):
-    result = made.result.copy(deep=True)
-    result["label"][:, 1, 2] = -1
-    ring = label_pies(result).axes[0].patches
-    assert [patch.center for patch in ring] == [(2, 1)]
-
-
 @pytest.mark.parametrize(("layers", "heads"), [(2, 2), (1, 16), (12, 12), (24, 16)])
 @pytest.mark.parametrize(
     "draw",
@@ -112,19 +93,6 @@ def test_every_size_fits(layers, heads, draw):
     figure = drawn(draw(planted(layers, heads, texts=3, tokens=6, rank=2).result))
     assert in_figure(figure)
     assert max(figure.get_size_inches()) < 11
-
-
-def test_clusters_keep_their_colour_whatever_their_order():
-    one = dict(zip(NAMES, cluster_colours(NAMES), strict=True))
-    other = dict(zip(NAMES[::-1], cluster_colours(NAMES[::-1]), strict=True))
-    assert one == other
-    assert len(set(one.values())) == len(NAMES)
-
-
-@pytest.mark.parametrize("second", ["leftward 2", "leftward-2", "leftward_2", "leftward (2)", "leftward2"])
-def test_a_second_cluster_of_a_name_leaves_the_first_its_colour(second):
-    first, other = cluster_colours(["leftward", second])
-    assert first == cluster_colours(["leftward"])[0] != other
 
 
 # what people with each kind of colour blindness see: Machado, Oliveira and Fernandes (2009), severity 1
@@ -166,40 +134,11 @@ def test_map_of_a_complete_sample_is_the_weights():
         np.testing.assert_allclose(shown[query], [expected[key] for key in range(15)])
 
 
-def test_map_of_a_next_token_head_lies_right_of_the_diagonal():
-    made = planted(tokens=20, rank=20)
-    assert made.kinds[0, 1] == "next"
-    axes = weight_maps(rows(made), [(0, 1)]).axes[0]
-    shown = np.asarray(axes.images[0].get_array())
-    assert (shown.argmax(axis=1)[:-1] == np.arange(1, 15)).all()
-    (diagonal,) = axes.lines
-    assert diagonal.get_linestyle() == ":"
-    np.testing.assert_allclose(diagonal.get_xdata(), diagonal.get_ydata())
-
-
 def test_weights_that_are_not_listed_are_grey_not_zero(made):
     figure = weight_maps(rows(made), [(1, 1)])
     shown = np.ma.masked_invalid(figure.axes[0].images[0].get_array())
     assert shown.mask.any()
     assert figure.get_supxlabel().startswith("Grey: ")
-
-
-def test_a_causal_row_that_is_listed_in_full_has_no_grey(made):
-    sample = rows(made).copy(deep=True)
-    sample["rest"][:] = 0
-    assert np.isfinite(weight_maps(sample, [(0, 0)]).axes[0].images[0].get_array()).all()
-
-
-def test_map_has_tokens_on_both_axes(made):
-    axes = weight_maps(rows(made), [(0, 0)], tokens=5).axes[0]
-    expected = ["[CLS]", "A", "corpus", "is", "more"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == expected
-    assert [label.get_text() for label in axes.get_yticklabels()] == expected
-
-
-def test_a_short_window_gives_a_small_map():
-    sample = rows(planted(tokens=3, rank=3))
-    assert weight_maps(sample, [(0, 0)]).axes[0].images[0].get_array().shape == (3, 3)
 
 
 @pytest.mark.parametrize(("kind", "queries", "keys"), [("cross", 2, 3), ("causal", 2, 2), ("self", 3, 3)])
@@ -288,17 +227,6 @@ def test_profile_is_the_mean_and_the_band_the_quantiles(made):
         assert (edge.min(), edge.max()) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_profile_names_the_label(made):
-    title = profile_curves(made.result, [(0, 0)]).axes[0].get_title(loc="left")
-    assert title == "Layer 0, head 0\nnext-to-left, 100% of windows"
-
-
-def test_profiles_without_labels_or_values_are_drawn(made):
-    result = made.result.drop_vars(["label", "cluster", "centroid"]).copy(deep=True)
-    result["profile"][:, 0, 1] = np.nan
-    drawn(profile_curves(result, [(0, 0), (0, 1)]))
-
-
 # --- overview ---
 
 
@@ -308,13 +236,6 @@ def test_overview_is_the_mean_over_texts(made):
     np.testing.assert_allclose(shown, made.result["entropy"].mean("window"))
     assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 windows"
     assert figure.axes[1].get_ylabel() == "nats"
-
-
-def test_titles_name_what_the_numbers_are_over(made):
-    pooled = made.result.assign(window_count=("window", np.full(12, 5)))
-    assert overview(pooled, "entropy").axes[0].get_title(loc="left").endswith("mean over 12 pools")
-    assert label_pies(pooled).axes[0].get_title(loc="left") == "Kinds over 12 pools"
-    assert label_pies(made.result.isel(window=[0])).axes[0].get_title(loc="left") == "Kinds over 1 window"
 
 
 @pytest.mark.parametrize("statistic", ["mean_offset", "direction"])
@@ -331,28 +252,6 @@ def test_overview_of_missing_or_equal_values(values, statistic):
     result = planted(2, 2, texts=2).result
     result[statistic][:] = values
     drawn(overview(result, statistic))
-
-
-@pytest.mark.parametrize(
-    ("units", "signed", "values", "ends"),
-    [
-        ("share", 0, [0.01, 0.02], (0, 1)),  # noise about 0: no head may look strong
-        ("share", 0, [-0.01, 0.5], (-0.01, 1)),  # an estimate
-        ("share", 1, [-0.01, 0.02], (-1, 1)),  # a difference of shares
-        ("nats", 0, [1.0, 2.5], (1, 2.5)),
-        ("tokens", 1, [1.0, -2.5], (-2.5, 2.5)),
-    ],
-)
-def test_the_colours_of_a_share_go_from_nothing_to_all(units, signed, values, ends):
-    about = {"units": units, "signed": signed}
-    made = xr.Dataset({"induction": (("layer", "head"), [values], about)})
-    assert overview(made, "induction").axes[0].images[0].get_clim() == ends
-
-
-def test_layers_of_several_kinds_are_told_apart(made):
-    result = made.result.assign_coords(layer_kind=("layer", ["self", "self", "causal", "cross"]))
-    labels = [label.get_text() for label in overview(result, "entropy").axes[0].get_yticklabels()]
-    assert labels == ["0 self", "1 self", "2 causal", "3 cross"]
 
 
 # --- what the best blocks hold ---
@@ -373,19 +272,6 @@ def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
         np.testing.assert_allclose(bars, np.median(own, axis=1))
         equal = result.equal_block_recall.mean("window").sel(kept=kept)
         np.testing.assert_allclose(axes.patches[0].get_data().values, equal)
-
-
-@pytest.mark.parametrize(("layers", "heads"), [(1, 2), (3, 4), (48, 2)])
-@pytest.mark.parametrize("kind", ["self", "cross"])
-def test_blocks_of_any_model_fit_and_a_missing_head_is_left_out(layers, heads, kind):
-    result = with_blocks(planted(layers, heads, texts=2, tokens=6, rank=2).result)
-    result.block_recall[:, 0] = np.nan
-    kinds = ["self", *[kind] * (layers - 1)]
-    result = result.assign_coords(layer_kind=("layer", kinds)).drop_vars("equal_block_recall")
-    figure = drawn(block_shares(result))
-    assert in_figure(figure)
-    assert len(figure.axes[0].lines[0].get_xdata()) == (layers - 1) * heads
-    assert not figure.axes[0].patches
 
 
 def test_blocks_alone_can_be_drawn(made):
@@ -415,19 +301,6 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
     names = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert names[-4:] == ["−3…−4", "−2", "−1", "0"]
     assert "mean over 12 windows" in figure.get_suptitle()
-
-
-@pytest.mark.parametrize(("layers", "heads", "reach"), [(1, 2, 1), (3, 4, 100), (48, 2, 32768), (24, 16, 512)])
-def test_shares_by_offset_of_any_model_fit(layers, heads, reach):
-    result = with_bins(planted(layers, heads, texts=2, tokens=6, rank=2).result, reach)
-    result.bin_sum[:, 0, 0] = np.nan
-    kinds = ["self", *["cross"] * (layers - 1)]
-    figure = drawn(offset_shares(result.assign_coords(layer_kind=("layer", kinds))))
-    assert in_figure(figure)
-    assert "Grey: no such head" in figure.get_suptitle()
-    alone = drawn(offset_shares(result.drop_vars("equal_bin_sum")))
-    assert in_figure(alone)
-    assert [axes.get_title(loc="left") for axes in alone.axes[:-1]] == ["Each head"]
 
 
 def test_shares_by_offset_alone_can_be_drawn(made):
@@ -513,17 +386,3 @@ def test_the_users_settings_neither_matter_nor_change(made, tmp_path):
         other = save_figure(overview(made.result, "entropy"), tmp_path / "other")[2].read_bytes()
         assert dict(mpl.rcParams) == before
     assert plain == other
-
-
-def test_no_figure_is_left_in_pyplot(made):
-    import matplotlib.pyplot as plt
-
-    overview(made.result, "entropy")
-    assert plt.get_fignums() == []
-
-
-def test_font_fallback_is_the_first_installed(monkeypatch):
-    names = ["MS Gothic", "Noto Sans JP", "IPAexGothic", "DejaVu Sans"]
-    manager = SimpleNamespace(get_font_names=lambda: names)
-    monkeypatch.setattr(text_module.font_manager, "fontManager", manager)
-    assert text_module.font_families() == ["DejaVu Sans", "IPAexGothic", "Noto Sans JP"]

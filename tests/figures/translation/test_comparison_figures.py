@@ -49,25 +49,12 @@ def test_scores_have_their_intervals(tree):
     assert [text.get_text() for text in axes.texts] == ["30.5", "98.2", "95.1"]
 
 
-def test_without_bootstrap_there_are_no_bars():
-    axes = score_intervals(planted(intervals=False)["scores"].to_dataset()).axes[0]
-    assert len(axes.lines) == 3
-
-
 def test_curves_run_over_tokens_updates_and_seconds(tree):
     curves = tree["curves"].to_dataset()
     for axes, along in zip(learning_curve_figure(curves).axes, ("tokens", "updates", "seconds"), strict=True):
         for line, row in zip(axes.lines, range(3), strict=True):
             np.testing.assert_array_equal(line.get_xdata(), curves[along][row])
             np.testing.assert_array_equal(line.get_ydata(), curves["bleu"][row])
-
-
-def test_the_loss_is_drawn_where_no_bleu_is(tree):
-    curves = tree["curves"].to_dataset()
-    curves["bleu"] = curves["bleu"] * np.nan
-    axes = learning_curve_figure(curves).axes[0]
-    assert axes.get_ylabel() == "Validation loss, nats per token"
-    assert axes.lines[0].get_ydata().tolist() == [2.0, 1.5, 1.2]
 
 
 def test_only_systems_with_attention_are_aligned(tree):

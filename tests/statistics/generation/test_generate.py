@@ -155,18 +155,14 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
     ("words", "said"),
     [
         (("--new-tokens", "0"), "new_tokens (--new-tokens) is 0; expected a whole number"),
-        (("--beams", "100000"), "beams (--beams) is 100000; expected a whole number from 1 to 1000"),
         (("--new-tokens", "200"), "new_tokens (--new-tokens) is 200, and model takes 96 tokens in all"),
         (("--cache", "slow"), "cache (--cache) is 'slow'; expected dynamic, static, none"),
-        (("--temperature", "0.5"), "ask for them with sample (--sample)"),
         (("--span", "question"), "--span is 'question'; expected a name and a pattern"),
-        (("--span", "prompt=a"), "a span has the name 'prompt'"),
         (("--span", "document=<doc>..."), "the span 'document' (--span) is '<doc>...', which stands in none of the 2"),
         (
             ("--span", "tide=tide", "--span", "question=Is...?", "--window", "6"),
             "the span 'question' (--span) is 'Is...?', which stands in no prompt, but in a text behind its first 6",
         ),
-        (("--groups", "roles"), "roles are those of a chat"),
         (("--prompt", "A boat."), "both files of text and --prompt were given"),
     ],
 )

@@ -228,10 +228,9 @@ def test_an_image_of_a_size_that_the_model_does_not_take_is_named():
         attnscope.scan(looking_vit(SHIFTS), [images[0], torch.zeros(1, SIDE, SIDE)], device="cpu")
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_rows_of_a_low_image_are_not_taken_as_channels(tmp_path, rows):
+def test_rows_of_a_low_image_are_not_taken_as_channels(tmp_path):
     folder = save_vision_model("vit", tmp_path / "vit")
-    pixels = np.random.default_rng(0).integers(0, 256, (rows, 40, 3), np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 40, 3), np.uint8)
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
     expected = processor(Image.fromarray(pixels), return_tensors="pt").pixel_values
     found = load_vision_model(folder).pixels(next(iter(images_of(pixels))))

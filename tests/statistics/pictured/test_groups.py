@@ -65,15 +65,6 @@ def test_a_group_of_tokens_is_not_called_as_the_images_are(tmp_path):
             grouping_of_pictured(rule, texts, ["image"])
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [(None, "gives None; expected a name"), (["a"], "gives 1 names for 2 tokens"), ([1, 2], "gives 1 in window 1")],
-)
-def test_a_function_that_gives_something_else_is_refused(given, said):
-    with pytest.raises(AttnscopeError, match=said):
-        grouping_of_pictured(grouping_of(lambda _: given), [window("image", "text")], ["image"])
-
-
 def test_roles_are_those_of_chats():
     with pytest.raises(AttnscopeError, match="none of the texts is one"):
         grouping_of_pictured(grouping_of("roles"), [window("image", "text")], ["image"])

@@ -125,17 +125,6 @@ def test_every_statistic_is_that_of_the_matrices(place, family):
                 np.testing.assert_allclose(measured, by_hand, rtol=2e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_model_gives_what_it_gives_alone(place, family):
-    model = load_pictured_model(place / family, loading=Loading(device="cpu"))
-    for item, (text, images) in zip(pictured_of(place / "data" / "texts.jsonl"), TEXTS, strict=True):
-        _, given = model.read(item)
-        _, _, alone = eager(family, place / family, text, [IMAGES[image] for image in images])
-        assert len(model.verify(given, item.name)) == 2
-        with torch.no_grad():
-            np.testing.assert_allclose(model.run(given), alone.logits, rtol=1e-4, atol=1e-5)
-
-
 def test_tokens_of_an_image_may_see_later_ones(place):
     """Gemma3 masks its images both ways."""
     save_pictured_model("gemma3", place / "gemma3")
@@ -273,19 +262,6 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert (found.reads, found.sizes["window"]) == ("images", 3)
     with pytest.raises(AttnscopeError, match="puts no images into a text"):
         attnscope.scan("bundled", data)
-
-
-def test_a_short_text_is_measured_within_a_smaller_band(place):
-    text = {"text": "<image> Hi", "images": [picture(0, 16, 16)]}
-    processor = load_pictured_model(place / "qwen2_vl", loading=Loading(device="cpu")).processor
-    found = attnscope.scan(place / "qwen2_vl", [text], tokenizer=processor, statistics="profile")
-    assert found.offset.max() == int(found.length[0]) - 1 < 10
-
-
-def test_both_marks_of_an_image_count(place):
-    text = {"text": "<image> and <|image_pad|>", "images": [picture(0)]}
-    with pytest.raises(AttnscopeError, match="has 1 image, and its text 2 places"):
-        attnscope.scan(place / "qwen2_vl", [text])
 
 
 def test_a_template_where_nothing_is_a_chat_is_refused(place):

@@ -1,7 +1,5 @@
 """Scans of sounds, held against the matrices that eager attention returns."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -189,7 +187,7 @@ def scan_of(family, extractor=None, **settings):
     return attnscope.scan(model, wave, tokenizer=extractor or transformers.Wav2Vec2FeatureExtractor())
 
 
-@pytest.mark.parametrize("family", ["Hubert", "WavLM", "Data2VecAudio", "UniSpeech"])
+@pytest.mark.parametrize("family", ["WavLM", "UniSpeech"])
 def test_other_readers_of_waves_are_measured(family):
     found = scan_of(family, **WAVES, conv_dim=[8] * 7)
     assert int(found.length[0]) == 49
@@ -225,11 +223,6 @@ def test_ends_that_are_left_out_are_counted(place):
     found = attnscope.scan(place / "whisper", sounds, statistics="entropy")  # of 2 seconds at once
     assert found.length.values.tolist() == [100, 100, 50, 26]
     assert found.sounds.endswith("are left out: 1 (0.50 s in all).")
-
-
-def test_what_changes_the_rate_is_in_the_signature(place):
-    found = attnscope.scan(place / "wav2vec2", place / "sounds", statistics="entropy", limit=1)
-    assert "scipy" in json.loads(found.signature)["versions"]
 
 
 def test_transcripts_beside_sounds_are_nothing_to_a_model_without_a_decoder(place, tmp_path):
