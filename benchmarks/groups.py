@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import attnscope
-from attnscope.comparison.spans import group_pairs
+from attnscope.comparison.groups import group_pairs
 from attnscope.measure.documents import by_document, units_of
 
 

@@ -24,10 +24,9 @@ from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.intervention.measured_effects import effects
-from attnscope.intervention.passes.attend import output_with_gradient
-from attnscope.intervention.passes.questions import kind_of_question
-from attnscope.intervention.session import PredictionSession
+from attnscope.intervention.ablation import effects
+from attnscope.intervention.calls import output_with_gradient
+from attnscope.intervention.predictions import PredictionSession, kind_of_question
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import Window
 

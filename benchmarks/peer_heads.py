@@ -171,8 +171,8 @@ def ours(folder: Path) -> None:
 
     from attnscope.capture.load import load_model
     from attnscope.capture.loaded import LoadedModel
-    from attnscope.intervention.measured_effects import effects
-    from attnscope.intervention.session import PredictionSession
+    from attnscope.intervention.ablation import effects
+    from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window
 
     model = load_model(folder, device="cpu", need_tokenizer=False).model
@@ -257,14 +257,45 @@ def detect_theirs(folder: Path) -> None:
     (folder / "detected.json").write_text(json.dumps(scores), encoding="utf-8")
 
 
+@torch.no_grad()
+def pattern_scores(
+    model: Any, ids: list[int], pattern: str, *, exclude_bos: bool = False, exclude_current_token: bool = False
+) -> Any:
+    """Share of each head's weight on the pairs of a pattern, ``(layer, head)``, from weights written out."""
+    import numpy as np
+
+    from attnscope.capture.watching import watching
+    from attnscope.kernels.engines import attend_in_full
+
+    layers = []
+
+    def observe(_: Any, call: Any) -> Any:
+        output, weights = attend_in_full(call)
+        layers.append(weights[0].double().numpy())
+        return output
+
+    with watching(model, observe):
+        model(torch.tensor([ids]))
+    same = np.tril(np.equal.outer(ids, ids), -1).astype(float)
+    pairs = {
+        "previous_token_head": np.eye(len(ids), k=-1),
+        "duplicate_token_head": same,
+        "induction_head": np.tril(np.hstack([np.zeros((len(ids), 1)), same[:, :-1]])),
+    }[pattern]
+    left = np.ones_like(pairs)
+    left[:, : int(exclude_bos)] = 0
+    left -= np.diag(np.diag(left)) * exclude_current_token
+    return np.stack([(weights * left * pairs).sum((1, 2)) / (weights * left).sum((1, 2)) for weights in layers])
+
+
 def detect_ours(folder: Path) -> None:
     """Ours, beside theirs; and the roles on tokens said twice, which are the same but for what is divided by."""
     import numpy as np
 
     from attnscope.capture.load import load_model
-    from attnscope.detection.role import Probe, pattern_scores, plain_window
+    from attnscope.detection.calls import RepeatedCalls
+    from attnscope.detection.probes import Probe, plain_window
     from attnscope.detection.roles import measured, sites_of
-    from attnscope.detection.seen import RepeatedCalls
 
     theirs = json.loads((folder / "detected.json").read_text(encoding="utf-8"))
     apart, of_roles, largest = {}, [], 0.0
@@ -274,7 +305,7 @@ def detect_ours(folder: Path) -> None:
         for key, pattern, excluded, ids in _settings(folder):
             other = np.array(theirs[name][key])
             largest = max(largest, float(other.max()))
-            own = pattern_scores(model, ids, pattern, **excluded).values
+            own = pattern_scores(model, ids, pattern, **excluded)
             apart[name] = max(apart[name], float(np.abs(own - other).max()))
         ids = _settings(folder)[0][3]
         probe = Probe("repeated", (plain_window(ids, "twice"),), lambda _, call: RepeatedCalls.of(call, 1, _PERIOD))

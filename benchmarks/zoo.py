@@ -36,13 +36,10 @@ from torch import Tensor
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.intervention.ablation import effects, search_heads
 from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.given import InterventionInput
-from attnscope.intervention.measured_effects import effects
-from attnscope.intervention.passes.questions import Questions
-from attnscope.intervention.passes.replacements import ABLATIONS
-from attnscope.intervention.session import PredictionSession
-from attnscope.intervention.sets import search_heads
+from attnscope.intervention.inputs import InterventionInput
+from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.measure.documents import by_document

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import attnscope
 from attnscope.bundled import MODEL
-from attnscope.intervention.passes.pairs import Pair
+from attnscope.intervention.pairs import Pair
 from tests.comparison.small_systems import SMALL
 from tests.statistics.generation.writers import writer
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -100,13 +100,13 @@ def test_a_model_is_given_in_the_same_forms_everywhere():
         name: {*parameters["model"].annotation.split(" | ")}
         for name, function in PUBLIC.items()
         if "model" in (parameters := inspect.signature(function).parameters)
-        and name != "attnscope.detection.role_controls.control"  # it changes the weights of a model object
+        and name != "attnscope.detection.roles.control"  # it changes the weights of a model object
     }
     assert len(given) > 10
     assert all("Model" in forms for forms in given.values())
     of_verbs = {form for verb in VERBS for form in given.get(f"attnscope.{verb}", ())}
     assert of_verbs == {"Model", "None"}
-    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "InterventionInput", "None"}
+    assert {form for forms in given.values() for form in forms} == {"Model", "Study", "None"}
 
 
 def test_a_verb_that_loads_a_model_takes_how_it_is_loaded():

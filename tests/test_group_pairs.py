@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.comparison.spans import explain_no_interval, group_pairs, said_of
+from attnscope.comparison.groups import explain_no_interval, group_pairs, said_of
 from tests.report.planted_result import planted, with_groups
 
 

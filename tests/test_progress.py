@@ -9,10 +9,9 @@ import pytest
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
+from attnscope.intervention.ablation import effects, removal_curves, search_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
-from attnscope.intervention.measured_effects import effects
-from attnscope.intervention.session import prediction_session
-from attnscope.intervention.sets import removal_curves, search_heads
+from attnscope.intervention.predictions import prediction_session
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import read_config
 from attnscope.read.encoded import texts_of

@@ -9,7 +9,7 @@ from attnscope import AttnscopeError
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.comparison.findings import changes_of
 from attnscope.comparison.findings import headline as difference_headline
-from attnscope.detection.role_controls import counts_of
+from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.ranking import best_heads, rank_explanations
 from attnscope.explanation.words import cause, headline, mask_note, skipped_by_reason

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.spans import describe_own_output, own_output_shares
+from attnscope.comparison.generated import describe_own_output, own_output_shares
 from attnscope.measure.generation_rows import BINS, RANGES, by_places
 
 STEPS, GIVEN = 24, 30
@@ -68,16 +68,16 @@ def test_one_head_that_turns_is_told_from_those_that_do_not():
     grown = np.linspace(0, 0.6, STEPS)[None, :, None]
     places = np.broadcast_to(grown, (20, STEPS, 20))
     own = places + generator.normal(0, 0.05, (20, STEPS, 20))
-    assert not any(row.beyond_chance for row in own_output_shares(result(own, places)))
+    assert not any(row["beyond_chance"] for row in own_output_shares(result(own, places)))
     own[..., 7] += np.linspace(0, 0.2, STEPS)
     found = own_output_shares(result(own, places))
-    assert [row.head for row in found if row.beyond_chance] == [7]
-    assert found[0].head == 7
-    assert 0.1 < found[0].low < found[0].turn < found[0].high < 0.2
+    assert [row["head"] for row in found if row["beyond_chance"]] == [7]
+    assert found[0]["head"] == 7
+    assert 0.1 < found[0]["turn_low"] < found[0]["turn"] < found[0]["turn_high"] < 0.2
     assert "1 head of 20 turns" in describe_own_output(found)
 
 
 def test_few_texts_and_short_ones_say_nothing():
     places = np.zeros((19, STEPS, 2))
-    assert all(row.beyond_chance is None for row in own_output_shares(result(places, places, texts=19)))
+    assert all(row["beyond_chance"] is None for row in own_output_shares(result(places, places, texts=19)))
     assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []

@@ -11,7 +11,8 @@ from attnscope.capture.borrow import inner_model
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
 from attnscope.explanation.analyses.position_spectrum import position_spectrum
-from attnscope.intervention.weights.replaced import uniform_test
+from attnscope.intervention.inputs import input_of
+from attnscope.intervention.weight_tests import uniform_test
 from attnscope.support.errors import AttnscopeError
 from tests.statistics.generation.writers import writer
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -81,7 +82,7 @@ CALLS = {  # by the name of a fixture: who reads
         "walk": lambda model, **own: attnscope.walk(model, TEXTS[0], **own)["weights"],
         "an analysis": lambda model, **own: cross_spectrum(model, **FEW, **own),
         "a position table": lambda model, **_: position_spectrum(model),
-        "a test of weights": lambda model, **own: uniform_test(model, TEXTS, **own),
+        "a test of weights": lambda model, **own: uniform_test(input_of(model, TEXTS, **own)),
     },
     "writing": {"generate": lambda model, **own: attnscope.generate(model, TEXTS, new_tokens=2, **own)},
     "translating": {

@@ -12,9 +12,9 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.detection.needles import needles_of
-from attnscope.detection.role import ROLES, delimiters_of
-from attnscope.detection.role_controls import counts_of
+from attnscope.detection.probes import delimiters_of, needles_of
+from attnscope.detection.report import counts_of
+from attnscope.detection.role import ROLES
 from attnscope.measure.ranking import rank_heads
 from attnscope.measure.stored import describe_ranking
 from attnscope.read.encoded import texts_of, windows_of

@@ -1,14 +1,13 @@
-"""Scores without a matrix are those of the matrix: every role and every pattern, on eager attention's own weights."""
+"""Scores without a matrix are those of the matrix: every role, on eager attention's own weights."""
 
 import numpy as np
 import pytest
 import torch
 
-from attnscope import AttnscopeError
-from attnscope.detection.needles import AnsweredPrompt, _seen
-from attnscope.detection.role import ROLES, Probe, pattern_scores, plain_window
+from attnscope.detection.calls import Nearness, RepeatedCalls, TextCalls
+from attnscope.detection.probes import Answer, Probe, _calls, plain_window
+from attnscope.detection.role import ROLES
 from attnscope.detection.roles import measured, sites_of
-from attnscope.detection.seen import Nearness, RepeatedCalls, TextCalls
 from tests.families import tiny
 
 REACH = Nearness(near=3, sinks=2, recent=6)
@@ -19,7 +18,7 @@ TEXT = GENERATOR.integers(3, 60, 24).tolist()
 MARKS = GENERATOR.random(24) < 0.3
 WORDS = GENERATOR.permutation(np.arange(3, 60))[:PERIOD].tolist()
 TWICE = [1, *WORDS, *WORDS]
-ANSWERED = AnsweredPrompt((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), said=(26, 27, 29))
+ANSWERED = Answer((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), tokens=(26, 27, 29))
 
 
 def matrices(model, ids):
@@ -76,7 +75,7 @@ def test_every_role_is_scored_as_the_matrix_says(family):
     probes = [
         Probe("text", (plain_window(TEXT, "text"),), lambda _, call: TextCalls.of(call, marks, REACH)),
         Probe("repeated", (plain_window(TWICE, "twice"),), lambda _, call: RepeatedCalls.of(call, BEGINS, PERIOD)),
-        Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _seen(ANSWERED, call)),
+        Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _calls(ANSWERED, call)),
     ]
     sites = sites_of(model, probes[0])
     made = measured(model, sites, probes, list(ROLES), lambda _: None, with_equal=True)
@@ -99,55 +98,6 @@ def test_every_role_is_scored_as_the_matrix_says(family):
 
 def test_equal_weights_copy_as_often_as_a_key_drawn_at_random():
     model = tiny("gpt2")
-    probe = Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _seen(ANSWERED, call))
+    probe = Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _calls(ANSWERED, call))
     made = measured(model, sites_of(model, probe), [probe], ["retrieval"], lambda _: None, with_equal=True)
     np.testing.assert_allclose(made.equal_retrieval.values, (1 / 18 + 1 / 19) / 4)
-
-
-def lens_pattern(ids, name):
-    """The matrices of TransformerLens' head_detector, from tokens alone."""
-    count = len(ids)
-    if name == "previous_token_head":
-        return np.eye(count, k=-1)
-    same = np.tril(np.equal.outer(ids, ids), -1).astype(float)
-    if name == "duplicate_token_head":
-        return same
-    return np.tril(np.hstack([np.zeros((count, 1)), same[:, :-1]]))
-
-
-@pytest.mark.parametrize("family", ["gpt2", "gemma2", "bert", "bloom"])
-@pytest.mark.parametrize("name", ["previous_token_head", "duplicate_token_head", "induction_head"])
-def test_patterns_are_those_of_the_head_detector(family, name):
-    model = tiny(family)
-    ids = [1, *np.random.default_rng(1).integers(3, 9, 20).tolist()]  # of few kinds: many are said again
-    pattern = lens_pattern(ids, name)
-    for bos, current in ((False, False), (True, False), (False, True), (True, True)):
-        expected = []
-        for weights in matrices(model, ids):
-            left = weights.copy()
-            if bos:
-                left[:, :, 0] = 0
-            if current:
-                left[:, range(len(ids)), range(len(ids))] = 0
-            expected.append((left * pattern).sum((1, 2)) / left.sum((1, 2)))
-        scores = pattern_scores(model, ids, name, exclude_bos=bos, exclude_current_token=current)
-        np.testing.assert_allclose(scores.values, expected, atol=1e-6)
-
-
-def test_on_tokens_said_twice_patterns_are_diagonals_but_for_their_corner_pairs():
-    # with one token before: the query P has nothing to repeat, and the query P - 1 neither
-    for name, offset, corner in (
-        ("duplicate_token_head", PERIOD, [(PERIOD, 0)]),
-        ("induction_head", PERIOD - 1, [(PERIOD - 1, 0), (PERIOD, 1)]),
-    ):
-        diagonal = np.eye(len(TWICE), k=-offset)
-        extra = np.argwhere(diagonal != lens_pattern(TWICE, name))
-        assert [tuple(pair) for pair in extra.tolist()] == corner
-    extra = np.argwhere(np.eye(2 * PERIOD, k=1 - PERIOD) != lens_pattern(TWICE[1:], "induction_head"))
-    assert extra.tolist() == [[PERIOD - 1, 0]]  # and without, of induction one pair alone
-    assert (np.eye(2 * PERIOD, k=-PERIOD) == lens_pattern(TWICE[1:], "duplicate_token_head")).all()
-
-
-def test_an_unknown_pattern_is_refused():
-    with pytest.raises(AttnscopeError, match="choose from previous_token_head"):
-        pattern_scores("bundled", [1, 2, 3], "name_mover_head")

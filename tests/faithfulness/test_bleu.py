@@ -9,7 +9,7 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.intervention.edits import bleu_without_heads
-from attnscope.intervention.session import prediction_session
+from attnscope.intervention.predictions import prediction_session
 from attnscope.lineage.translate import translate_lines
 from attnscope.read.encoded import texts_of
 from tests.translation.small_translators import small_model, small_tokenizer

@@ -6,7 +6,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import PAIRS
 from attnscope.intervention import intervene as _intervene_job
-from attnscope.intervention.passes.pairs import read_pairs
+from attnscope.intervention.pairs import read_pairs
 from attnscope.results.merge import merge
 from attnscope.store.runs import is_finished
 from attnscope.store.units import parts_of
@@ -74,7 +74,7 @@ def test_merged_by_hand_it_is_ended_by_the_command(whole, tmp_path, monkeypatch)
             intervene(out, "2/2")
     merged = merge(out)
     assert (merged.texts, merged.complete) == (7, False)
-    monkeypatch.setattr("attnscope.intervention.measured_effects._of_batch", lambda *_: 1 / 0)
+    monkeypatch.setattr("attnscope.intervention.ablation._of_batch", lambda *_: 1 / 0)
     assert same(intervene(out), whole)
 
 

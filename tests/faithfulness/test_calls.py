@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnscope.intervention import session as _calls
-from attnscope.intervention.session import attended, band_of, output_by_rows, weight_tiles, weights_of
+from attnscope.intervention import calls as _calls
+from attnscope.intervention.calls import attended, band_of, output_by_rows, weight_tiles, weights_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from attnscope.intervention.effects import with_intervals
+from attnscope.intervention.weight_tests import with_intervals
 from attnscope.measure.documents import resampled
 
 

@@ -9,10 +9,10 @@ from transformers import BertConfig, BertModel
 import attnscope
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
+from attnscope.intervention.ablation import search_heads
 from attnscope.intervention.edits import Forbidden, knock_out
 from attnscope.intervention.intervene import intervene
-from attnscope.intervention.session import prediction_session
-from attnscope.intervention.sets import search_heads
+from attnscope.intervention.predictions import prediction_session
 from attnscope.intervention.verdicts import headline, verdicts
 from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
@@ -99,7 +99,7 @@ def test_curves_end_where_all_heads_are_out_and_the_effect_leads(tree):
 
 
 def test_the_folder_gives_the_same_again_and_nothing_is_measured_twice(tree, monkeypatch):
-    monkeypatch.setattr("attnscope.intervention.measured_effects._of_batch", None)
+    monkeypatch.setattr("attnscope.intervention.ablation._of_batch", None)
     again = intervene(texts=TEXTS, out=tree.attrs["run"], search=True, curves=True)
     assert again.identical(tree)
     assert attnscope.open_run(tree.attrs["run"]).identical(tree)
@@ -108,7 +108,7 @@ def test_the_folder_gives_the_same_again_and_nothing_is_measured_twice(tree, mon
 def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
     settings = {"texts": TEXTS, "batch_size": 2, "ablations": ["zero"], "steps": 0, "why": False}
     whole = intervene(**settings, out=tmp_path / "whole")
-    from attnscope.intervention import measured_effects as _effects
+    from attnscope.intervention import ablation as _effects
 
     own, calls = _effects._of_batch, []
 

@@ -11,12 +11,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.intervention.passes.pairs import EncodedPairs, Pair
-from attnscope.intervention.passes.stack import stacked_passes
-from attnscope.intervention.patch import patch, patched_of
+from attnscope.intervention.pairs import EncodedPairs, Pair
+from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
 from attnscope.intervention.patch_findings import patch_headline, patched_positions
-from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
-from attnscope.intervention.session import check_pairs_differ
+from attnscope.intervention.stack import stacked_passes
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
@@ -49,16 +47,14 @@ def tree(loaded, tmp_path_factory):
 
 
 def test_batches_of_pairs_give_what_each_pair_gives_alone(loaded, tree):
-    alone = xr.concat([activation_patch(loaded, [pair]).difference for pair in PAIRS], "pair")
+    alone = np.concatenate([patch(loaded, [pair], steps=0)["pairs"].difference for pair in PAIRS])
     np.testing.assert_allclose(tree["pairs"].difference, alone, atol=2e-5)
-    whole = activation_patch(loaded, PAIRS)
-    np.testing.assert_allclose(tree["patched"].recovered, whole.recovered, atol=1e-5)
 
 
 def test_pairs_of_other_lengths_go_in_batches_of_their_own_and_come_back_in_order(loaded):
     found = patch(loaded, [LONGER, *PAIRS[:2]], steps=0)["pairs"]
     assert found.clean_text.values.tolist() == [LONGER.clean, *(pair.clean for pair in PAIRS[:2])]
-    np.testing.assert_allclose(found.difference[0], activation_patch(loaded, [LONGER]).difference[0], atol=2e-5)
+    np.testing.assert_allclose(found.difference[0], patch(loaded, [LONGER], steps=0)["pairs"].difference[0], atol=2e-5)
 
 
 def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree, tmp_path, monkeypatch):
@@ -84,9 +80,10 @@ def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree,
     assert calls == [4, 2, 2]
 
 
-def test_a_path_of_many_pairs_is_that_of_the_function(loaded):
+def test_a_path_of_many_pairs_is_that_of_each_pair(loaded):
     found = patch(loaded, PAIRS, receiver="2.1")
-    np.testing.assert_allclose(found["patched"].recovered, path_patch(loaded, PAIRS, (2, 1)).recovered, atol=1e-5)
+    alone = np.concatenate([patch(loaded, [pair], receiver=(2, 1))["pairs"].difference for pair in PAIRS])
+    np.testing.assert_allclose(found["pairs"].difference, alone, atol=2e-5)
     assert found["pairs"].attrs["direction"] == "noising"
     assert any("in head 2.1 alone" in sentence for sentence in patch_headline(found))
 
@@ -94,7 +91,7 @@ def test_a_path_of_many_pairs_is_that_of_the_function(loaded):
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_an_estimate_is_the_slope_of_a_small_step_towards_the_other_run(direction):
     loaded = load_model("bundled", device="cpu", dtype="float64")
-    found = attribution_patch(loaded, PAIRS[:2], direction=direction)
+    found = patch(loaded, PAIRS[:2], direction=direction, steps=1)["pairs"].sel(estimator="attribution")
     encoded = EncodedPairs.of(PAIRS[:2], loaded.tokenizer, masked=True, device=loaded.model.device)
     turned = encoded if direction == "denoising" else encoded.turned()
     loaded.model.eval()

@@ -6,8 +6,8 @@ import torch
 
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.passes.pairs import Pair, read_pairs
-from attnscope.intervention.patching import activation_patch, attribution_patch, path_patch
+from attnscope.intervention.pairs import Pair, read_pairs
+from attnscope.intervention.patch import patch
 from attnscope.kernels.engines import attend_in_full
 from attnscope.support.errors import AttnscopeError
 
@@ -40,7 +40,7 @@ def run(loaded, text, change=lambda number, output: output):
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_a_head_is_patched_as_by_hand(loaded, direction):
-    found = activation_patch(loaded, PAIRS[:1], direction=direction)
+    found = patch(loaded, PAIRS[:1], direction=direction, steps=0)["pairs"].isel(pair=0)
     texts = [PAIRS[0].clean, PAIRS[0].corrupted]
     texts = texts if direction == "denoising" else texts[::-1]
     _, donors = run(loaded, texts[0])
@@ -59,23 +59,24 @@ def test_a_head_is_patched_as_by_hand(loaded, direction):
 
 
 def test_the_last_state_at_the_mask_brings_all_of_it_back(loaded):
-    found = activation_patch(loaded, PAIRS[:1], what="residual").recovered
+    found = patch(loaded, PAIRS[:1], what="residual")["patched"].recovered
     place = found.token.values.tolist().index("<mask>")
     np.testing.assert_allclose(found.isel(block=-1, position=place), 1, rtol=1e-4)
     np.testing.assert_allclose(np.delete(found.isel(block=-1).values, place), 0, atol=1e-4)
 
 
 def test_positions_add_up_where_later_layers_do_not_mix_them(loaded):
-    by_position = activation_patch(loaded, PAIRS[:1], by_position=True)
-    whole = activation_patch(loaded, PAIRS[:1])
-    place = by_position.token.values.tolist().index("<mask>")
+    tree = patch(loaded, PAIRS[:1], by_position=True, steps=0)
+    by_position, whole = tree["pairs"], patch(loaded, PAIRS[:1], steps=0)["pairs"]
+    place = tree["patched"].token.values.tolist().index("<mask>")
     np.testing.assert_allclose(  # of the last layer, the mask's own row alone is read
         by_position.difference.isel(layer=-1, position=place), whole.difference.isel(layer=-1), rtol=1e-4
     )
 
 
 def test_a_path_is_patched_as_by_hand(loaded):
-    found = path_patch(loaded, PAIRS[:1], receiver=(2, 1))
+    tree = patch(loaded, PAIRS[:1], receiver=(2, 1))
+    found = tree["pairs"].isel(pair=0)
     _, donors = run(loaded, PAIRS[0].corrupted)
     clean, own = run(loaded, PAIRS[0].clean)
 
@@ -94,34 +95,31 @@ def test_a_path_is_patched_as_by_hand(loaded):
     expected, _ = run(loaded, PAIRS[0].clean, put_in)
     np.testing.assert_allclose(found.difference.sel(layer=0, head=0), expected, rtol=1e-4)
     assert abs(expected - clean) > 1e-3
-    assert found.recovered.sel(layer=2).isnull().all()
+    assert tree["patched"].recovered.sel(layer=2).isnull().all()
 
 
 def test_the_estimate_of_a_small_change_is_the_change(loaded):
-    estimated = attribution_patch(loaded, PAIRS, steps=1).estimate
-    measured = activation_patch(loaded, PAIRS, direction="noising")
-    changes = measured.difference - measured.clean
+    found = patch(loaded, PAIRS, direction="noising", steps=16)["pairs"]
+    changes = found.difference - found.clean
+    estimated, more = (found.estimate.sel(estimator=name) for name in ("attribution", "eap_ig"))
     small = np.abs(changes.values) < 0.2
     assert small.sum() > 5
     assert np.corrcoef(estimated.values[small], changes.values[small])[0, 1] > 0.8
-    more = attribution_patch(loaded, PAIRS, steps=16).estimate
     assert np.abs(more - changes).sum() < np.abs(estimated - changes).sum()
 
 
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [
-        ([], "found no pair"),
         ([Pair("It was one<mask> it.", "It is<mask> it.", " of", " to")], "tokens and the corrupted one"),
         ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
         ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], r"tokens \(.*expected one"),
-        ([PAIRS[0], Pair("part<mask> it.", "due<mask> it.", " of", " to")], "all as long"),
         ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "are the same tokens"),
     ],
 )
 def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
     with pytest.raises(AttnscopeError, match=says):
-        activation_patch(loaded, pairs)
+        patch(loaded, pairs)
 
 
 @pytest.mark.parametrize("text", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])

@@ -6,11 +6,11 @@ import torch
 
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.arrays.changes import permuted_weights
+from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
 from attnscope.intervention.intervene import intervene
-from attnscope.intervention.passes.stack import stacked_passes
-from attnscope.intervention.session import prediction_session
+from attnscope.intervention.predictions import prediction_session
+from attnscope.intervention.stack import stacked_passes
 from attnscope.intervention.verdicts import verdicts
 from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of

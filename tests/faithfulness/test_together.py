@@ -9,8 +9,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.intervention.effects import checked_sets, joint_ablation
-from attnscope.intervention.measured_effects import effects
+from attnscope.intervention.ablation import checked_sets, effects, joint_ablation
 from attnscope.results.reports import report_of, write_page
 from attnscope.testing.catalogue import build
 

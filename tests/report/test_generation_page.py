@@ -4,7 +4,7 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope.comparison.spans import span_uses
+from attnscope.comparison.generated import span_uses
 from attnscope.results.reports import report_of, write_page
 from tests.statistics.generation.writers import writer
 
@@ -46,7 +46,7 @@ def test_what_is_not_known_is_said(visit, written, tmp_path):
         source, of_cross = results.span == "source", results.layer == 1
         filled = float("nan") if name == "place_span_weight" else 1.0
         results[name] = xr.where(source & of_cross, filled, results[name].where(source == of_cross))
-    found = [use.as_dict() for use in span_uses(results)]
+    found = span_uses(results)
     assert [use["head"] for use in found if use["span"] == "source"] == [None]
     page = visit(write_page(report_of("generate", results), tmp_path / "report.html"))
     assert page.locator("#multiples .none").count() == 4

@@ -10,7 +10,7 @@ import pytest
 import attnscope
 from attnscope import contrasts, open_run
 from attnscope.comparison.contrasts import describe_contrasts
-from attnscope.comparison.spans import group_pairs
+from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.merge import merge
 from attnscope.store.units import Parts

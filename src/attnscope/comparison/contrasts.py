@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
@@ -15,6 +14,7 @@ from attnscope.measure.documents import LEAST, mean_by_document
 from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
+from attnscope.results.schema import Row, rows_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_kind, check_real
 from attnscope.support.errors import AttnscopeError
@@ -94,44 +94,31 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     stacked = np.stack([by_name[name] for name in names], 1)
     flat = stacked.reshape(len(stacked), -1)
     documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
-    tests = [_welch(flat, documents, labels == value) for value in values]
+    tests = np.stack([_welch(flat, documents, labels == value) for value in values], 1)  # (part, by, column)
     if len(values) == 2:  # noqa: PLR2004 the second says what the first says: one of them is tested
-        tests[1] = replace(tests[1], p=np.full_like(tests[1].p, np.nan))
-    shape = (len(names), len(values), *stacked.shape[2:])
-
-    def of(name: str) -> np.ndarray:
-        columns = np.stack([getattr(test, name) for test in tests]).reshape(len(values), *stacked.shape[1:])
-        return np.moveaxis(columns, 0, 1)
-
-    p = of("p")
-    differs = np.zeros(shape, dtype=bool)
+        tests[4, 1] = np.nan
+    mean, others, low, high, p = np.moveaxis(tests.reshape(5, len(values), *stacked.shape[1:]), 2, 1)
     known = np.isfinite(p)
+    differs = np.zeros(p.shape, dtype=bool)
     if known.any():
         differs[known] = stats.false_discovery_control(p[known]) <= level
-    difference = of("mean") - of("others")
+    difference = mean - others
     cells = ("statistic", "by", *_GRID)
     windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
     lengths = results.length.values if "length" in results else np.full(len(labels), np.nan)
+    parts = {"mean": mean, "others": others, "low": low, "high": high, "difference": difference, "p": p}
+    parts |= {"differs": differs, "tested": known, "size": sizes(difference, others, mean)}
+    chosen = [labels == value for value in values]
+    by_value = {
+        "texts": [int(own.sum()) for own in chosen],
+        "documents": [len(np.unique(documents[own])) for own in chosen],
+        "length": [float(lengths[own].sum() / windows[own].sum()) for own in chosen],
+    }
+    if "window_count" in results:
+        by_value["windows"] = [int(windows[own].sum()) for own in chosen]
     return xr.Dataset(
-        {name: (cells, of(name)) for name in ("mean", "others", "low", "high")}
-        | {
-            "difference": (cells, difference),
-            "p": (cells, p),
-            "differs": (cells, differs),
-            "tested": (cells, known),
-            "size": (cells, sizes(difference, of("others"), of("mean"))),
-            "texts": ("by", [int((labels == value).sum()) for value in values]),
-            "documents": ("by", [len(np.unique(documents[labels == value])) for value in values]),
-            "length": (
-                "by",
-                [float(lengths[labels == value].sum() / windows[labels == value].sum()) for value in values],
-            ),
-        }
-        | {
-            name: ("by", [int(windows[labels == value].sum()) for value in values])
-            for name in ("windows",)
-            if "window_count" in results
-        },
+        {name: (cells, values) for name, values in parts.items()}
+        | {name: ("by", numbers) for name, numbers in by_value.items()},
         coords={
             "statistic": names,
             "by": values.astype(object),
@@ -142,23 +129,15 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Contrast:
-    """Means of some texts and of the others, and the interval and chance of their difference; ``(column,)`` each."""
-
-    mean: Float[np.ndarray, " column"]
-    others: Float[np.ndarray, " column"]
-    low: Float[np.ndarray, " column"]
-    high: Float[np.ndarray, " column"]
-    p: Float[np.ndarray, " column"]
-
-
-def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chosen: np.ndarray) -> _Contrast:
+def _welch(
+    values: Float[np.ndarray, "window column"], documents: np.ndarray, chosen: np.ndarray
+) -> Float[np.ndarray, "part column"]:
+    """Means of some texts and of the others, the interval of their difference, and its chance."""
     mean, error, count = mean_by_document(values[chosen], documents[chosen].tolist())
     others, other_error, other_count = mean_by_document(values[~chosen], documents[~chosen].tolist())
-    unknown = np.full(len(mean), np.nan)
     if min(count, other_count) < LEAST:
-        return _Contrast(mean, others, unknown, unknown, unknown)
+        unknown = np.full(len(mean), np.nan)
+        return np.stack([mean, others, unknown, unknown, unknown])
     variance = error**2 + other_error**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variance**2 / (error**4 / (count - 1) + other_error**4 / (other_count - 1))
@@ -166,7 +145,7 @@ def _welch(values: Float[np.ndarray, "text column"], documents: np.ndarray, chos
         half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
     same = (variance == 0) & (mean == others)
     p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no spread at all tells nothing
-    return _Contrast(mean, others, mean - others - half, mean - others + half, p)
+    return np.stack([mean, others, mean - others - half, mean - others + half, p])
 
 
 def field_of(results: xr.Dataset) -> str:
@@ -176,26 +155,11 @@ def field_of(results: xr.Dataset) -> str:
 
 
 @reads("contrasts")
-def contrast_rows(tested: xr.Dataset) -> list[dict[str, object]]:
+def contrast_rows(tested: xr.Dataset) -> list[Row]:
     """Every difference that is known, those told from 0 first, the largest of each first."""
-    rows: list[dict[str, object]] = []
-    for index in np.argwhere(tested.tested.values):
-        statistic, by, layer, head = (int(number) for number in index)
-        at = {"statistic": statistic, "by": by, "layer": layer, "head": head}
-        rows.append(
-            {
-                "layer": layer,
-                "head": head,
-                "statistic": str(tested.statistic.values[statistic]),
-                "by": str(tested.by.values[by]),
-                **{
-                    name: float(tested[name].isel(at))
-                    for name in ("mean", "others", "difference", "low", "high", "size", "p")
-                },
-                "differs": bool(tested.differs.isel(at)),
-            }
-        )
-    return sorted(rows, key=lambda row: (not row["differs"], -abs(float(str(row["size"])))))
+    names = ("mean", "others", "difference", "low", "high", "size", "p", "differs")
+    rows = rows_of({name: tested[name] for name in names}, tested["mean"].where(tested.tested))
+    return sorted(rows, key=lambda row: (not row["differs"], -abs(row["size"])))
 
 
 @reads("contrasts")

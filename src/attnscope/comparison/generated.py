@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnscope.comparison.spans import OwnOutputShare, describe_own_output, explain_dashes, own_output_shares, span_uses
+import numpy as np
+
+from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import xarray as xr
+
+_ROUNDING = 1e-5  # of weights that a model gives in 32 bits
+# of a row's weight: positions are known in bins, which alone turns an untrained ALiBi head by 0.006
+_LEAST_TURN = 0.02
+_SHORTEST = 6  # new tokens of a text that has a beginning and an end
 
 _FIRST, _LAST = "First third of the new tokens", "Last third"
 _OWN = "weight on the model's own output in the last third of the new tokens"
@@ -76,7 +85,7 @@ def report(results: xr.Dataset) -> Report:
     rows, uses = own_output_shares(results), span_uses(results)
     new, texts = results.length.values, (results.isel(sequence=at) for at in range(results.sizes["sequence"]))
     tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
-    heads = _heads(results, {(row.layer, row.head): row for row in rows})
+    heads = _heads(results, rows)
     notes = [*notes_of(results).values(), explain_dashes(uses)]
     if "full_pass" in results.attrs:
         notes.append(
@@ -84,7 +93,7 @@ def report(results: xr.Dataset) -> Report:
         )
     spans = [Quantity(f"weight {span}", unit="share", detail="data") for span in results.span.values]
     model = str(results.attrs.get("model", "the model"))
-    tested = any(row.beyond_chance is not None for row in rows)
+    tested = any(row["beyond_chance"] is not None for row in rows)
     return Report(
         command="generate",
         title=f"Where {model} attends while it writes",
@@ -93,11 +102,11 @@ def report(results: xr.Dataset) -> Report:
         finding=Finding(
             [f"{describe_own_output(rows)}."],
             "significant at 5%, corrected for all heads" if tested else "not tested",
-            [(row.layer, row.head) for row in rows if row.beyond_chance],
+            [(row["layer"], row["head"]) for row in rows if row["beyond_chance"]],
         ),
         tables=[
             Table("heads", "Who turns to its own output", (*_HEADS, *spans), heads, terminal=10),
-            Table("spans", "Spans: mean weight over all texts and new tokens", _SPANS, [use.as_dict() for use in uses]),
+            Table("spans", "Spans: mean weight over all texts and new tokens", _SPANS, uses),
             Table(
                 "texts",
                 "Texts",
@@ -113,31 +122,23 @@ def report(results: xr.Dataset) -> Report:
     )
 
 
-def _heads(results: xr.Dataset, turning: dict[tuple[int, int], OwnOutputShare]) -> list[Row]:
+def _heads(results: xr.Dataset, turning: Sequence[Row]) -> list[Row]:
     """Rows of the heads that turn, the furthest first, then of the others: heads of cross-attention."""
     weight = results.span_weight.mean(("sequence", "step")).transpose("layer", "head", "span").values
     layers, heads = results.layer.values.tolist(), results["head"].values.tolist()
     known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
-    every = [(layer, head) for i, layer in enumerate(layers) for j, head in enumerate(heads) if known[i, j]]
+    every: dict[tuple[int, int], Row] = {(row["layer"], row["head"]): row for row in turning}
+    for i, j in np.argwhere(known).tolist():
+        every.setdefault((layers[i], heads[j]), {"layer": layers[i], "head": heads[j]})
     return [
-        _head(at, turning.get(at))
-        | {"attention": str(results.layer_kind.values[layers.index(at[0])])}
+        row
+        | {"attention": str(results.layer_kind.values[layers.index(layer)])}
         | {
             f"weight {span}": with_nulls(float(value))
-            for span, value in zip(results.span.values, weight[layers.index(at[0]), heads.index(at[1])], strict=True)
+            for span, value in zip(results.span.values, weight[layers.index(layer), heads.index(head)], strict=True)
         }
-        for at in dict.fromkeys([*turning, *every])
+        for (layer, head), row in every.items()
     ]
-
-
-def _head(at: tuple[int, int], row: OwnOutputShare | None) -> Row:
-    values: dict[str, Any] = dict(zip(("layer", "head"), at, strict=True))
-    if row is None:
-        return values
-    for name in ("own", "equal", "places"):
-        values |= dict(zip((f"{name}_first", f"{name}_last"), getattr(row, name), strict=True))
-    turn = {"turn": row.turn, "turn_low": row.low, "turn_high": row.high, "beyond_chance": row.beyond_chance}
-    return with_nulls(values | turn)
 
 
 def _text(text: xr.Dataset) -> Row:
@@ -148,3 +149,102 @@ def _text(text: xr.Dataset) -> Row:
         "written": str(text.written.item()),
         "token_ids": text.token_id.values[: int(text.length)].tolist(),
     }
+
+
+def span_uses(results: xr.Dataset) -> list[Row]:
+    """A row of `_SPANS` for each span that some text has, in its order."""
+    over = ("sequence", "step")
+    weight, places = (
+        results[name].mean(over).transpose("span", "layer", "head").values
+        for name in ("span_weight", "place_span_weight")
+    )
+    equal = results.equal_span_weight.mean(over).transpose("span", "layer").values[..., None]
+    equal = np.where(np.isnan(weight), np.nan, equal)
+    rows: list[Row] = []
+    for number, span in enumerate(results.span.values):
+        if np.isnan(weight[number]).all():
+            continue
+        above = weight[number] - np.fmax(equal[number], places[number])
+        layer, head = (int(index) for index in np.unravel_index(np.nanargmax(above), above.shape))
+        known = ~np.isnan(weight[number])
+        row: Row = {"span": str(span)}
+        for name, values in (("weight", weight), ("equal", equal), ("places", places)):
+            row[name] = float(values[number][known].mean())
+        # the head furthest above the larger of the other two; none where all keys are of the span
+        is_above = bool(above[layer, head] > _ROUNDING)
+        row["layer"] = int(results.layer[layer]) if is_above else None
+        row["head"] = int(results["head"][head]) if is_above else None
+        for name, values in (("most", weight), ("most_equal", equal), ("most_places", places)):
+            row[name] = float(values[number, layer, head]) if is_above else None
+        rows.append(with_nulls(row))
+    return rows
+
+
+def explain_dashes(uses: Sequence[Row]) -> str:
+    """Why a table of spans has no number in some cells; nothing where it has all."""
+    none = [use for use in uses if use["head"] is None]
+    whole = ", ".join(use["span"] for use in none if use["equal"] >= 1 - _ROUNDING)
+    below = ", ".join(use["span"] for use in none if use["equal"] < 1 - _ROUNDING)
+    placeless = ", ".join(use["span"] for use in uses if use["places"] is None)
+    sentences = [f"All keys are of the span: {whole}."] if whole else []
+    sentences += [f"No head is above the larger of equal weights and its places: {below}."] if below else []
+    sentences += [f"Keys of another text have no places: {placeless}."] if placeless else []
+    return " ".join(sentences)
+
+
+def own_output_shares(results: xr.Dataset) -> list[Row]:
+    """How far each head of the decoder's self-attention turns to the model's own output; the furthest first.
+
+    A head turns by how much more its share of weight there grows, from the first third of the new tokens to the last,
+    than the larger of what uniform attention and its positions alone give.
+    """
+    long = np.flatnonzero(results.length.values >= _SHORTEST)
+    names = {"own": "span_weight", "equal": "equal_span_weight", "places": "place_span_weight"}
+    thirds = {name: _thirds(results, variable, long) for name, variable in names.items()}
+    shape = thirds["own"].shape
+    known = np.isfinite(thirds["own"]).all((0, 1)) if len(long) else np.zeros(shape[2:], dtype=bool)
+    thirds = {name: np.broadcast_to(values, shape) for name, values in thirds.items()}
+    own, equal, places = (np.diff(values, axis=1)[:, 0] for values in thirds.values())
+    larger = np.where(places.mean(0) >= equal.mean(0), places, equal) if len(long) else places
+    each = own - larger  # (text, layer, head)
+    significant = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
+    rows: list[Row] = []
+    for number, (layer, head) in enumerate(np.argwhere(known).tolist()):
+        row: Row = {"layer": int(results.layer[layer]), "head": int(results["head"][head])}
+        for name, values in thirds.items():
+            row[f"{name}_first"], row[f"{name}_last"] = values[:, :, layer, head].mean(0).tolist()
+        interval, turn = by_document(each[:, layer, head], range(len(long))), float(each[:, layer, head].mean())
+        row |= {"turn": turn, "turn_low": float(interval.low), "turn_high": float(interval.high)}
+        row["beyond_chance"] = None if significant is None else bool(significant[number] and turn >= _LEAST_TURN)
+        rows.append(with_nulls(row))
+    return sorted(rows, key=lambda row: -row["turn"])
+
+
+def describe_own_output(rows: Sequence[Row]) -> str:
+    """How many heads turn to the model's own output, as far as that is known."""
+    if not rows:
+        return (
+            f"No text has {_SHORTEST} new tokens or more, so nothing is said of heads that turn to the model's own "
+            "output"
+        )
+    if rows[0]["beyond_chance"] is None:
+        return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
+    turning = sum(row["beyond_chance"] is True for row in rows)
+    heads = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(turning, f"{turning} heads of {len(rows)} turn")
+    return (
+        f"{heads} to the model's own output by more than its size and the head's places, by {_LEAST_TURN:.0%} of the "
+        "weight or more and beyond chance (were there nothing, one would be found in at most 5% of such tables)"
+    )
+
+
+def _thirds(results: xr.Dataset, name: str, texts: np.ndarray) -> np.ndarray:
+    """Means over the first and the last third of each text's new tokens, ``(text, 2, layer, head)``."""
+    values = results[name].sel(span="own output")
+    values = values.expand_dims(head=[0]) if "head" not in values.dims else values
+    values = values.transpose("sequence", "step", "layer", "head").values
+    means = np.full((len(texts), 2, *values.shape[2:]), np.nan)
+    for row, text in enumerate(texts):
+        length = int(results.length.values[text])
+        third = length // 3
+        means[row] = values[text, :third].mean(0), values[text, length - third : length].mean(0)
+    return means

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,7 +17,7 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
@@ -27,19 +29,20 @@ from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.detection.needles import Needle, needle_probe, needles_of
-from attnscope.detection.role import (
-    ROLES,
+from attnscope.detection.calls import Nearness, equal_call
+from attnscope.detection.probes import (
+    Needle,
     Probe,
-    choose_roles,
     left_out_note,
+    needle_probe,
+    needles_of,
     ordinary_tokens,
     repeated_probe,
     text_probe,
 )
-from attnscope.detection.role_controls import choose_controls, control, summed_up
-from attnscope.detection.seen import Nearness, equal_call
+from attnscope.detection.role import ROLES, choose_controls, choose_roles
 from attnscope.kernels.engines import output_of
+from attnscope.measure.documents import interval, units_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.texts import beyond_note, window_length
@@ -51,14 +54,16 @@ from attnscope.store.runs import RunFolder
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.capture.load import Model
-    from attnscope.detection.needles import Needles
-    from attnscope.detection.role import Probe
+    from attnscope.detection.probes import Needles
     from attnscope.kernels.call import AttentionCall
 
 _LONGEST, _TEXTS = 512, 32
@@ -93,7 +98,7 @@ def roles(
         ``attnscope.detection.role.ROLES``. What makes no sense for a model is left out, and ``skipped`` says why.
     needles
         What is hidden for retrieval heads: a file of JSON Lines with ``needle`` and ``question`` in each line, or such
-        objects; see `attnscope.detection.needles.needles_of`. By default three sentences of ours, in English.
+        objects; see `attnscope.detection.probes.needles_of`. By default three sentences of ours, in English.
     controls
         Weights that know nothing, put into the same model: ``initialised`` (drawn anew), ``shuffled`` (each matrix in a
         random order); by default both, ``"none"`` for neither.
@@ -153,24 +158,25 @@ def roles(
     }
     signature = signature_of("roles", loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    job = _Job(
+    measure = partial(
+        _scored,
         loaded,
         windows,
         names,
         chosen,
         hidden,
-        needles is not None,
-        length,
-        batch_size,
-        seed,
-        reading["progress"] or no_progress,
+        own_needles=needles is not None,
+        length=length,
+        batch_size=batch_size,
+        seed=seed,
+        tell=reading["progress"] or no_progress,
     )
-    told = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
+    attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
     if out is None:
-        return job.result(None).assign_attrs(told)
+        return measure(run=None).assign_attrs(attributes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
         if not run.complete:
-            run.save(_PART, job.result(run).assign_attrs(told))
+            run.save(_PART, measure(run=run).assign_attrs(attributes))
             run.finish(parts=[_PART])
         return load_roles(run)
 
@@ -184,118 +190,98 @@ def load_roles(run: RunFolder) -> xr.Dataset:
     return stored.assign_attrs(run=str(run.path))
 
 
-class _Job:
-    """What one call of `roles` measures: see there."""
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        windows: list[Window],
-        names: tuple[str, ...],
-        controls: tuple[str, ...],
-        needles: list[Needle],
-        asked_needles: bool,
-        length: int,
-        batch_size: int | None,
-        seed: int,
-        tell: Tell,
-    ) -> None:
-        self.loaded, self.windows, self.controls, self.needles = loaded, windows, controls, needles
-        self.asked_needles = asked_needles
-        self.length, self.batch_size, self.seed, self.tell = length, batch_size, seed, tell
-        self.skipped: dict[str, str] = {}
-        self.notes: dict[str, Any] = {}
-        reach = Nearness()
-        text = text_probe(windows, length, reach, batch_size)
-        self.text = text
-        self.sites = sites_of(loaded.model, text)
-        kinds = {site.kind for site in self.sites}
-        for name in names:
-            if not kinds & set(ROLES[name].layers):
-                self.skipped[name] = ROLES[name].otherwise
-        longest = max(map(len, text.windows))
-        if "streaming" in names and longest <= reach.sinks + reach.recent:
-            self.skipped.setdefault(
-                "streaming", f"windows of {longest} tokens hold no more than the first and latest ones"
-            )
-        self.names = [name for name in names if name not in self.skipped]
-
-    def result(self, run: RunFolder | None) -> xr.Dataset:
-        """Measure the model and its controls; those that the run folder holds are read."""
-        probes = self._probes()
-        names = [name for name in self.names if name not in self.skipped]
-        if not names:
-            raise AttnscopeError(
-                f"none of these roles can be looked for in {self.loaded.name}: "
-                + "; ".join(f"{name}: {reason}" for name, reason in self.skipped.items())
-            )
-        work = sum(len(probe.windows) for probe in probes) * (1 + len(self.controls))
-        done = 0
-
-        def tell(windows: int) -> None:
-            nonlocal done
-            done += windows
-            self.tell(Progress("roles", done / work, {"windows": done}))
-
-        def of_model(name: str) -> xr.Dataset:
-            stored = None if run is None else run.load(name)
-            if stored is not None:
-                return stored
-            with nullcontext() if name == _OWN else control(self.loaded.model, name, self.seed):
-                made = measured(self.loaded.model, self.sites, probes, names, tell, with_equal=name == _OWN)
-            if run is not None:
-                run.save(name, made)
-            return made
-
-        own = of_model(_OWN)
-        controls: dict[str, xr.Dataset] = {}
-        for name in self.controls:
-            try:
-                controls[name] = of_model(name)
-            except AttnscopeError as error:  # such weights may overflow where those of the model do not
-                self.skipped[f"{name} weights"] = str(error)
-        documents = [window.source for window in self.text.windows]
-        made = summed_up(own, controls, documents, self.seed)
-        lengths = [len(window) for window in self.text.windows]
-        self.notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
-        read = any(probe is self.text for probe in probes)
-        left_out = left_out_note(self.windows, self.text.windows, self.length) if read else {}
-        return made.assign_attrs(skipped=json.dumps(self.skipped), notes=json.dumps(self.notes), **left_out)
-
-    def _probes(self) -> list[Probe]:
-        """What is read for the roles that are asked for."""
-        wanted = {ROLES[name].probe for name in self.names}
-        probes = [self.text] if "text" in wanted else []
-        if "repeated" in wanted:
-            table: Any = self.loaded.model.get_input_embeddings()
-            words = ordinary_tokens(self.loaded.tokenizer, self.windows, table.weight.shape[0])
-            try:
-                twice = repeated_probe(self.windows[0], words, self.length, self.seed, self.batch_size)
-            except AttnscopeError as error:
-                self.skipped |= {name: str(error) for name in self.names if ROLES[name].probe == "repeated"}
-            else:
-                probes.append(twice)
-        if "needle" in wanted:
-            hidden, reason = self._hidden()
-            if hidden is None:
-                self.skipped["retrieval"] = reason
-            else:
-                probes.append(hidden)
-        return probes
-
-    def _hidden(self) -> tuple[Probe | None, str]:
-        """Prompts with needles that the model answers; or why there are none."""
-        model = self.loaded.model
-        if model.config.is_encoder_decoder or not model.can_generate() or self.loaded.tokenizer is None:
-            return None, "the model does not go on with a text: no head that says tokens"
+def _scored(
+    loaded: LoadedModel,
+    windows: list[Window],
+    names: Sequence[str],
+    controls: Sequence[str],
+    needles: list[Needle],
+    *,
+    own_needles: bool,
+    length: int,
+    batch_size: int | None,
+    seed: int,
+    tell: Tell,
+    run: RunFolder | None,
+) -> xr.Dataset:
+    """Score the model and its controls; those that the run folder has are read."""
+    reach = Nearness()
+    text = text_probe(windows, length, reach, batch_size)
+    sites = sites_of(loaded.model, text)
+    kinds = {site.kind for site in sites}
+    skipped = {name: ROLES[name].otherwise for name in names if not kinds & set(ROLES[name].layers)}
+    longest = max(map(len, text.windows))
+    if "streaming" in names and longest <= reach.sinks + reach.recent:
+        skipped.setdefault("streaming", f"windows of {longest} tokens hold no more than the first and latest ones")
+    notes: dict[str, Any] = {}
+    wanted = {ROLES[name].probe for name in names if name not in skipped}
+    probes = [text] if "text" in wanted else []
+    if "repeated" in wanted:
+        table: Any = loaded.model.get_input_embeddings()
+        words = ordinary_tokens(loaded.tokenizer, windows, table.weight.shape[0])
         try:
-            hidden, prompts = needle_probe(self.loaded, self.text.windows, self.needles, self.length)
+            probes.append(repeated_probe(windows[0], words, length, seed, batch_size))
         except AttnscopeError as error:
-            if self.asked_needles:
+            skipped |= {name: str(error) for name in names if ROLES[name].probe == "repeated"} | skipped
+    if "needle" in wanted:
+        try:
+            probes.append(_needles(loaded, text.windows, needles, length, notes))
+        except AttnscopeError as error:
+            if own_needles and "prompts" not in notes and _continues(loaded):
                 raise
-            return None, str(error)
-        self.notes["prompts"] = prompts
-        return hidden, f"the model gives the needle back in 0 of {prompts} prompts"
+            skipped["retrieval"] = str(error)
+    names = [name for name in names if name not in skipped]
+    if not names:
+        raise AttnscopeError(
+            f"none of these roles can be looked for in {loaded.name}: "
+            + "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        )
+    work, done = sum(len(probe.windows) for probe in probes) * (1 + len(controls)), 0
+
+    def count(windows: int) -> None:
+        nonlocal done
+        done += windows
+        tell(Progress("roles", done / work, {"windows": done}))
+
+    def of_model(name: str) -> xr.Dataset:
+        stored = None if run is None else run.load(name)
+        if stored is not None:
+            return stored
+        with nullcontext() if name == _OWN else control(loaded.model, name, seed):
+            made = measured(loaded.model, sites, probes, names, count, with_equal=name == _OWN)
+        if run is not None:
+            run.save(name, made)
+        return made
+
+    own, others = of_model(_OWN), dict[str, xr.Dataset]()
+    for name in controls:
+        try:
+            others[name] = of_model(name)
+        except AttnscopeError as error:  # such weights may overflow where those of the model do not
+            skipped[f"{name} weights"] = str(error)
+    lengths = [len(window) for window in text.windows]
+    notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
+    left_out = left_out_note(windows, text.windows, length) if text in probes else {}
+    summary = summed_up(own, others, [window.source for window in text.windows], seed)
+    return summary.assign_attrs(skipped=json.dumps(skipped), notes=json.dumps(notes), **left_out)
+
+
+def _continues(loaded: LoadedModel) -> bool:
+    """Whether the model goes on with a text."""
+    model = loaded.model
+    return not model.config.is_encoder_decoder and model.can_generate() and loaded.tokenizer is not None
+
+
+def _needles(
+    loaded: LoadedModel, windows: Sequence[Window], needles: list[Needle], length: int, notes: dict[str, Any]
+) -> Probe:
+    """Prompts with needles that the model answers."""
+    if not _continues(loaded):
+        raise AttnscopeError("the model does not go on with a text: no head that says tokens")
+    probe, notes["prompts"] = needle_probe(loaded, windows, needles, length)
+    if probe is None:
+        raise AttnscopeError(f"the model gives the needle back in 0 of {notes['prompts']} prompts")
+    return probe
 
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:
@@ -338,50 +324,118 @@ class _Observer:
     names: Sequence[str]
     with_equal: bool
     numbers: Sequence[int] = ()
-    kept: dict[str, dict[int, list[tuple[Sequence[int], np.ndarray]]]] = field(default_factory=dict)
-    heads: dict[int, int] = field(default_factory=dict)
+    heads: dict[int, int] = field(default_factory=dict[int, int])
+    # by role and layer: ``(window, head)``, and of equal weights ``(window,)``
+    layers: dict[tuple[str, int], np.ndarray] = field(default_factory=dict[tuple[str, int], np.ndarray])
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         self.heads[site.index] = call.query.shape[1]
         names = [name for name in self.names if site.kind in ROLES[name].layers]
         tokens = len(self.probe.windows[self.numbers[0]])
         if not names or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
-            return output_of(call)  # the layer has other places than tokens
-        seen = self.probe.look(self.numbers, call)
-        self._keep(site, names, seen, "")
-        if self.with_equal:
-            self._keep(site, names, self.probe.look(self.numbers, equal_call(call)), EQUAL)
-        return seen.output
+            return output_of(call)  # the layer has other positions than tokens
+        shown = self.probe.look(self.numbers, call)
+        equal = self.probe.look(self.numbers, equal_call(call)) if self.with_equal else None
+        for name in names:
+            self._add(name, site, ROLES[name].score(shown))
+            if equal is not None:
+                self._add(EQUAL + name, site, ROLES[name].score(equal)[:, 0])
+        return shown.output
 
     def name_of(self, text: int) -> str:
         """What to call a text of the batch."""
         return self.probe.windows[self.numbers[text]].source
 
-    def _keep(self, site: Site, names: Sequence[str], seen: Any, start: str) -> None:
-        for name in names:
-            score = ROLES[name].score(seen).cpu().numpy()
-            layers = self.kept.setdefault(start + name, {})
-            layers.setdefault(site.index, []).append((self.numbers, score[:, 0] if start else score))
+    def _add(self, name: str, site: Site, score: Tensor) -> None:
+        unknown = np.full((len(self.probe.windows), *score.shape[1:]), np.nan)
+        self.layers.setdefault((name, site.index), unknown)[list(self.numbers)] = score.cpu().numpy()
 
     def scores(self, sites: Sequence[Site]) -> dict[str, np.ndarray]:
         """``(window, layer, head)``, and of equal weights ``(window, layer)``."""
-        stacked: dict[str, np.ndarray] = {}
-        starts = ("", EQUAL) if self.with_equal else ("",)
-        for name in (start + role for role in self.names for start in starts):
-            of_layers = [self._of_layer(name, site) for site in sites]
-            together = np.stack(of_layers) if name.startswith(EQUAL) else padded_heads(of_layers, axis=1)
-            stacked[name] = np.moveaxis(together, 0, 1)
+        windows, stacked = len(self.probe.windows), dict[str, np.ndarray]()
+        for name in self.names:
+            heads = [np.full((windows, self.heads[site.index]), np.nan) for site in sites]
+            rows = [self.layers.get((name, site.index), unknown) for site, unknown in zip(sites, heads, strict=True)]
+            stacked[name] = np.moveaxis(padded_heads(rows, axis=1), 0, 1)
+            if self.with_equal:
+                unknown = np.full(windows, np.nan)
+                rows = [self.layers.get((EQUAL + name, site.index), unknown) for site in sites]
+                stacked[EQUAL + name] = np.moveaxis(np.stack(rows), 0, 1)
         return stacked
-
-    def _of_layer(self, name: str, site: Site) -> np.ndarray:
-        windows = len(self.probe.windows)
-        shape = (windows,) if name.startswith(EQUAL) else (windows, self.heads[site.index])
-        whole = np.full(shape, np.nan)
-        for numbers, score in self.kept.get(name, {}).get(site.index, []):
-            whole[list(numbers)] = score
-        return whole
 
 
 def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dict[str, Tensor]:
     windows = [probe.windows[number] for number in numbers]
     return WindowBatch.of(windows, 0, device_of(model)).inputs(model)
+
+
+@validated
+@contextmanager
+def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
+    """Within, a model has weights that know nothing; afterwards it has its own again, untouched."""
+    own = {key: parameter.data for key, parameter in model.named_parameters()}
+    if any(type(values) is not torch.Tensor for values in own.values()):
+        raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
+    with own_random_numbers(), quiet():
+        torch.manual_seed(seed)
+        other = _redrawn(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
+    try:
+        for key, parameter in model.named_parameters():
+            parameter.data = other[key].to(own[key])  # not in place: graphs that hold the old values stay valid
+        yield
+    finally:
+        for key, parameter in model.named_parameters():
+            parameter.data = own[key]
+
+
+def _redrawn(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    fresh = type(model)(copy.deepcopy(model.config))
+    return {key: parameter.data for key, parameter in fresh.named_parameters()}
+
+
+def _in_disorder(values: torch.Tensor) -> torch.Tensor:
+    if values.ndim < 2:  # noqa: PLR2004
+        return values
+    order = torch.randperm(values.numel()).to(values.device)
+    return values.flatten()[order].view_as(values)
+
+
+def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int) -> xr.Dataset:
+    """Scores of all heads from those of windows; see `roles`."""
+    names = [name for name in ROLES if name in own]
+    cells = ("role", "layer", "head")
+    columns: dict[str, list[np.ndarray]] = {}
+    words = {
+        "score": "Score, mean over windows",
+        "low": "Lower end of its 95% interval",
+        "high": "Upper end of its 95% interval",
+        "windows_reached": "Share of the windows in which the score reaches the threshold",
+        "equal": "Score of equal weights over what each query may see",
+    }
+    for name in names:
+        scores = own[name].values
+        kind = ROLES[name].probe
+        units = list(units_of(documents)[0]) if kind == "text" else list(range(len(scores)))
+        mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
+        share = np.full_like(mean, np.nan)
+        if ROLES[name].threshold is not None:
+            share = ROLES[name].reached(scores, own[EQUAL + name].values).mean(0)
+        reached, equal = np.where(np.isnan(mean), np.nan, share), own[EQUAL + name].values.mean(0)
+        for column, values in zip(words, (mean, low, high, reached, equal), strict=True):
+            columns.setdefault(column, []).append(values)
+    variables: dict[str, Any] = {
+        name: (cells[:2] if name == "equal" else cells, np.stack(values), {"long_name": words[name], "units": "share"})
+        for name, values in columns.items()
+    }
+    if controls:
+        of_controls = [np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()]
+        words_of_controls = {"long_name": "Score with weights that know nothing", "units": "share"}
+        variables["control_score"] = (("control", *cells), np.stack(of_controls), words_of_controls)
+    thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
+    variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
+    texts = {
+        part: ("role", np.array([getattr(ROLES[name], part) for name in names], dtype=object))
+        for part in ("title", "definition", "source", "probe")
+    }
+    made = xr.Dataset(variables, {"role": names, **{name: own[name] for name in own.coords}, **texts})
+    return made.assign_coords(control=list(controls)) if controls else made

@@ -1,9 +1,8 @@
-"""A rule of where heads may not look, as a part of `intervene`: what it forbids, and what the predictions lose."""
+"""Weights that are forbidden or shuffled, and heads left out of a translation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +10,18 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watching import watching
-from attnscope.intervention.arrays.changes import permuted_weights
-from attnscope.intervention.measured_effects import most_variants
-from attnscope.intervention.passes.pairs import one_token
-from attnscope.intervention.passes.stack import stacked_passes
-from attnscope.intervention.session import values_of, weights_of
-from attnscope.intervention.sets import of_layers
-from attnscope.intervention.weights.replaced import same_size
+from attnscope.intervention.ablation import of_layers
+from attnscope.intervention.arrays import permuted_weights
+from attnscope.intervention.calls import values_of, weights_of
+from attnscope.intervention.pairs import one_token
+from attnscope.intervention.predictions import most_variants
+from attnscope.intervention.stack import stacked_passes
+from attnscope.intervention.weight_tests import same_size
 from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.lineage.score import score
 from attnscope.lineage.translate import translate_lines
@@ -33,14 +32,9 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from transformers import PreTrainedModel
-
     from attnscope.capture.watch import Site
-    from attnscope.intervention.passes.questions import Questions
-    from attnscope.intervention.passes.stack import StackedPasses
-    from attnscope.intervention.session import PredictionSession
+    from attnscope.intervention.predictions import PredictionSession, Questions
+    from attnscope.intervention.stack import StackedPasses
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.windows import Window
 
@@ -229,6 +223,7 @@ _WORDS = {
     "shuffled_shown": ("Change of the loss told from 0, all heads together", "1"),
     "shuffled_tested": ("Whether that was tested", "1"),
 }
+
 _SCORES = ("shuffled_loss", "shuffled_kl", "random_kl")
 
 
@@ -304,33 +299,6 @@ def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[Attentio
         return output
 
     return edit
-
-
-_SIDES = ("input_ids", "decoder_input_ids")
-
-
-@contextmanager
-def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
-    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)``
-    each.
-    """
-    leaves: list[Tensor] = []
-    waiting = [inputs[side] for side in _SIDES if side in inputs]
-
-    def hook(_: nn.Module, arguments: tuple[Any, ...], returned: Any) -> Tensor | None:
-        read = arguments[0] if arguments else None
-        if waiting and isinstance(read, Tensor) and isinstance(returned, Tensor) and torch.equal(read, waiting[0]):
-            waiting.pop(0)
-            leaves.append(returned.detach().requires_grad_())
-            return leaves[-1]
-        return None
-
-    hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]
-    try:
-        yield leaves
-    finally:
-        for handle in hooks:
-            handle.remove()
 
 
 WHOLE = "all heads"

@@ -19,11 +19,8 @@ from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.reading import StudyReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.study import DEFAULT_TEXTS
+from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
 from attnscope.intervention.edits import check_rule, describe_rule, rule_of, shuffled_weights, without_forbidden
-from attnscope.intervention.effects import checked_sets, joint_ablation
-from attnscope.intervention.given import StoredParts, load_intervention, tree_in_folder
-from attnscope.intervention.measured_effects import effects
-from attnscope.intervention.passes.replacements import ABLATIONS, Ablation
 from attnscope.intervention.per_head import (
     agreement_of,
     attention_of_heads,
@@ -31,8 +28,8 @@ from attnscope.intervention.per_head import (
     heads_of,
     trust_in_weights,
 )
-from attnscope.intervention.session import prediction_session
-from attnscope.intervention.sets import half_of, removal_curves, search_heads
+from attnscope.intervention.predictions import ABLATIONS, Ablation, prediction_session
+from attnscope.intervention.stored import StoredParts, load_intervention, tree_in_folder
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
@@ -47,7 +44,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.intervention.edits import Forbidden
-    from attnscope.intervention.session import PredictionSession
+    from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window
 
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass

@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import numpy as np
+import torch
 import xarray as xr
+from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import borrowed, preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.reading import PairReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
-from attnscope.intervention.given import StoredParts, stored_tree, tree_in_folder
-from attnscope.intervention.passes.pairs import (
-    EncodedPairs,
-    Pair,
-    Pairs,
+from attnscope.intervention.ablation import of_layers
+from attnscope.intervention.gradients import HeadGradients, answers_difference
+from attnscope.intervention.pairs import (
     PairTexts,
+    encoded_pairs,
+    is_masked,
     pairs_of_input,
     position_labels,
     token_count,
 )
-from attnscope.intervention.passes.skipping import same_without_what_is_skipped
-from attnscope.intervention.patching import WHATS, What, estimated, patched, patched_through
 from attnscope.intervention.per_head import order_agreement
-from attnscope.intervention.session import (
-    DIRECTIONS,
-    TOKENS,
-    Direction,
-    check_pairs_differ,
-    check_read,
-    encoded_pairs,
-    ends_of,
-    is_masked,
-)
+from attnscope.intervention.predictions import TOKENS, check_read
+from attnscope.intervention.stack import replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.intervention.stored import StoredParts, stored_tree, tree_in_folder
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
-from attnscope.store.arrays import in_a_row
+from attnscope.store.arrays import in_a_row, padded_heads
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import CompletedRanges, Done, Share, keep_each, task_for
@@ -55,8 +50,12 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
+    from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs
+    from attnscope.intervention.stack import StackedPasses
+    from attnscope.kernels.call import AttentionCall
 
 Name = TypeVar("Name", bound=str)
+
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
@@ -88,9 +87,9 @@ def patch(
     model
         See `attnscope.scan`.
     pairs
-        A file of JSON Lines, two or four text files (see `attnscope.intervention.passes.pairs.read_pairs`), or pairs
+        A file of JSON Lines, two or four text files (see `attnscope.intervention.pairs.read_pairs`), or pairs
         themselves, as
-        `attnscope.intervention.passes.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
+        `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
         ``wrong``. The bundled
         model brings its own.
     answer, wrong
@@ -398,3 +397,240 @@ def _changes(pairs: xr.Dataset) -> xr.DataArray:
     change = pairs.difference - base
     limit = float(pairs.attrs["rounding"]) * (abs(source) + abs(base))
     return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs.difference.dims)
+
+
+Direction = Literal["noising", "denoising"]
+
+DIRECTIONS: tuple[Direction, ...] = ("noising", "denoising")
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Both runs of some pairs; the plain pass of the one that is patched was the last."""
+
+    passes: StackedPasses  # passes of the run that is patched
+    encoded: EncodedPairs  # the pairs
+    donors: Sequence[Tensor]  # what heads and blocks gave in the other run
+    donor_states: Sequence[Tensor]
+    logits: Tensor  # ``(pair, 1, token)``: of the run that is patched
+    source: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
+    base: Tensor
+
+    def variants(self, most: int | None) -> int:
+        """How many variants stand side by side: those asked for, or what the device is quickest with."""
+        return most or variants_at_once(self.logits, self.encoded.clean.numel(), self.donors)
+
+
+@contextmanager
+def both_runs(
+    loaded: LoadedModel, encoded: EncodedPairs, direction: Direction, *, skips: bool = True
+) -> Generator[Runs]:
+    """Run clean and corrupted texts as they are; the model is watched until the end of the context."""
+    turned = encoded if direction == "denoising" else encoded.turned()
+    with borrowed(loaded.model), stacked_passes(loaded.model, skips=skips) as passes, torch.no_grad():
+        source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.places))
+        donors, states = passes.outputs, passes.states
+        logits = passes.plain({"input_ids": turned.corrupted}, encoded.places)
+        yield Runs(passes, encoded, donors, states, logits, source, encoded.difference(logits))
+
+
+def differences(
+    runs: Runs, dims: Sequence[str], values: np.ndarray, direction: Direction, coords: Mapping[str, Any]
+) -> xr.Dataset:
+    """What was measured of each pair, ``(pair, *dims)``, beside the two runs as they are."""
+    ends = (runs.source, runs.base) if direction == "denoising" else (runs.base, runs.source)
+    clean, corrupted = (end.double().cpu().numpy() for end in ends)
+    logits = {"units": "logits"}
+    return xr.Dataset(
+        {
+            "difference": (("pair", *dims), values, {"long_name": "Answer minus wrong answer", **logits}),
+            "clean": ("pair", clean, {"long_name": "The same of the clean run", **logits}),
+            "corrupted": ("pair", corrupted, {"long_name": "The same of the corrupted run", **logits}),
+        },
+        coords=dict(coords),
+        attrs={"direction": direction},
+    )
+
+
+def head_coordinates(runs: Runs) -> dict[str, Any]:
+    """Labels of layers and heads."""
+    widest = max(output.shape[1] for output in runs.donors)
+    return {**layer_coordinates(runs.passes.sites), "head": np.arange(widest)}
+
+
+def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
+    """Of each pair, the difference of answers in the run that activations come from, and in the one they go into."""
+    ends = pairs.clean, pairs.corrupted
+    return ends if pairs.attrs["direction"] == "denoising" else (ends[1], ends[0])
+
+
+def check_pairs_differ(pairs: xr.Dataset) -> None:
+    """Refuse pairs of which the model says the same, clean or corrupted."""
+    source, base = ends_of(pairs)
+    if not abs(float((source - base).mean())) > 1e-6 * float((abs(source) + abs(base)).mean()):
+        raise AttnscopeError(
+            "clean and corrupted texts give the same difference of answers, so nothing can be brought back: give pairs "
+            "on which the model answers differently"
+        )
+
+
+What = Literal["heads", "residual"]
+
+WHATS: tuple[What, ...] = ("heads", "residual")
+
+
+def patched(
+    loaded: LoadedModel,
+    encoded: EncodedPairs,
+    *,
+    what: What,
+    by_position: bool,
+    direction: Direction,
+    variants: int | None = None,
+    skips: bool = True,
+) -> xr.Dataset:
+    """The differences of each pair; see `activation_patch`."""
+    with both_runs(loaded, encoded, direction, skips=skips) as runs:
+        most = runs.variants(variants)
+        if what == "residual":
+            values = _states(runs, most)
+            coords = {"block": np.arange(values.shape[1])}
+            return differences(runs, ("block", "position"), values, direction, coords)
+        values = _heads(runs, most, by_position=by_position)
+        dims = ("layer", "head", *(["position"] if by_position else []))
+        return differences(runs, dims, values, direction, head_coordinates(runs))
+
+
+def _heads(runs: Runs, most: int, *, by_position: bool) -> np.ndarray:
+    """``(pair, layer, head[, position])``."""
+    count, length = runs.encoded.clean.shape
+    layers: list[np.ndarray] = []
+    for call, donor in enumerate(runs.donors):
+        heads = donor.shape[1]
+        cells = [(head, place) for head in range(heads) for place in (range(length) if by_position else [None])]
+        parts: list[Tensor] = []
+        for first in range(0, len(cells), most):
+            some = cells[first : first + most]
+
+            def edit(_: AttentionCall, output: Tensor, some: object = some, donor: Tensor = donor) -> Tensor:
+                output = output.clone()
+                for variant, (head, place) in enumerate(some):  # pyright: ignore[reportArgumentType]
+                    at = slice(None) if place is None else slice(place, place + 1)
+                    output[variant, :, head, at] = donor[:, head, at]
+                return output
+
+            parts.append(runs.encoded.difference(runs.passes.run({call: edit}, len(some))))
+        shape = (count, heads, *([length] if by_position else []))
+        layers.append(torch.cat(parts).T.reshape(shape).double().cpu().numpy())
+    return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
+
+
+def _states(runs: Runs, most: int) -> np.ndarray:
+    """``(pair, block, position)``."""
+    if not runs.donor_states:
+        raise AttnscopeError(
+            f"{type(runs.passes.model).__name__} has no list of blocks, so its residual stream is not found: patch its "
+            "heads"
+        )
+    length = runs.encoded.clean.shape[1]
+    blocks: list[np.ndarray] = []
+    for block, donor in enumerate(runs.donor_states):
+        parts: list[Tensor] = []
+        for first in range(0, length, most):
+            places = range(first, min(first + most, length))
+
+            def edit(states: Tensor, places: range = places, donor: Tensor = donor) -> Tensor:
+                states = states.clone()
+                for variant, place in enumerate(places):
+                    states[variant, :, place] = donor[:, place]
+                return states
+
+            parts.append(runs.encoded.difference(runs.passes.run({}, len(places), {block: edit})))
+        blocks.append(torch.cat(parts).T.double().cpu().numpy())
+    return np.stack(blocks, 1)
+
+
+def patched_through(
+    loaded: LoadedModel,
+    encoded: EncodedPairs,
+    receiver: tuple[int, int],
+    *,
+    direction: Direction,
+    variants: int | None = None,
+    skips: bool = True,
+) -> xr.Dataset:
+    """The differences of each pair; see `path_patch`."""
+    layer, head = receiver
+    with both_runs(loaded, encoded, direction, skips=skips) as runs:
+        own = runs.passes.outputs
+        if not (0 < layer < len(own) and 0 <= head < own[layer].shape[1]):
+            raise AttnscopeError(
+                f"the receiver (--receiver) is {layer}.{head}; expected layer.head, a head of layers 1 to "
+                f"{len(own) - 1}, which have layers below them"
+            )
+        heads = [output.shape[1] for output in own]
+        flat = np.full((len(encoded), sum(heads)), np.nan)
+        most = runs.variants(variants)
+        place = 0
+        for sender in range(layer):
+            for first in range(0, heads[sender], most):
+                senders = range(first, min(first + most, heads[sender]))
+                received = _received(runs, sender, senders, layer)
+
+                def put_in(_: AttentionCall, output: Tensor, received: Tensor = received) -> Tensor:
+                    output = output.clone()
+                    output[:, :, head] = received[:, :, head]
+                    return output
+
+                logits = runs.passes.run({layer: put_in}, len(senders))
+                flat[:, place : place + len(senders)] = encoded.difference(logits).T.double().cpu().numpy()
+                place += len(senders)
+        values = np.stack([of_layers(row, heads) for row in flat])
+        whole = differences(runs, ("layer", "head"), values, direction, head_coordinates(runs))
+    return whole.assign_attrs(receiver=f"{layer}.{head}")
+
+
+def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
+    """What the receiver's layer gives when one head of the sender's layer is another run's, all others held."""
+    kept: list[Tensor] = []
+    donor, own = runs.donors[sender], runs.passes.outputs
+
+    def hold(call: int) -> Callable[[AttentionCall, Tensor], Tensor]:
+        return lambda _, output: own[call].expand_as(output)
+
+    def receive(_: AttentionCall, output: Tensor) -> Tensor:
+        kept.append(output.clone())
+        return output
+
+    between = {call: hold(call) for call in range(sender + 1, receiver)}
+    runs.passes.run({sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders))
+    return kept[0]
+
+
+def estimated(
+    loaded: LoadedModel, encoded: EncodedPairs, *, by_position: bool, direction: Direction, steps: int
+) -> xr.Dataset:
+    """The estimates of each pair; see `attribution_patch`."""
+    model = loaded.model
+    encoded = encoded if direction == "noising" else encoded.turned()  # from here on, clean is what is patched
+    with borrowed(model):
+        with stacked_passes(model, skips=False) as passes:
+            passes.plain({"input_ids": encoded.corrupted}, encoded.places)
+            others = passes.outputs
+            passes.plain({"input_ids": encoded.clean}, encoded.places)
+            own, sites = passes.outputs, passes.sites
+        shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
+        slopes = [answers_difference(HeadGradients(model), encoded, share) for share in shares]
+    summed = (3,) if by_position else (2, 3)
+    layers: list[np.ndarray] = []
+    for call, (patched, donor) in enumerate(zip(own, others, strict=True)):
+        gradient = torch.stack([step[call] for step in slopes]).mean(0)
+        layers.append(((donor - patched) * gradient).sum(summed).double().cpu().numpy())
+    estimates = np.moveaxis(padded_heads(layers, axis=1), 0, 1)
+    dims = ("pair", "layer", "head", *(["position"] if by_position else []))
+    attrs = {"long_name": "Change of the answer minus the wrong answer, estimated", "units": "logits"}
+    return xr.Dataset(
+        {"estimate": (dims, estimates, attrs)},
+        coords={**layer_coordinates(sites), "head": np.arange(estimates.shape[2])},
+        attrs={"steps": steps, "direction": direction},
+    )

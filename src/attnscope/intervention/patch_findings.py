@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import binom
 
-from attnscope.intervention.effects import describe_largest
-from attnscope.intervention.session import ends_of
-from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement
+from attnscope.intervention.patch import ends_of
+from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement, describe_largest
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads

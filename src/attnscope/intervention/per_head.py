@@ -10,8 +10,8 @@ from scipy import stats
 
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import Study
-from attnscope.intervention.contributions.run import contribution_profiles
-from attnscope.intervention.given import InterventionInput
+from attnscope.intervention.contributions.profiles import contribution_profiles
+from attnscope.intervention.inputs import InterventionInput
 from attnscope.measure.documents import by_document, units_of
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of

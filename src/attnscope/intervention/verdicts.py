@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 
 from attnscope.intervention.edits import HARDLY
-from attnscope.intervention.effects import describe_effect, describe_largest
 from attnscope.results.schema import (
     Effect,
     Finding,
@@ -24,22 +23,31 @@ from attnscope.results.schema import (
 )
 from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import reads, validated
-from attnscope.support.numbers import count
+from attnscope.support.numbers import count, places
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
+
 _NAMED = 5  # heads named of a search
+
 _FORBIDDEN = 10  # heads in the table of what is forbidden
+
 SURE = 0.05  # chance, below which an agreement of orders is reported without a warning
+
 _CORRECTED = "for all heads and ablations"
+
 _LEAST = "6 or more windows"
 
 _WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Are its weights to be trusted?"
+
 _WHETHER = "Change of the loss without it, nats"
+
 _PEAK = "offset (key position minus query position, in tokens) with the largest share of all weight"
+
 _LOSS = (
     "change of the loss in nats when nothing (zero), the head's mean (mean) or its output on another text (resample) "
     "replaces its output"
 )
+
 HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
@@ -98,6 +106,7 @@ HEADS = (
         meaning="1: every ablation significantly raises the loss; -1: every one lowers it; 0: neither",
     ),
 )
+
 _FORBIDDEN_HEADS = (
     *HEADS[:2],
     Quantity(
@@ -113,6 +122,7 @@ _FORBIDDEN_HEADS = (
         interval=True,
     ),
 )
+
 _TOGETHER = (
     Quantity("heads"),
     Quantity("ablation"),
@@ -137,12 +147,14 @@ _TOGETHER = (
         interval=True,
     ),
 )
+
 _AGREEMENT = (
     Quantity("estimator"),
     Quantity("ablation"),
     Quantity("rank_correlation", unit="share"),
     Quantity("chance", unit="share"),
 )
+
 _QUESTIONS = {
     "masked": "The model predicts 15% of the words, behind masks.",
     "next": "The model predicts the token after each.",
@@ -481,3 +493,29 @@ def _verb(verb: str, number: int) -> str:
 
 def _listed(names: Sequence[str], last: str = "and") -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
+
+
+@validated
+def describe_effect(effect: Effect) -> str:
+    """A change with its interval; with more digits where it is small and significant."""
+    digits = places(effect.mean, 3) if effect.shown else 3
+    text = f"{effect.mean:+.{digits}f}"
+    if np.isfinite(effect.low):
+        text += f" ({effect.low:+.{digits}f} to {effect.high:+.{digits}f})"
+    return text.replace("-", "−")
+
+
+def describe_largest(effects: Sequence[Effect], words: Callable[[int, Effect], str], every: str) -> list[str]:
+    """The largest effect and whether it is significant; where it is not, the largest that is, too."""
+    order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
+    first = effects[order[0]]
+    sentence = f"The largest change is {words(order[0], first if first.shown else Effect(first.mean))}."
+    if first.shown is None:
+        return [sentence]
+    if first.shown:
+        return [f"{sentence} It is significant (corrected for all {every})."]
+    largest = [number for number in order if effects[number].shown][:1]
+    return [
+        f"{sentence} It is not significant (corrected for all {every}).",
+        *(f"The largest significant change is {words(number, effects[number])}." for number in largest),
+    ]

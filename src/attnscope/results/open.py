@@ -31,7 +31,7 @@ _OF_TEXTS = {
     "generate": "measure.generation:load_generation",
     "roles": "detection.roles:load_roles",
     "explain": "explanation.stored:load_explanation",
-    "intervene": "intervention.given:load_intervention",
+    "intervene": "intervention.stored:load_intervention",
     "patch": "intervention.patch:load_patching",
     "diff": "comparison.diff:load_difference",
 }

@@ -24,7 +24,7 @@ REPORTS = {
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
     "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
     "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
-    "roles": ("attnscope.detection.role_controls", "attnscope.results.figures.roles"),
+    "roles": ("attnscope.detection.report", "attnscope.results.figures.roles"),
 }
 
 #: By command: the module with its `write`, where its page has more than tables and figures.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
-from attnscope.comparison.spans import NULLS, MeanGroupWeights, explain_no_interval, group_pairs, said_of
+from attnscope.comparison.groups import NULLS, MeanGroupWeights, explain_no_interval, group_pairs, said_of
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end

@@ -5,8 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from attnscope import AttnscopeError
-from attnscope.intervention.arrays.adversarial import adversarial_weights
-from attnscope.intervention.arrays.effective import identifiability
+from attnscope.intervention.arrays import adversarial_weights
 
 
 def planted(keys=128, width=16, seed=0, concentration=1.0):
@@ -34,13 +33,11 @@ def test_i9b_few_keys_in_general_position_have_one_answer():
         found = adversarial_weights(weights, values, objective=objective)
         assert not found.is_free.item()
         np.testing.assert_allclose(found.weights.values, weights, atol=1e-9)
-    assert identifiability(values).free_dimensions.item() == 0
 
 
 def test_a_look_at_an_extreme_point_alone_is_determined_however_many_keys_there_are():
     _, values = planted()
     weights = np.eye(128)[[int(values[:, 0].argmax())]]
-    assert identifiability(values).free_dimensions.item() == 111  # and yet
     for objective in ("top_weight", "distance"):
         assert not adversarial_weights(weights, values, objective=objective).is_free.item()
 

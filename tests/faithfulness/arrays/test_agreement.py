@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.intervention.arrays.agreement import rank_agreement
+from attnscope.intervention.arrays import rank_agreement
 
 
 def test_weights_of_a_linear_model_agree_with_its_gradient():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.intervention.arrays.changes import erased_weights, permuted_weights, total_variation, uniform_weights
+from attnscope.intervention.arrays import erased_weights, permuted_weights, total_variation, uniform_weights
 
 CAUSAL = np.tril(np.ones((7, 7), dtype=bool))
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from attnscope import AttnscopeError
-from attnscope.intervention.arrays.changes import jensen_shannon, total_variation
+from attnscope.intervention.arrays import jensen_shannon, total_variation
 
 
 def test_i8_each_bounds_the_other():

@@ -3,10 +3,9 @@
 import networkx as nx
 import numpy as np
 import pytest
-import torch
 
 from attnscope import AttnscopeError
-from attnscope.intervention.arrays.paths import attention_flow, gradient_attention, rollout
+from attnscope.intervention.arrays import attention_flow, rollout
 
 A = np.random.default_rng(0).dirichlet(np.full(7, 0.4), (3, 7))
 
@@ -50,43 +49,7 @@ def test_flow_says_its_limit():
         attention_flow(A, limit=6)
 
 
-def linear_read_out(weights, values, read):
-    """y = sum of read * (A V): linear in A."""
-    return (read * (weights @ values)).sum()
-
-
-def test_i16_of_a_linear_read_out_gradient_times_attention_sums_to_the_value():
-    rng = np.random.default_rng(1)
-    weights = torch.from_numpy(rng.dirichlet(np.ones(5), (1, 2, 5))).requires_grad_()
-    values, read = torch.from_numpy(rng.normal(size=(2, 5, 3))), torch.from_numpy(rng.normal(size=(2, 5, 3)))
-    value = linear_read_out(weights, values, read)
-    (gradient,) = torch.autograd.grad(value, weights)
-    assert float((weights * gradient).sum().detach()) == pytest.approx(float(value.detach()))  # no b_O here
-    each, gradient = weights.detach().numpy(), gradient.numpy()
-    for place in [(0, 0, 1, 2), (0, 1, 4, 0)]:  # by finite differences
-        moved = each.copy()
-        moved[place] += 1e-4
-        change = linear_read_out(torch.from_numpy(moved), values, read) - linear_read_out(
-            torch.from_numpy(each), values, read
-        )
-        assert float(change) / 1e-4 == pytest.approx(gradient[place], rel=1e-8)
-    kept = np.maximum(each * gradient, 0).mean(1)[0]
-    np.testing.assert_allclose(gradient_attention(each, gradient)[-1], np.eye(5) + kept, rtol=1e-12)
-
-
-def test_relevance_goes_through_all_layers():
-    weights = np.random.default_rng(2).dirichlet(np.ones(4), (3, 2, 4))
-    gradients = np.random.default_rng(3).normal(size=weights.shape)
-    each = np.maximum(weights * gradients, 0).mean(1)
-    found = gradient_attention(weights, gradients)[-1]
-    one = np.eye(4)
-    np.testing.assert_allclose(found, (one + each[2]) @ (one + each[1]) @ (one + each[0]), rtol=1e-12)
-    np.testing.assert_array_equal(gradient_attention(weights, -np.ones_like(weights))[-1], one)
-
-
 def test_bad_input_is_refused():
-    with pytest.raises(AttnscopeError, match="gradients of shape"):
-        gradient_attention(A[None], A[None, :1])
     with pytest.raises(AttnscopeError, match="7 tokens in the queries and 6 in the keys"):
         rollout(A[:, :, :6])
     with pytest.raises(AttnscopeError, match="residual"):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.intervention.arrays.search import random_sets, sparse_effects
+from attnscope.intervention.arrays import random_sets, sparse_effects
 
 
 def test_eight_of_144_are_found_by_a_quarter_of_the_passes():

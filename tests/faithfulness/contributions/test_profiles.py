@@ -8,12 +8,11 @@ from attnscope import AttnscopeError, scan
 from attnscope.capture.load import load_model
 from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
-from attnscope.intervention.arrays.block import block_norms, block_parts
-from attnscope.intervention.arrays.effective import effective_attention, identifiability
-from attnscope.intervention.contributions.run import contribution_profiles
-from attnscope.intervention.given import InterventionInput
+from attnscope.intervention.contributions.profiles import contribution_profiles
+from attnscope.intervention.inputs import InterventionInput, input_of
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
+from tests.faithfulness.oracles import block, effective
 from tests.families import tiny
 from tests.models.lineage import small
 
@@ -95,15 +94,14 @@ def test_effective_attention_of_each_head(family):
         if (weights[:, allowed] == 0).any():  # a sliding window, of Gemma 2
             allowed = weights[0] > 0
         for head, one in enumerate(weights):
-            expected = effective_attention(one, values[number][head], allowed=allowed, tolerance=1e-6)
-            free = identifiability(values[number][head], allowed, tolerance=1e-6)
+            expected, (null, permuted, rank, free) = effective(one, values[number][head], allowed)
             at = here.isel(head=head)
-            np.testing.assert_allclose(at.profile_effective, along(expected.weights.values), atol=10 * rounding)
-            np.testing.assert_allclose(at.null_share, expected.null_share.mean(), atol=10 * rounding)
-            np.testing.assert_allclose(at.null_share_permuted, expected.null_share_permuted.mean(), atol=10 * rounding)
-            np.testing.assert_allclose(at["rank"], expected["rank"].mean())
-            np.testing.assert_allclose(at.free_dimensions, free.free_dimensions.mean())
-            np.testing.assert_allclose(at.identifiable, (free.free_dimensions == 0).mean())
+            np.testing.assert_allclose(at.profile_effective, along(expected), atol=10 * rounding)
+            np.testing.assert_allclose(at.null_share, null.mean(), atol=10 * rounding)
+            np.testing.assert_allclose(at.null_share_permuted, permuted.mean(), atol=10 * rounding)
+            np.testing.assert_allclose(at["rank"], rank.mean())
+            np.testing.assert_allclose(at.free_dimensions, free.mean())
+            np.testing.assert_allclose(at.identifiable, (free == 0).mean())
 
 
 def test_rollout_and_relevance_through_all_layers(family):
@@ -161,7 +159,7 @@ def test_block_norms_and_mixing_are_those_of_all_parts_written_out(name):
             shift = norm.bias.detach().double().numpy() if kind == "layer" else None
             options = {"gain": gain if kind == "layer" else 1 + gain, "shift": shift}
             options["epsilon"] = float(getattr(norm, "eps", 1e-5))
-        parts = block_parts(
+        norms, mixed = block(
             weights,
             values,
             one.output,
@@ -171,13 +169,12 @@ def test_block_norms_and_mixing_are_those_of_all_parts_written_out(name):
             place=place,
             **options,
         )
-        expected = block_norms(parts)
         here = found.isel(layer=at)
-        np.testing.assert_allclose(here.profile_block_norms, along(by_row(expected.norms.values)), atol=rounding)
+        np.testing.assert_allclose(here.profile_block_norms, along(by_row(norms)), atol=rounding)
         mixing = here.mixing_ratio
-        np.testing.assert_allclose(mixing.sel(of="block"), expected.mixing_ratio.mean(), atol=rounding)
-        plain = block_norms(block_parts(weights, values, one.output, np.zeros_like(states[at])))
-        np.testing.assert_allclose(mixing.sel(of="norms"), plain.mixing_ratio.mean(), atol=rounding)
+        np.testing.assert_allclose(mixing.sel(of="block"), mixed, atol=rounding)
+        plain = block(weights, values, one.output, np.zeros_like(states[at]))[1]
+        np.testing.assert_allclose(mixing.sel(of="norms"), plain, atol=rounding)
         other = 1 - np.diagonal(weights, 0, 1, 2).mean()
         np.testing.assert_allclose(mixing.sel(of=["weights", "half residual"]), [other, other / 2], atol=rounding)
 
@@ -195,7 +192,7 @@ def test_the_projects_own_translators(name):
 
 
 def test_weights_are_those_that_scan_lays_along_offsets():
-    found = contribution_profiles("bundled", limit=2, kinds=["weights"], band=5)
+    found = contribution_profiles(input_of("bundled", limit=2), kinds=["weights"], band=5)
     expected = scan(limit=2, statistics=["profile"], band=5)
     np.testing.assert_allclose(found.profile_weights, expected.profile, atol=1e-6)
 
@@ -212,7 +209,7 @@ def test_layers_side_by_side_have_no_known_block():
 
 def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
     """A norm that is another in the text than in the first tokens."""
-    from attnscope.intervention.contributions import record as _record
+    from attnscope.intervention.contributions import blocks as _record
 
     monkeypatch.setattr(_record, "_sum", lambda one: one.given * 1.01)
     found = read(tiny("bert"), [TEXT, TEXT[:8]])
@@ -223,7 +220,7 @@ def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
 
 
 def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
-    from attnscope.intervention.contributions import record as _record
+    from attnscope.intervention.contributions import blocks as _record
 
     total = _record._sum
     monkeypatch.setattr(_record, "_sum", lambda one: total(one) * (1.01 if len(one.given) == 8 else 1))
@@ -242,7 +239,7 @@ def test_without_a_head_there_is_no_gradient():
 
 
 def test_a_long_text_says_what_gradients_would_take(monkeypatch):
-    from attnscope.intervention import given as _limits
+    from attnscope.intervention import calls as _limits
 
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
     with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than"):
@@ -250,8 +247,8 @@ def test_a_long_text_says_what_gradients_would_take(monkeypatch):
 
 
 def test_rows_in_pieces_are_the_same(monkeypatch):
-    from attnscope.intervention import session as _calls
-    from attnscope.intervention.contributions import heads as _effective
+    from attnscope.intervention import calls as _calls
+    from attnscope.intervention.contributions import profiles as _effective
 
     whole = read(tiny("llama"))
     monkeypatch.setattr(_calls, "_WEIGHTS_AT_ONCE", 4 * len(TEXT) * 5)
@@ -271,13 +268,14 @@ def test_the_model_is_given_back_as_it_was():
 
 def test_trained_models(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = contribution_profiles(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], band=2)
+    found = contribution_profiles(input_of(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), band=2)
     assert found.attrs["skipped"] == ""
     head = found.isel(window=0).sel(layer=0)
     for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
         profile = head[f"profile_{kind}"]
         assert profile.sel(head=3).idxmax("offset") == -1
         assert profile.sel(head=4).idxmax("offset") == 1
-    stories = contribution_profiles(models / "stories260K-llama", ["Once upon a time there was a little cat."], band=2)
+    story = input_of(models / "stories260K-llama", ["Once upon a time there was a little cat."])
+    stories = contribution_profiles(story, band=2)
     assert stories.attrs["skipped"] == ""
     assert (stories["rank"] <= 8).all()

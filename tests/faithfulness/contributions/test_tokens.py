@@ -7,11 +7,11 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
-from attnscope.intervention import given as _limits
-from attnscope.intervention.arrays.paths import attention_flow, rollout
+from attnscope.intervention import calls as _limits
+from attnscope.intervention.arrays import attention_flow, rollout
 from attnscope.intervention.contributions import tokens as _tokens
 from attnscope.intervention.contributions.tokens import TOKEN_KINDS, token_contributions
-from attnscope.intervention.given import InterventionInput
+from attnscope.intervention.inputs import InterventionInput
 from attnscope.read.windows import Window
 from tests.faithfulness.contributions.test_profiles import by_row, joint
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.intervention.passes.gradients import HeadGradients, attribution, gates_towards, importance
-from attnscope.intervention.passes.questions import Questions
-from attnscope.intervention.passes.stack import stacked_passes
+from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
+from attnscope.intervention.predictions import Questions
+from attnscope.intervention.stack import stacked_passes
 from attnscope.measure.passes import WindowBatch
 from attnscope.read.windows import Batch
 from tests.faithfulness.models import build, inputs_of

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import attnscope
-from attnscope.intervention.passes.pairs import Pair, pairs_of_input
+from attnscope.intervention.pairs import Pair, pairs_of_input
 from attnscope.support.errors import AttnscopeError
 
 WHOLE = {"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attnscope.capture.watching import watching
-from attnscope.intervention.passes.attend import unread_sites
-from attnscope.intervention.passes.stack import blocks_of, stacked_passes
+from attnscope.intervention.calls import unread_sites
+from attnscope.intervention.stack import blocks_of, stacked_passes
 from attnscope.kernels.engines import attend_in_full
 from tests.faithfulness.models import MODELS, build, inputs_of
 

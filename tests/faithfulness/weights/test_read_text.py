@@ -7,9 +7,11 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.capture.borrow import borrowed
 from attnscope.explanation.projections import projections
-from attnscope.intervention.arrays.changes import jensen_shannon as arrays_jensen_shannon
-from attnscope.intervention.arrays.changes import total_variation as arrays_total_variation
-from attnscope.intervention.weights.read_text import ReadText, jensen_shannon, total_variation
+from attnscope.intervention.arrays import jensen_shannon as arrays_jensen_shannon
+from attnscope.intervention.arrays import total_variation as arrays_total_variation
+from attnscope.intervention.read_text import ReadText
+from attnscope.intervention.read_text import prediction_distance as total_variation
+from attnscope.intervention.read_text import prediction_divergence as jensen_shannon
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
@@ -79,7 +81,7 @@ def test_a_masked_language_model_predicts_behind_masks():
 
 
 def test_many_variants_go_through_in_pieces(monkeypatch):
-    from attnscope.intervention.weights import read_text as _read_text
+    from attnscope.intervention import read_text as _read_text
 
     text = read(tiny("bert"))
     outputs = torch.randn(5, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1))

@@ -7,16 +7,20 @@ from scipy.stats import kendalltau
 
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
-from attnscope.intervention import given as _limits
-from attnscope.intervention.arrays.adversarial import adversarial_weights
-from attnscope.intervention.arrays.changes import erased_weights, permuted_weights, total_variation
+from attnscope.intervention import calls as _limits
+from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
 from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.given import InterventionInput
-from attnscope.intervention.weights.adversarial import adversarial_test
-from attnscope.intervention.weights.agreement import agreement_test
-from attnscope.intervention.weights.frozen import frozen_test
-from attnscope.intervention.weights.read_text import ReadText
-from attnscope.intervention.weights.replaced import erasure_test, permutation_test, same_output_test, uniform_test
+from attnscope.intervention.inputs import InterventionInput, input_of
+from attnscope.intervention.read_text import ReadText
+from attnscope.intervention.weight_tests import (
+    adversarial_test,
+    agreement_test,
+    erasure_test,
+    frozen_test,
+    permutation_test,
+    same_output_test,
+    uniform_test,
+)
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT
 from tests.families import tiny
@@ -172,7 +176,7 @@ def test_ranks_are_those_of_gradients_and_of_leaving_out():
 
 
 def test_the_null_of_ranks_is_exceeded_by_one_random_order_in_twenty():
-    from attnscope.intervention.weights.agreement import compared
+    from attnscope.intervention.weight_tests import compared
 
     rng, counted = np.random.default_rng(0), np.ones((6, 15), dtype=bool)
     importance = rng.random((6, 15))
@@ -254,7 +258,9 @@ def test_bad_input_is_refused():
 
 def test_a_trained_model(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = permutation_test(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"], heads=[(0, 3), (10, 5)], draws=6)
+    found = permutation_test(
+        input_of(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), heads=[(0, 3), (10, 5)], draws=6
+    )
     for head in [(0, 3), (10, 5)]:
         assert of(found, "tvd", *head) > 0
     assert of(found, "max_weight", 0, 3) > 0.9  # the previous-token head is sharp

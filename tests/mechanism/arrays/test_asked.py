@@ -13,7 +13,7 @@ from attnscope.explanation.arrays.phase_map import completion_range, phase_map
 from attnscope.explanation.arrays.shares import covariance, covariance_share
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.arrays.waves import maximum_spectrum, query_key_waves
-from attnscope.intervention.arrays.effective import effective_attention
+from attnscope.intervention.arrays import adversarial_weights
 from attnscope.support.checks import finite, real, shaped
 
 pytestmark = pytest.mark.usefixtures("no_types")
@@ -115,7 +115,7 @@ def test_a_head_that_may_look_nowhere_on_the_circle_has_no_shift():
 def test_arrays_of_faithfulness_are_checked_alike():
     weights, values = np.eye(4), np.ones((4, 2)) * 1j
     with pytest.raises(AttnscopeError, match="values has complex numbers"):
-        effective_attention(weights, values)
+        adversarial_weights(weights, values)
 
 
 def test_real_numbers_of_every_kind_are_taken():

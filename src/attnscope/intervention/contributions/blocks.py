@@ -19,18 +19,18 @@ from transformers.pytorch_utils import Conv1D
 from attnscope.capture.families import OWN_STATES, is_attention, is_norm
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
-from attnscope.intervention.session import Sides
+from attnscope.intervention.calls import attended, check_matrices, output_by_rows, values_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from transformers import PreTrainedModel
-
-    from attnscope.intervention.contributions.record import Record
 
 Form = Literal["sum", "normalised sum", "normalised attention"]
 
@@ -264,45 +264,132 @@ def _candidates(module: nn.Module, given: Tensor) -> Iterator[LinearNorm]:
                 yield LinearNorm(is_centred, gain, shift)
 
 
-def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
-    """Why layers of a text cannot be followed through one another; empty where they can."""
-    for each in records:
-        sizes = tuple(side.stop - side.start for side in sides.of(each.site.kind))
-        shape = each.call.query.shape[2], each.call.key.shape[2]
-        if shape != sizes:
-            return (
-                f"layer {each.site.index} ({each.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
-                "each token of its text, so that layers cannot be multiplied"
+@dataclass(eq=False)
+class Record:
+    """An attention call of a text alone."""
+
+    block: Block  # what stands around it
+    call: AttentionCall  # batch of one; detached
+    # what its heads gave, ``(1, head, query, value_width)``: within the graph, where gradients are wanted
+    output: Tensor
+    # what the residual connection added, ``(query, width)``; None where the block is not known
+    residual: Float[Tensor, "query width"] | None = None
+    given: Float[Tensor, "query width"] | None = None  # what the block gave, ``(query, width)``
+    # 1/s of the block's normalisation, ``(query, 1)``; 1 where there is none
+    scale: Float[Tensor, "query 1"] | None = None
+    reason: str = ""  # why the block's parts are not known; empty where they are, and sum to what it gave
+
+    @property
+    def site(self) -> Site:
+        """The attention call that the layer makes."""
+        return self.block.site
+
+
+def record(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    blocks: Sequence[Block],
+    name: str,
+    *,
+    differentiable: bool = False,
+    with_head: bool = False,
+) -> tuple[list[Record], Tensor]:
+    """Run one text, and keep its attention calls and what was made of them."""
+    records: list[Record] = []
+    events: list[ModuleRun] = []
+    marks: list[int] = []
+
+    def observe(_: Site, call: AttentionCall) -> Tensor:
+        if len(records) >= len(blocks):
+            raise AttnscopeError(
+                f"{name} makes more attention calls than the first text did ({len(blocks)}): its layers cannot be told "
+                "apart"
             )
-    return ""
+        if differentiable:
+            check_matrices([*(each.call for each in records), call], name, in_a_graph=True)
+            output = attended(call)[0]
+            if not output.requires_grad:
+                output.requires_grad_()
+        else:
+            output = output_by_rows(call)
+        marks.append(len(events))
+        block = blocks[len(records)]
+        records.append(Record(block, _detached(call), output, reason=block.reason))
+        return output
+
+    wanted = {module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module}
+    modules = {module: model.get_submodule(module) for module in wanted}
+    with torch.set_grad_enabled(differentiable), record_modules(modules, events), watching(model, observe):
+        output = forward(model, inputs, lambda _: name, with_head=with_head)
+    for number, each in enumerate(records):
+        if each.block.form is not None:
+            stop = marks[number + 1] if number + 1 < len(marks) else len(events)
+            _fill(each, events[marks[number] : stop], name)
+    return records, output
 
 
-class Rollout:
-    r"""The product of :math:`\tfrac12 I + \tfrac12 A_l` over layers; two matrices over all tokens are held."""
+def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
+    """Residual and output of a block, and the check that its parts sum to it."""
+    block = record.block
+    heard = {event.name: event for event in reversed(events)}
+    made, read = heard[block.projection].returned, heard[block.reader].given
+    wide = torch.promote_types(record.call.query.dtype, torch.float32)
+    read = None if made is None else shaped(read, made)
+    if made is None or read is None:
+        record.reason = "what its heads add up to has another shape than in the first text"
+        return
+    made, read = made.detach()[0].to(wide), read.detach()[0].to(wide)
+    record.scale = torch.ones_like(made[:, :1])
+    record.given, record.residual = read, read - made
+    if block.norm is not None:
+        event = heard[block.normaliser]
+        assert event.returned is not None  # noqa: S101 a norm
+        through, normalised = (side.detach()[0].to(wide) for side in (event.given, event.returned))
+        record.scale = block.norm.scale(through, normalised)
+        if block.form == "normalised sum":
+            record.given = normalised
+        else:
+            record.residual = read - normalised
+    limit = ROUNDING.get(record.call.query.dtype, 2e-5)
+    error = float((_sum(record) - record.given).abs().max()) / max(float(record.given.abs().max()), 1e-30)
+    if not error <= limit:
+        record.reason = (
+            f"in {name}, heads, residual and normalisation do not sum to what the block gives (largest difference "
+            f"{error:.1e} of the largest value, allowed {limit:.0e})"
+        )
 
-    def __init__(self, sides: Sides, residual: float = 0.5) -> None:
-        self.sides, self.residual = sides, residual
-        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)
 
-    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; what of it lies between queries and keys of that layer."""
-        queries, keys = self.sides.of(kind)
-        matrix = self.matrix.to(mean)
-        new = matrix.clone()
-        new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
-        self.matrix = new
-        return new[queries, keys]
+def _sum(record: Record) -> Tensor:
+    """All parts of a block together."""
+    block, norm = record.block, record.block.norm
+    assert block.output is not None  # noqa: S101 known where the form is
+    assert block.bias is not None  # noqa: S101
+    assert record.residual is not None  # noqa: S101 filled before
+    assert record.scale is not None  # noqa: S101
+    weighed = record.output.detach()[0].to(block.output.dtype)
+    made = torch.einsum("hqr,hrw->qw", weighed, block.output) + block.bias
+    if norm is None:
+        return made + record.residual
+    if block.form == "normalised sum":
+        return norm.of(made + record.residual) * record.scale + norm.shift
+    return norm.of(made) * record.scale + norm.shift + record.residual
 
 
-class Relevance(Rollout):
-    r""":math:`R \leftarrow R + \bar A_l R`."""
+def _detached(call: AttentionCall) -> AttentionCall:
+    if not torch.is_grad_enabled():
+        return call
+    return AttentionCall(
+        *(side.detach() for side in (call.query, call.key, call.value)),
+        scale=call.scale,
+        causal=call.causal,
+        mask=call.mask,
+        bias=None if call.bias is None else call.bias.detach(),
+        softcap=call.softcap,
+        sinks=None if call.sinks is None else call.sinks.detach(),
+    )
 
-    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; of it without the identity, what lies between queries and keys of that layer."""
-        queries, keys = self.sides.of(kind)
-        matrix = self.matrix.to(mean)
-        new = matrix.clone()
-        new[queries] += mean @ matrix[keys]
-        self.matrix = new
-        grown = new[queries, keys]
-        return grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device) if queries == keys else grown
+
+def value_outputs(record: Record) -> Float[Tensor, "head key width"]:
+    r"""What each key would give through each head, were its weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
+    assert record.block.output is not None  # noqa: S101 asked only where it is known
+    return values_of(record.call)[0].to(record.block.output.dtype) @ record.block.output

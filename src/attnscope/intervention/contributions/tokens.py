@@ -6,44 +6,34 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 import xarray as xr
 from jaxtyping import Float
+from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.explanation.arrays.checks import labelled
-from attnscope.intervention.arrays.paths import FLOW_TOKENS
-from attnscope.intervention.contributions import kinds as _gradient_scores
-from attnscope.intervention.contributions import kinds as _scores
-from attnscope.intervention.contributions.kinds import chosen_kinds
-from attnscope.intervention.contributions.run import OneText
-from attnscope.intervention.effects import leave_one_out
-from attnscope.intervention.given import InterventionInput, input_of
+from attnscope.explanation.tokens import FOR_MATCHING
+from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow, rollout
+from attnscope.intervention.calls import (
+    check_matrices,
+    embedding_leaves,
+    lacks_predictions,
+    leave_one_out,
+    log_probabilities,
+    sides_of,
+    values_of,
+    weights_of,
+)
+from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
+from attnscope.intervention.contributions.profiles import BlockNorms, cannot_follow, chosen_kinds, residual_part, shares
+from attnscope.intervention.inputs import InterventionInput, inputs_of
+from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
-    from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
-
-#: Methods, and what their scores are.
-TOKEN_KINDS: dict[str, str] = {
-    "weights": "mean over heads of the last layer's weights",
-    "weights_mean": "the same, mean over layers",
-    "norms": "norm of what the last layer's heads give together",
-    "norms_mean": "the same as shares of each row, mean over layers",
-    "block_norms": "norm of what the last block's output gets, residual and normalisation included",
-    "block_norms_rollout": "the same as shares of each row, multiplied over layers",
-    "rollout": "product over layers of half the identity and half the weights",
-    "flow": "maximum flow through all layers",
-    "gradient_attention": "relevance through all layers, of the outcome's log probability",
-    "gradient": "norm of the gradient of the outcome's log probability by the token's vector",
-    "gradient_input": "absolute product of that gradient and the vector",
-    "leave_one_out": "total variation distance of the prediction when nobody may look at the token",
-}
 _FLOW_SECONDS = 7e-6  # of one maximum flow, for each edge of its graph
-_FLOW_ENOUGH = 60.0  # seconds that flow may take unasked
+_FLOW_ENOUGH = 60.0  # seconds that flow may take unless it is requested by name
 _OF_GRADIENTS = {"gradient_attention", "gradient", "gradient_input"}
 _OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
 _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
@@ -51,66 +41,43 @@ _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout
 
 @validated
 def token_contributions(
-    model: Model | Study | InterventionInput | None = None,
-    text: Sources = None,
+    source: InterventionInput,
     *,
-    target: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: int | None = None,
     places: Sequence[int] | None = None,
     outcomes: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> xr.Dataset:
-    """Score how much each token of one text matters to the predictions at some places, by every kind."""
-    given = input_of(model, text, targets=target, tokenizer=tokenizer, window=window, limit=1)
+    """Score how much each token of the first window matters to the predictions at some positions, by every kind."""
     chosen = chosen_kinds(kinds, TOKEN_KINDS)
-    with borrowed(given.model):
-        of_text = OneText(given, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
+    with borrowed(source.model):
+        one = OneText(source, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for kind in chosen:
-            if not (reason := _lacks(of_text, kind, asked=kinds is not None)):
-                scores[kind] = _SCORES[kind](of_text)
+            if not (reason := _lacks(one, kind, by_name=kinds is not None)):
+                scores[kind] = TOKEN_KINDS[kind][1](one)
             elif kinds is not None:
                 raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
             else:
                 skipped.append(f"{kind}: {reason}")
-    return _labelled(of_text, scores).assign_attrs(model=given.name, skipped="; ".join(skipped))
+    return _labelled(one, scores).assign_attrs(model=source.name, skipped="; ".join(skipped))
 
 
-_SCORES: dict[str, Callable[[OneText], Float[np.ndarray, "place token"]]] = {
-    "weights": _scores.weights,
-    "weights_mean": _scores.weights_mean,
-    "norms": _scores.norms,
-    "norms_mean": _scores.norms_mean,
-    "block_norms": _scores.block_norms,
-    "block_norms_rollout": _scores.block_norms_rollout,
-    "rollout": _scores.rolled_out,
-    "flow": _scores.flow,
-    "gradient_attention": _gradient_scores.gradient_attention,
-    "gradient": _gradient_scores.gradient,
-    "gradient_input": _gradient_scores.gradient_input,
-    "leave_one_out": lambda text: (
-        leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy()
-    ),
-}
-
-
-def _lacks(text: OneText, kind: str, *, asked: bool) -> str:
+def _lacks(text: OneText, kind: str, *, by_name: bool) -> str:
     """Why a kind is not possible; empty where it is."""
     if kind in _OF_PREDICTIONS and text.headless:
         return text.headless
     if kind in {"gradient", "gradient_input"} and len(text.leaves) < len(text.inputs):
-        return f"{type(text.model).__name__} looks its token ids up in no table that was seen"
+        return f"{type(text.model).__name__} looks its token ids up in no table that was captured"
     if kind.startswith("norms"):
-        return next((of.block.reason for of in text.records if of.block.output is None), "")
-    if kind.startswith("block_norms") and (reason := next((of.reason for of in text.records if of.reason), "")):
+        return next((each.block.reason for each in text.records if each.block.output is None), "")
+    if kind.startswith("block_norms") and (reason := next((each.reason for each in text.records if each.reason), "")):
         return reason
-    if kind == "flow" and text.sides.tokens > FLOW_TOKENS:
-        return f"the text has {text.sides.tokens} tokens, and flow takes at most {FLOW_TOKENS}"
-    edges = len(text.records) * text.sides.tokens**2
-    seconds = _FLOW_SECONDS * edges * len(text.rows) * text.sides.tokens
-    if kind == "flow" and seconds > _FLOW_ENOUGH and not asked:
+    tokens = text.sides.tokens
+    if kind == "flow" and tokens > FLOW_TOKENS:
+        return f"the text has {tokens} tokens, and flow takes at most {FLOW_TOKENS}"
+    seconds = _FLOW_SECONDS * len(text.records) * tokens**2 * len(text.rows) * tokens
+    if kind == "flow" and seconds > _FLOW_ENOUGH and not by_name:
         return f"it would take about {seconds / 60:.0f} minutes for {len(text.rows)} places: ask for it by name"
     return text.unfollowed if kind in _THROUGH_LAYERS else ""
 
@@ -122,7 +89,7 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
         {"score": labelled("kind place token", values, "how much a token matters, by each kind", "of the kind")},
         {
             "kind": list(scores),
-            "description": ("kind", [TOKEN_KINDS[kind] for kind in scores]),
+            "description": ("kind", [TOKEN_KINDS[kind][0] for kind in scores]),
             "place": text.places,
             "token": tokens,
             "side": ("token", np.where(tokens < text.sides.source, "source", "target")),
@@ -135,3 +102,205 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
         outcome=labelled("place", np.array(text.outcomes), "outcome that is asked about", "id"),
         probability=labelled("place", chance, "its probability", "share"),
     )
+
+
+class OneText:
+    """The first window of an input, and the positions of it whose predictions are asked about."""
+
+    def __init__(
+        self,
+        source: InterventionInput,
+        places: Sequence[int] | None,
+        outcomes: Sequence[int] | None,
+        *,
+        differentiable: bool,
+    ) -> None:
+        self.model, self.inputs = source.model, inputs_of(source.model, source.windows[0])
+        self.name, self.sides = window_name(source.windows[0], 0), sides_of(self.inputs)
+        self.places = self._numbered(places)
+        self.rows = [self.sides.predicting.start + query for query in self.places]
+        self.headless = lacks_predictions(self.model, self.inputs)
+        blocks = find_blocks(self.model, {name: ids[:, :FOR_MATCHING] for name, ids in self.inputs.items()})
+        with embedding_leaves(self.model, self.inputs) as self.leaves:
+            self.records, output = record(
+                self.model,
+                self.inputs,
+                blocks,
+                self.name,
+                differentiable=differentiable and not self.headless,
+                with_head=not self.headless,
+            )
+        self.kinds = [each.site.kind for each in self.records]
+        self.unfollowed = cannot_follow(self.sides, self.records)
+        check_matrices((each.call for each in self.records), self.name, in_a_graph=False)
+        with torch.no_grad():
+            self.weights = [weights_of(each.call)[0] for each in self.records]
+        self.positions = torch.zeros(0, dtype=torch.int64)
+        self.predicted, self.outcomes = torch.zeros(0, 0, dtype=torch.float32), list[int]()
+        if not self.headless:
+            self._predict(output, outcomes)
+
+    def _predict(self, output: Tensor, outcomes: Sequence[int] | None) -> None:
+        of_text = output.ndim == 2  # noqa: PLR2004 one prediction of the whole text
+        if of_text and len(self.places) != 1:
+            raise AttnscopeError(
+                f"{type(self.model).__name__} gives one prediction a text, and {len(self.places)} places were asked "
+                "for: give the one place that its head reads, such as places=[0]"
+            )
+        self.positions = torch.tensor([0] if of_text else self.places)
+        self.predicted = log_probabilities(output, self.positions)[0]
+        best = self.predicted.argmax(-1).tolist()
+        self.outcomes = best if outcomes is None else list(outcomes)
+        known = self.predicted.shape[-1]
+        if len(self.outcomes) != len(best) or not all(0 <= outcome < known for outcome in self.outcomes):
+            raise AttnscopeError(
+                f"found outcomes {self.outcomes[:5]} for {len(best)} places; expected one for each, from 0 to "
+                f"{known - 1}"
+            )
+
+    def _numbered(self, places: Sequence[int] | None) -> list[int]:
+        known = self.sides.predicting.stop - self.sides.predicting.start
+        chosen = list(range(known)) if places is None else list(places)
+        for place in chosen:
+            if not 0 <= place < known:
+                raise AttnscopeError(f"there is no place {place}: places are counted from 0 to {known - 1}")
+        if not chosen:
+            raise AttnscopeError("no place was named: give at least one in places, or leave it out for all")
+        return chosen
+
+    def at(self, layer: int, matrix: Tensor) -> Scores:
+        """A layer's rows of the positions, over the tokens of both texts; nothing if it is the encoder's."""
+        rows, columns = self.sides.of(self.kinds[layer])
+        scores = np.zeros((len(self.places), self.sides.tokens))
+        if rows == self.sides.predicting:
+            scores[:, columns] = matrix[self.places].double().cpu().numpy()
+        return scores
+
+    def last(self, matrices: Sequence[Tensor]) -> Scores:
+        """Scores by the last layer of each kind of attention."""
+        last = {kind: layer for layer, kind in enumerate(self.kinds)}
+        return np.sum([self.at(layer, matrices[layer]) for layer in last.values()], axis=0)
+
+    def mean(self, matrices: Sequence[Tensor]) -> Scores:
+        """Means over the layers of each kind of attention."""
+        parts = [
+            np.mean([self.at(layer, matrices[layer]) for layer, own in enumerate(self.kinds) if own == kind], 0)
+            for kind in dict.fromkeys(self.kinds)
+        ]
+        return np.sum(parts, axis=0)
+
+    @property
+    def joint(self) -> Float[np.ndarray, "layer token token"]:
+        """Each layer's mean weights over the tokens of both texts; a side that it leaves alone keeps itself."""
+        joint = np.tile(np.eye(self.sides.tokens), (len(self.records), 1, 1))
+        for layer, kind, weights in zip(joint, self.kinds, self.weights, strict=True):
+            rows, columns = self.sides.of(kind)
+            layer[rows] = 0
+            layer[rows, columns] = weights.mean(0).double().cpu().numpy()
+        return joint
+
+    @torch.no_grad()
+    def norms(self) -> list[Tensor]:
+        """Norms of what the heads of each layer give together."""
+        norms: list[Tensor] = []
+        for each, layer in zip(self.records, self.weights, strict=True):
+            vectors = value_outputs(each)
+            products = torch.einsum("hkw,gkw->khg", vectors, vectors)
+            by_key = layer.to(products.dtype).permute(2, 0, 1)  # (key, head, query)
+            norms.append(((products @ by_key) * by_key).sum(1).T.clamp_min(0).sqrt())
+        return norms
+
+    @torch.no_grad()
+    def block_norms(self) -> list[Tensor]:
+        """Norms of what the output of each block gets."""
+        pairs = zip(self.records, self.weights, strict=True)
+        return [BlockNorms(each).rows(slice(0, layer.shape[1]), layer) for each, layer in pairs]
+
+    def slopes(self, number: int, by: list[Tensor]) -> tuple[Tensor, ...]:
+        """Derivative of the log probability of a position's outcome."""
+        outcome = self.predicted[number, self.outcomes[number]]
+        return torch.autograd.grad(outcome, by, retain_graph=True, allow_unused=True, materialize_grads=True)
+
+    def by_token(self, size: Callable[[Tensor, Tensor], Tensor]) -> Scores:
+        """Sizes of gradients by the tokens' vectors."""
+        scores: list[np.ndarray] = []
+        for number in range(len(self.rows)):
+            pairs = zip(self.slopes(number, self.leaves), self.leaves, strict=True)
+            scores.append(torch.cat([size(slope[0], leaf.detach()[0]) for slope, leaf in pairs]).double().cpu().numpy())
+        return np.stack(scores)
+
+
+if TYPE_CHECKING:
+    Scores = Float[np.ndarray, "place token"]
+
+
+def _block_norms_rollout(text: OneText) -> Scores:
+    rolled = np.eye(text.sides.tokens)
+    for each, layer in zip(text.records, text.block_norms(), strict=True):
+        rows, columns = text.sides.of(each.site.kind)
+        part = layer.double().cpu().numpy()
+        own = np.zeros(len(part))
+        if rows != columns:  # else the residual is within the diagonal
+            own = residual_part(each).norm(dim=-1).double().cpu().numpy()
+        total = np.maximum(part.sum(1) + own, 1e-300)
+        whole = np.eye(text.sides.tokens)
+        whole[rows] *= (own / total)[:, None]
+        whole[rows, columns] += part / total[:, None]
+        rolled = whole @ rolled
+    return rolled[text.rows]
+
+
+def _gradient_attention(text: OneText) -> Scores:
+    """A row of R - I for each position, a vector carried down from the last layer."""
+    values = [values_of(each.call)[0].transpose(-2, -1) for each in text.records]
+    scores: list[np.ndarray] = []
+    for number, row in enumerate(text.rows):
+        slopes = text.slopes(number, [each.output for each in text.records])
+        start = torch.zeros(text.sides.tokens, dtype=torch.float64)
+        start[row] = 1
+        relevance = start.clone()
+        for at in reversed(range(len(text.records))):
+            queries, keys = text.sides.of(text.kinds[at])
+            weights = text.weights[at]
+            positive = (weights * (slopes[at][0].to(weights.dtype) @ values[at])).clamp_min(0).mean(0)
+            relevance[keys] += relevance[queries] @ positive.double().cpu()
+        scores.append((relevance - start).numpy())
+    return np.stack(scores)
+
+
+#: Methods: what their scores are, and how they are made.
+TOKEN_KINDS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "place token"]]]] = {
+    "weights": (
+        "mean over heads of the last layer's weights",
+        lambda text: text.last([layer.mean(0) for layer in text.weights]),
+    ),
+    "weights_mean": ("the same, mean over layers", lambda text: text.mean([layer.mean(0) for layer in text.weights])),
+    "norms": ("norm of what the last layer's heads give together", lambda text: text.last(text.norms())),
+    "norms_mean": (
+        "the same as shares of each row, mean over layers",
+        lambda text: text.mean([shares(layer) for layer in text.norms()]),
+    ),
+    "block_norms": (
+        "norm of what the last block's output gets, residual and normalisation included",
+        lambda text: text.last(text.block_norms()),
+    ),
+    "block_norms_rollout": ("the same as shares of each row, multiplied over layers", _block_norms_rollout),
+    "rollout": (
+        "product over layers of half the identity and half the weights",
+        lambda text: rollout(text.joint)[-1][text.rows],
+    ),
+    "flow": ("maximum flow through all layers", lambda text: attention_flow(text.joint, text.rows)),
+    "gradient_attention": ("relevance through all layers, of the outcome's log probability", _gradient_attention),
+    "gradient": (
+        "norm of the gradient of the outcome's log probability by the token's vector",
+        lambda text: text.by_token(lambda slope, _: slope.norm(dim=-1)),
+    ),
+    "gradient_input": (
+        "absolute product of that gradient and the vector",
+        lambda text: text.by_token(lambda slope, vector: (slope * vector).sum(-1).abs()),
+    ),
+    "leave_one_out": (
+        "total variation distance of the prediction when no query may attend to the token",
+        lambda text: leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy(),
+    ),
+}

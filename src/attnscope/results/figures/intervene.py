@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnscope.intervention.measured_effects import ESTIMATES
+from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import effect_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnscope.detection.role_controls import reaching
+from attnscope.detection.role import ROLES
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, figure_style
 
@@ -59,7 +59,7 @@ def role_maps(result: xr.Dataset) -> Figure:
     for number in range(result.sizes["role"]):
         part = result.isel(role=number)
         score = part["score"].values
-        marked = reaching(str(part.role.item()), score, part["equal"].values)
+        marked = ROLES[str(part.role.item())].reached(score, part["equal"].values)
         maps.append(HeadMap(str(part.title.item()), score, marked, "Blues", label="Score"))
     with figure_style():
         return head_maps(maps, result.layer.values, cell=cell, mark=MARK)

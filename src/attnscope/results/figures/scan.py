@@ -11,7 +11,7 @@ import xarray as xr
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from attnscope.comparison.spans import MeanGroupWeights, group_pairs
+from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from attnscope.comparison.spans import GROUP_PAIRS_CAUTION, MeanGroupWeights
+from attnscope.comparison.groups import GROUP_PAIRS_CAUTION, MeanGroupWeights
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES

@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope.capture.loaded import LoadedModel
+from attnscope.intervention.predictions import kind_of_question
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces
 from attnscope.support.arguments import validated
@@ -21,8 +23,11 @@ from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 _FIELDS = ("clean", "corrupted", "answer", "wrong")
+
 _WHOLE: Mapping[str, Any] = dict.fromkeys(_FIELDS, "")  # has every field
+
 _SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
+
 _MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
 
 
@@ -292,3 +297,21 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
         f"{what} {shortly(word)} is {len(ids)} tokens ({shortly(names)}); expected one (perhaps with a space before "
         "it, or without)"
     )
+
+
+def encoded_pairs(loaded: LoadedModel, pairs: Iterable[Pair], numbers: Sequence[int] | None = None) -> EncodedPairs:
+    """Pairs as this model reads them."""
+    return EncodedPairs.of(
+        pairs, loaded.tokenizer, masked=is_masked(loaded), device=loaded.model.device, numbers=numbers
+    )
+
+
+def is_masked(loaded: LoadedModel) -> bool:
+    """Whether the model is asked at a mask, not after the last token."""
+    kind = kind_of_question(loaded.model)
+    if kind == "translation":
+        raise AttnscopeError(
+            f"{loaded.name} is an encoder-decoder; pairs are of texts that one stack reads: give a causal or a masked "
+            "language model"
+        )
+    return kind == "masked"

@@ -13,9 +13,18 @@ from attnscope.capture.forward import forward
 from attnscope.capture.verify import is_causal_model
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.intervention.given import NUMBERS_AT_ONCE, check_matrices, inputs_of
-from attnscope.intervention.passes.questions import MASKED
-from attnscope.intervention.session import attended, log_probabilities, sides_of, values_of, visible_keys, weights_of
+from attnscope.intervention.calls import (
+    NUMBERS_AT_ONCE,
+    attended,
+    check_matrices,
+    log_probabilities,
+    sides_of,
+    values_of,
+    visible_keys,
+    weights_of,
+)
+from attnscope.intervention.inputs import inputs_of
+from attnscope.intervention.predictions import MASKED
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.support.errors import AttnscopeError
@@ -23,7 +32,7 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.intervention.given import AnyWindow
+    from attnscope.intervention.inputs import AnyWindow
 
 
 class ReadText:
@@ -103,8 +112,8 @@ class ReadText:
         before = self.log_probabilities
         for part in outputs.detach().split(max(1, NUMBERS_AT_ONCE // max(1, before.numel()))):
             after = self.changed(layer, head, part)
-            parts[0].append(total_variation(after, before))
-            parts[1].append(jensen_shannon(after.exp(), before.exp()))
+            parts[0].append(prediction_distance(after, before))
+            parts[1].append(prediction_divergence(after.exp(), before.exp()))
             parts[2].append((after.argmax(-1) != before.argmax(-1)).double())
         names = ("tvd", "jsd", "flipped")
         return {name: torch.cat(part).double().cpu().numpy() for name, part in zip(names, parts, strict=True)}
@@ -151,14 +160,14 @@ class ReadText:
         )
 
 
-def total_variation(
+def prediction_distance(
     after: Float[Tensor, "*batch outcome"], before: Float[Tensor, "*others"]
 ) -> Float[Tensor, "*batch"]:
     """TVD of log probabilities, in the way of gradients."""
     return (after.exp() - before.exp()).abs().sum(-1) / 2
 
 
-def jensen_shannon(p: Float[Tensor, "*batch outcome"], q: Float[Tensor, "*others"]) -> Float[Tensor, "*batch"]:
+def prediction_divergence(p: Float[Tensor, "*batch outcome"], q: Float[Tensor, "*others"]) -> Float[Tensor, "*batch"]:
     """JSD in nats, in the way of gradients."""
     return (_information(p) + _information(q) - 2 * _information((p + q) / 2)).sum(-1).clamp_min(0.0) / 2
 

@@ -1,130 +1,23 @@
-"""The same model with weights that know nothing: what any head of such a shape gives."""
+"""What `roles` found: how many heads have each role, next to uniform attention and the controls."""
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import xarray as xr
 
-from attnscope.capture.borrow import quiet
 from attnscope.detection.role import ROLES
-from attnscope.measure.documents import interval, units_of
-from attnscope.measure.quantities import EQUAL
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of, value_of
 from attnscope.store.runs import skipped_of
-from attnscope.support.arguments import reads, validated
-from attnscope.support.checks import shortly
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
-from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
-    from transformers import PreTrainedModel
-
-_MATRIX = 2
-
-#: By name: what the weights are, in words.
-CONTROLS = {
-    "initialised": "drawn anew, as before training",
-    "shuffled": "those of the model, each matrix in a random order",
-}
-
-
-@validated
-def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Validate the names of controls; None means all, ``"none"`` none."""
-    if names is None:
-        return tuple(CONTROLS)
-    asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    if asked == ["none"]:
-        return ()
-    unknown = [name for name in asked if name not in CONTROLS]
-    if unknown:
-        raise AttnscopeError(f"there is no control {shortly(unknown[0])}: choose from {', '.join(CONTROLS)}, or none")
-    return tuple(name for name in CONTROLS if name in asked)
-
-
-@validated
-@contextmanager
-def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
-    """Within, a model has weights that know nothing; afterwards it has its own again, untouched."""
-    own = {key: parameter.data for key, parameter in model.named_parameters()}
-    if any(type(values) is not torch.Tensor for values in own.values()):
-        raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
-    with own_random_numbers(), quiet():
-        torch.manual_seed(seed)
-        other = _redrawn(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
-    try:
-        for key, parameter in model.named_parameters():
-            parameter.data = other[key].to(own[key])  # not in place: graphs that hold the old values stay valid
-        yield
-    finally:
-        for key, parameter in model.named_parameters():
-            parameter.data = own[key]
-
-
-def _redrawn(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    fresh = type(model)(copy.deepcopy(model.config))
-    return {key: parameter.data for key, parameter in fresh.named_parameters()}
-
-
-def _in_disorder(values: torch.Tensor) -> torch.Tensor:
-    if values.ndim < _MATRIX:
-        return values
-    order = torch.randperm(values.numel()).to(values.device)
-    return values.flatten()[order].view_as(values)
-
-
-def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int) -> xr.Dataset:
-    """Scores of all heads from those of windows; see `roles`."""
-    names = [name for name in ROLES if name in own]
-    cells = ("role", "layer", "head")
-    columns: dict[str, list[np.ndarray]] = {}
-    for name in names:
-        scores = own[name].values
-        kind = ROLES[name].probe
-        units = list(units_of(documents)[0]) if kind == "text" else list(range(len(scores)))
-        mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
-        columns.setdefault("score", []).append(mean)
-        columns.setdefault("low", []).append(low)
-        columns.setdefault("high", []).append(high)
-        share = np.full_like(mean, np.nan)
-        if ROLES[name].threshold is not None:
-            share = reaching(name, scores, own[EQUAL + name].values).mean(0)
-        columns.setdefault("windows_reached", []).append(np.where(np.isnan(mean), np.nan, share))
-        columns.setdefault("equal", []).append(own[EQUAL + name].values.mean(0))
-    words = {
-        "score": "Score, mean over windows",
-        "low": "Lower end of its 95% interval",
-        "high": "Upper end of its 95% interval",
-        "windows_reached": "Share of the windows in which the score reaches the threshold",
-        "equal": "Score of equal weights over what each query may see",
-    }
-    variables: dict[str, Any] = {
-        name: (cells[:2] if name == "equal" else cells, np.stack(values), {"long_name": words[name], "units": "share"})
-        for name, values in columns.items()
-    }
-    if controls:
-        of_controls = [np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()]
-        said = {"long_name": "Score with weights that know nothing", "units": "share"}
-        variables["control_score"] = (("control", *cells), np.stack(of_controls), said)
-    thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
-    variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})
-    texts = {
-        part: ("role", np.array([getattr(ROLES[name], part) for name in names], dtype=object))
-        for part in ("title", "definition", "source", "probe")
-    }
-    made = xr.Dataset(variables, {"role": names, **{name: own[name] for name in own.coords}, **texts})
-    return made.assign_coords(control=list(controls)) if controls else made
+    import xarray as xr
 
 
 @reads("roles")
@@ -159,15 +52,8 @@ def counts_of(roles: xr.Dataset) -> list[Row]:
     return rows
 
 
-def reaching(name: str, scores: np.ndarray, equal: np.ndarray) -> np.ndarray:
-    """Which scores ``(..., layer, head)`` have the role, beside those of uniform attention ``(..., layer)``."""
-    role = ROLES[name]
-    least = np.inf if role.threshold is None else role.threshold
-    return (scores >= least) & (scores >= role.more * equal[..., None])
-
-
 def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
-    return None if ROLES[name].threshold is None else int(reaching(name, scores, equal).sum())
+    return None if ROLES[name].threshold is None else int(ROLES[name].reached(scores, equal).sum())
 
 
 def _controls(roles: xr.Dataset) -> list[str]:

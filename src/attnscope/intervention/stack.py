@@ -6,7 +6,7 @@ plain pass, and linear layers of its own block read one copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,18 +20,22 @@ from transformers.pytorch_utils import Conv1D
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import main_output
 from attnscope.capture.forward import forward
+from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.intervention.passes.attend import output_with_gradient
+from attnscope.intervention.calls import output_with_gradient
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.kernels.call import AttentionCall
 
+if TYPE_CHECKING:
     #: From a call and its output ``(variant, text, head, query, value_width)`` to the output that goes on instead. At
     #: the first changed call of a pass, the call holds each text once; later, each variant of it.
     Edit = Callable[[AttentionCall, Tensor], Tensor]
+
+if TYPE_CHECKING:
     #: From what a block gives, ``(variant, text, position, width)``, to what goes on instead.
     StateEdit = Callable[[Tensor], Tensor]
 
@@ -265,3 +269,76 @@ def _at(rows: Tensor, places: Tensor) -> Tensor:
 
 def _tensors(output: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+
+
+#: ``(text, head, query, value_width)`` of each attention call
+Outputs = Sequence[Tensor]
+
+
+def replacing(heads: Sequence[int], stands_in: Sequence[Tensor]) -> Callable[[AttentionCall, Tensor], Tensor]:
+    """An edit: variant i has head i of `heads` replaced by that head of ``stands_in[i]``."""
+
+    def edit(_: AttentionCall, output: Tensor) -> Tensor:
+        output = output.clone()
+        for variant, (head, other) in enumerate(zip(heads, stands_in, strict=True)):
+            output[variant, :, head] = other[:, head]
+        return output
+
+    return edit
+
+
+def replacing_sets(chosen: Tensor, stands_in: Tensor) -> Callable[[AttentionCall, Tensor], Tensor]:
+    """An edit: in each variant, all heads of a set are replaced at once."""
+    chosen = chosen[:, None] if chosen.ndim == 2 else chosen  # noqa: PLR2004
+
+    def edit(_: AttentionCall, output: Tensor) -> Tensor:
+        return torch.where(chosen[..., None, None].to(output.device), stands_in, output)
+
+    return edit
+
+
+_FEW_TOKENS, _FEW_CALLS = 12, 4  # a long text costs passes: three calls tell
+
+
+@torch.no_grad()
+def same_without_what_is_skipped(
+    model: PreTrainedModel, inputs: dict[str, Tensor], places: Int[Tensor, "text place"], *, states: bool = False
+) -> bool:
+    """Whether changed heads give the same logits when what should not differ is not computed."""
+    logits: list[list[Tensor]] = []
+    for skips in (True, False):
+        with stacked_passes(model, skips=skips) as passes:
+            passes.plain(inputs, places)
+            edits = [
+                {call: replacing([0, 1 % output.shape[1]], [torch.zeros_like(output)] * 2)}
+                for call, output in enumerate(passes.outputs)
+            ]
+            if inputs["input_ids"].shape[1] > _FEW_TOKENS and len(edits) > _FEW_CALLS:
+                edits = [edits[0], edits[len(edits) // 2], edits[-1]]
+            outputs = [passes.run(edit, 2) for edit in edits]
+            blocks = range(len(passes.states)) if states else range(0)
+            outputs += [passes.run({}, 1, {block: torch.zeros_like}) for block in blocks]
+            logits.append(outputs)
+    limit = TOLERANCE[model.dtype]
+    return all(
+        float((own - other).abs().max()) <= limit * float(other.abs().max()) for own, other in zip(*logits, strict=True)
+    )
+
+
+_LOGITS = 1 << 28  # bytes of the logits of variants at once
+
+_TOKENS = 1 << 15  # tokens of variants at once on a GPU
+
+_STATES = 1 << 19  # numbers of their states at once on a CPU, whose cache holds what a layer makes of them
+
+
+def variants_at_once(logits: Tensor, tokens: int, outputs: Outputs) -> int:
+    """How many variants of a pass with these logits: 256 MiB of them at most, and what the device is quickest with."""
+    by_logits = _LOGITS // (logits.numel() * logits.element_size())
+    most = _TOKENS if logits.device.type != "cpu" else _STATES // _width(outputs)
+    return max(1, min(by_logits, most // tokens))
+
+
+def _width(outputs: Outputs) -> int:
+    """Numbers that a token has, all heads together."""
+    return max(output.shape[1] * output.shape[3] for output in outputs)

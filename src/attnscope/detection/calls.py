@@ -25,9 +25,9 @@ _ROWS = 512  # of which it is written out at once where they may look
 class Nearness:
     """How far is near."""
 
-    near: int = 8  # tokens on either side that a local head looks at
-    sinks: int = 4  # first and last tokens that a streaming head keeps
-    recent: int = 64  # first and last tokens that a streaming head keeps
+    near: int = 8  # tokens on either side that a local head attends to
+    sinks: int = 4  # first tokens that a streaming head attends to
+    recent: int = 64  # latest tokens that a streaming head attends to
 
 
 def equal_call(call: AttentionCall) -> AttentionCall:
@@ -46,16 +46,16 @@ def equal_call(call: AttentionCall) -> AttentionCall:
 class TextCalls:
     """A call over windows of a text, all as long."""
 
-    call: AttentionCall  # the call, what it gives, and its rows, measured as `need` asks
-    output: Tensor  # the call, what it gives, and its rows, measured as `need` asks
-    rows: RowMeasures  # the call, what it gives, and its rows, measured as `need` asks
+    call: AttentionCall
+    output: Tensor
+    rows: RowMeasures
     reach: Nearness  # how far is near
 
     @classmethod
     def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> TextCalls:
         """Measure a call whose keys are delimiters, or not: ``(batch, key)``."""
-        place = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
-        columns = torch.stack([place == 0, place < reach.sinks, delimiters.to(place.device)], -1).float()
+        position = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
+        columns = torch.stack([position == 0, position < reach.sinks, delimiters.to(position.device)], -1).float()
         need = Need(band=1, columns=columns, bins=tuple(sorted({reach.near + 1, reach.recent})))
         return cls(call, *measure(call, need), reach)
 
@@ -66,21 +66,21 @@ class TextCalls:
 
     def at(self, offset: int) -> Tensor:
         """Share of the weight at an offset of -1, 0 or 1."""
-        return self.mean(_there(self.rows.band)[..., offset + 1])
+        return self.mean(_known(self.rows.band)[..., offset + 1])
 
     def on(self, column: int) -> Tensor:
         """Share of the weight on the first token, the first few, or on delimiters."""
-        return self.mean(_there(self.rows.columns)[..., column])
+        return self.mean(_known(self.rows.columns)[..., column])
 
     def near(self) -> Tensor:
         """Share of the weight on tokens near the query."""
-        return self.mean(self.rows.mass - self._from(self.reach.near + 1).sum(-1))
+        return self.mean(self.rows.mass - self._beyond(self.reach.near + 1).sum(-1))
 
     def streamed(self) -> Tensor:
         """Share of the weight on the first and the latest tokens, over rows that could look elsewhere."""
-        far = self._from(self.reach.recent)[..., 0]
-        kept = self.rows.mass - far + _there(self.rows.columns)[..., SINKS]
-        return kept[..., self.reach.sinks + self.reach.recent :].mean(-1)
+        far = self._beyond(self.reach.recent)[..., 0]
+        near = self.rows.mass - far + _known(self.rows.columns)[..., SINKS]
+        return near[..., self.reach.sinks + self.reach.recent :].mean(-1)
 
     def most_received(self) -> Tensor:
         """Largest mean weight that a key gets from the queries that see it, of keys that half of the queries see."""
@@ -91,9 +91,9 @@ class TextCalls:
         mean = received(self.call, self.rows.log_sum_exp) / seeing.clamp_min(1)
         return mean.where(seeing >= queries / 2, 0.0).amax(-1)
 
-    def _from(self, distance: int) -> Tensor:
+    def _beyond(self, distance: int) -> Tensor:
         """Weight at that distance and beyond, to the left and to the right: ``(..., 2)``."""
-        bins = _there(self.rows.bins)
+        bins = _known(self.rows.bins)
         starts = sorted({self.reach.near + 1, self.reach.recent})
         wanted = len(starts) - starts.index(distance)  # bins of a side
         left, right = bins[..., :wanted].sum(-1), bins[..., -wanted:].sum(-1)
@@ -102,7 +102,7 @@ class TextCalls:
 
 @dataclass(frozen=True, eq=False)
 class RepeatedCalls:
-    """A call over tokens that are said twice."""
+    """A call over tokens that are repeated."""
 
     output: Tensor  # what it gives
     # ``(batch, head, query, 2)``: of the second occurrences, the weight on the first one, and on the token after it
@@ -110,18 +110,18 @@ class RepeatedCalls:
 
     @classmethod
     def of(cls, call: AttentionCall, begins: int, period: int) -> RepeatedCalls:
-        """Measure a call over texts in which the tokens from `begins` on come again after `period` places."""
+        """Measure a call over texts in which the tokens from `begins` on come again after `period` positions."""
         output, rows = measure(call, Need())
-        place = torch.arange(call.query.shape[2], device=call.query.device)
-        again = (place >= begins + period) & (place < begins + 2 * period)
-        earlier = torch.where(again, place - period, -1)
+        position = torch.arange(call.query.shape[2], device=call.query.device)
+        again = (position >= begins + period) & (position < begins + 2 * period)
+        earlier = torch.where(again, position - period, -1)
         after = torch.where(again, earlier + 1, -1)
         weights = weights_at(call, rows.log_sum_exp, torch.stack([earlier, after], -1)[None])
         return cls(output, weights[:, :, again])
 
-    def mean(self, place: int) -> Tensor:
+    def mean(self, after: int) -> Tensor:
         """``(batch, head)``: mean over second occurrences of the weight so many tokens after the first one."""
-        return self.weights[..., place].double().mean(-1)
+        return self.weights[..., after].double().mean(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,7 @@ class NeedleCalls:
         return self.copied.sum(-1) / self.needle
 
 
-def _there(measured: Tensor | None) -> Tensor:
+def _known(measured: Tensor | None) -> Tensor:
     if measured is None:
         raise AttnscopeError("a role was scored by what was not measured")
     return measured
@@ -162,21 +162,6 @@ def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]
     :math:`\sum_i e^{s_{ij} - \mathrm{lse}_i}` is the exponential of a log-sum-exp with queries and keys exchanged and
     each row's own taken off by one more feature. Where a mask or a bias forbids that, some rows are written out at a
     time.
-
-    Parameters
-    ----------
-    call
-        The attention call; of one that looks back only, as many queries as keys.
-    log_sum_exp
-        Log-sum-exp of its rows.
-
-    Examples
-    --------
-    >>> from attnscope.kernels import AttentionCall
-    >>> x = torch.zeros(1, 1, 3, 2)
-    >>> call = AttentionCall(x, x, x, scale=1.0, causal=True)
-    >>> received(call, measure(call, Need())[1].log_sum_exp)[0, 0].tolist()
-    [1.8333..., 0.8333..., 0.3333...]
     """
     if call.mask is None and call.bias is None and call.softcap is None:
         return _exchanged(call, log_sum_exp)
@@ -193,7 +178,7 @@ def _exchanged(call: AttentionCall, log_sum_exp: Tensor) -> Tensor:
     level = -log_sum_exp[..., None].float()
     as_query = torch.cat([key, torch.ones_like(key[..., :1])], -1)
     as_key = torch.cat([query, level], -1)
-    if call.causal:  # a key is seen by the queries from its place on: from its end, it looks back
+    if call.causal:  # a key is seen by the queries from its position on: from its end, it looks back
         as_query, as_key = as_query.flip(2), as_key.flip(2)
     turned = replace(call, query=as_query, key=as_key, value=level.flip(2), scale=1.0, sinks=None)
     sums = measure(turned, Need())[1].log_sum_exp.exp()

@@ -14,17 +14,18 @@ from torch import Tensor, nn
 
 from attnscope.capture.families import main_output
 from attnscope.capture.watching import watching
-from attnscope.intervention.passes.attend import output_with_gradient
-from attnscope.intervention.passes.questions import Questions
-from attnscope.intervention.passes.replacements import donor_positions
+from attnscope.intervention.calls import output_with_gradient
+from attnscope.intervention.predictions import donor_positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
-    from attnscope.intervention.passes.pairs import EncodedPairs
+    from attnscope.intervention.pairs import EncodedPairs
+    from attnscope.intervention.predictions import Questions
     from attnscope.kernels.call import AttentionCall
 
+if TYPE_CHECKING:
     #: From the number of a call and its output to the output that goes on.
     Gate = Callable[[int, Tensor], Tensor]
 

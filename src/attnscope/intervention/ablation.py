@@ -1,0 +1,403 @@
+"""The effect of taking heads out: one at a time, in sets, in random sets, and one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from attnscope.capture.notes import layer_coordinates
+from attnscope.intervention.arrays import random_sets, sparse_effects
+from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
+from attnscope.intervention.predictions import most_variants
+from attnscope.intervention.stack import replacing, replacing_sets, stacked_passes
+from attnscope.measure.documents import by_document, units_of
+from attnscope.store.arrays import padded_heads
+from attnscope.support.arguments import validated
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, no_progress
+
+if TYPE_CHECKING:
+    from attnscope.intervention.predictions import Ablation, HeadMeans, PredictionSession, Questions
+    from attnscope.intervention.stack import StackedPasses
+
+ESTIMATES = ("attribution", "integrated", "eap_ig")
+
+_WORDS = {
+    "loss_change": ("Change of the loss without the head", "nats"),
+    "kl": ("KL divergence of the predictions without the head", "nats"),
+    "accuracy_change": ("Change of the share of right tokens without the head", "share"),
+    "estimate": ("Change of the loss without the head, estimated", "nats"),
+    "importance": ("Size of the loss's derivative in a gate on the head", "nats"),
+    "loss": ("Loss of the model as it is", "nats"),
+    "accuracy": ("Share of right tokens of the model as it is", "share"),
+    "guess_loss": ("Loss of equal probabilities for all tokens", "nats"),
+    "questions": ("Tokens asked for", "tokens"),
+}
+
+
+@validated
+def effects(
+    session: PredictionSession,
+    ablations: Sequence[Ablation],
+    *,
+    variants: int | None = None,
+    steps: int = 5,
+    done: Callable[[range], bool] = lambda _: False,
+    progress: Tell | None = None,
+) -> Iterator[xr.Dataset | None]:
+    """Effects of every head on every text, batch after batch; None for a batch that is done."""
+    tell = progress or no_progress
+    for place in session.slices():
+        if done(range(place.start, place.stop)):
+            yield None
+            continue
+        means = session.means if "mean" in ablations else None
+        yield _of_batch(session, place, ablations, means, variants, steps)
+        tell(Progress("heads taken out", place.stop / len(session.windows), {"windows": place.stop}))
+
+
+def _of_batch(
+    session: PredictionSession,
+    place: slice,
+    ablations: Sequence[Ablation],
+    means: HeadMeans | None,
+    variants: int | None,
+    steps: int,
+) -> xr.Dataset:
+    asked = session.batch(place)
+    with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
+        before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
+        scores = {name: value[0] for name, value in asked.scores(before[None]).items()}
+        stands_in: dict[Ablation, list[Tensor]] = {
+            ablation: session.stand_ins(asked, passes.outputs, passes.sites, ablation, means) for ablation in ablations
+        }
+        most = variants or most_variants(asked, before, passes.outputs)
+        layers = [
+            _of_layer(passes, asked, before, call, {name: every[call] for name, every in stands_in.items()}, most)
+            for call in range(len(passes.outputs))
+        ]
+    changes = {name: _stacked([layer[name] for layer in layers]) for name in ("loss", "kl", "accuracy")}
+    heads = ("window", "ablation", "layer", "head")
+    variables: dict[str, _Variable] = {
+        "loss_change": (heads, changes["loss"] - _column(scores["loss"])),
+        "kl": (heads, changes["kl"]),
+        "accuracy_change": (heads, changes["accuracy"] - _column(scores["accuracy"])),
+        **{name: ("window", value.double().cpu().numpy()) for name, value in scores.items()},
+        "guess_loss": ("window", np.full(len(asked), np.log(before.shape[-1]))),
+        "questions": ("window", (asked.labels >= 0).sum(1).cpu().numpy()),
+    }
+    if steps:
+        variables["importance"], variables["estimate"] = _estimates(session, asked, stands_in, steps)
+    coordinates = {
+        "window": np.arange(place.start, place.stop),
+        "source": ("window", np.array(session.documents[place], dtype=object)),
+        "ablation": list(ablations),
+        **layer_coordinates(passes.sites),
+        "head": np.arange(changes["loss"].shape[-1]),
+        **({"estimator": list(ESTIMATES)} if steps else {}),
+    }
+    dataset = xr.Dataset(variables, coords=coordinates)
+    for name, (words, units) in _WORDS.items():
+        if name in dataset:
+            dataset[name].attrs = {"long_name": words, "units": units}
+    return dataset
+
+
+def _of_layer(
+    passes: StackedPasses, asked: Questions, before: Tensor, call: int, stands_in: Mapping[Ablation, Tensor], most: int
+) -> dict[str, np.ndarray]:
+    """Scores ``(text, ablation, head)`` without each head of one layer."""
+    heads = passes.outputs[call].shape[1]
+    wanted = [(head, other) for other in stands_in.values() for head in range(heads)]
+    parts: dict[str, list[Tensor]] = {}
+    for first in range(0, len(wanted), most):
+        some = wanted[first : first + most]
+        edit = replacing([head for head, _ in some], [other for _, other in some])
+        logits = passes.run({call: edit}, len(some))
+        for name, value in asked.scores(logits, before).items():
+            parts.setdefault(name, []).append(value)
+    return {
+        name: torch.cat(values).T.reshape(len(asked), len(stands_in), heads).double().cpu().numpy()
+        for name, values in parts.items()
+    }
+
+
+def _estimates(
+    session: PredictionSession, asked: Questions, stands_in: dict[Ablation, list[Tensor]], steps: int
+) -> tuple[_Variable, _Variable]:
+    """Importance ``(window, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
+    gradients = HeadGradients(session.model)
+    outputs = gradients.of(asked)
+    middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
+    first_order, integrated, by_input = [], [], []
+    for ablation, others in stands_in.items():
+        first_order.append(_stacked(attribution(outputs, others)))
+        along = [gradients.of(asked, gates_towards(others, share)) for share in middles]
+        slopes = [_gate_gradient(step, others, share) for step, share in zip(along, middles, strict=True)]
+        integrated.append(np.mean(slopes, 0))
+        if ablation == "resample":
+            moved = [gradients.of(asked, towards_donor=share) for share in middles]
+            mean = [
+                (output, torch.stack([step[call][1] for step in moved]).mean(0))
+                for call, (output, _) in enumerate(outputs)
+            ]
+            by_input.append(_stacked(attribution(mean, others)))
+        else:
+            by_input.append(np.full_like(first_order[-1], np.nan))
+    estimates = np.stack([np.stack(steps, 1) for steps in (first_order, integrated, by_input)], 1)
+    return (
+        (("window", "layer", "head"), _stacked(importance(outputs))),
+        (("window", "estimator", "ablation", "layer", "head"), estimates),
+    )
+
+
+def _gate_gradient(outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float) -> np.ndarray:
+    r"""Derivative of the loss in each head's gate, where every gate stands at `share`."""
+    remaining = [(output, gradient / (1 - share)) for output, gradient in outputs]
+    return _stacked(attribution(remaining, others))
+
+
+def _stacked(layers: Sequence[np.ndarray]) -> np.ndarray:
+    """Layers ``(text, ..., head)`` as one array ``(text, ..., layer, head)``; NaN beyond a layer's heads."""
+    return np.moveaxis(padded_heads(layers, axis=layers[0].ndim - 1), 0, -2)
+
+
+def _column(values: Tensor) -> np.ndarray:
+    return values.double().cpu().numpy()[:, None, None, None]
+
+
+if TYPE_CHECKING:
+    #: Dimensions and values
+    _Variable = tuple[str | tuple[str, ...], np.ndarray]
+
+SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
+
+_REMOVED = 0.1  # share of the heads that one set of a search takes out
+
+
+@validated
+def changes_by_sets(
+    session: PredictionSession,
+    sets: Sequence[np.ndarray],
+    ablation: Ablation,
+    *,
+    places: Sequence[slice] | None = None,
+    variants: int | None = None,
+    means: HeadMeans | None = None,
+    progress: Tell | None = None,
+) -> np.ndarray:
+    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats."""
+    tell = progress or no_progress
+    places = session.slices() if places is None else places
+    means = session.means if ablation == "mean" and means is None else means
+    bounds = np.cumsum([0, *session.heads])
+    changes: list[np.ndarray] = []
+    for place, of_batch in zip(places, sets, strict=True):
+        asked = session.batch(place)
+        with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
+            before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
+            loss = asked.scores(before[None])["loss"]
+            others = session.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
+            most = variants or most_variants(asked, before, passes.outputs)
+            parts: list[Tensor] = []
+            for first in range(0, len(of_batch), most):
+                some = torch.from_numpy(of_batch[first : first + most])
+                edits = {
+                    call: replacing_sets(chosen, other)
+                    for call, other in enumerate(others)
+                    if bool((chosen := some[..., bounds[call] : bounds[call + 1]]).any())
+                }
+                if not edits:
+                    parts.append(torch.zeros(len(some), len(asked), dtype=torch.float32))
+                    continue
+                parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
+        changes.append(torch.cat(parts).T.double().cpu().numpy())
+        tell(Progress("heads taken out together", place.stop / places[-1].stop, {"windows": place.stop}))
+    return np.concatenate(changes)
+
+
+@validated
+def search_heads(
+    session: PredictionSession,
+    *,
+    passes: int | None = None,
+    ablation: Ablation = "mean",
+    seed: int = 0,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    """Estimate every head's effect from random sets of heads taken out together."""
+    count = len(session.cells)
+    passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
+    removed = max(1, round(_REMOVED * count))  # in a small model one: two would be many of its heads
+    generator = np.random.default_rng(seed)
+    places = session.slices()
+    sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
+    changes = changes_by_sets(session, sets, ablation, progress=progress)
+    rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
+    documents = np.repeat(np.array(session.documents, dtype=object), passes)
+    effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
+    return xr.Dataset(
+        {
+            "searched": (
+                ("layer", "head"),
+                of_layers(effects, session.heads),
+                {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
+            )
+        },
+        attrs={"passes": passes, "measurements": len(rows), "removed": removed, "ablation": ablation},
+    )
+
+
+@validated
+def removal_curves(
+    session: PredictionSession,
+    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    ablation: Ablation = "mean",
+    random_orders: int = 5,
+    seed: int = 0,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    """Loss when the first 1, 2, 4, ... heads of an order are taken out together."""
+    halves = half_of(session.documents)
+    if not halves.any():
+        raise AttnscopeError(
+            "found one text; expected 2 or more, as heads are put in order on some and taken out on others: give more "
+            "text"
+        )
+    count = len(session.cells)
+    removed = steps_to(count)
+    generator = np.random.default_rng(seed)
+    shuffles = [generator.permutation(count) for _ in range(random_orders)]
+    places = session.slices()
+    sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[place]) for place in places]
+    changes = changes_by_sets(session, sets, ablation, progress=progress)
+    changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
+    by_order = np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1)
+    return xr.Dataset(
+        {
+            "loss_change": (
+                ("window", "order", "removed"),
+                by_order,
+                {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
+            )
+        },
+        coords={
+            "order": [*orders, "random"],
+            "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
+            "source": ("window", np.array(session.documents, dtype=object)),
+        },
+        attrs={"ablation": ablation, "random_orders": random_orders},
+    )
+
+
+def half_of(documents: Sequence[str]) -> np.ndarray:
+    """Which half each text belongs to, 0 or 1: documents take turns; windows where there are fewer than 6 documents."""
+    units, _ = units_of(documents)
+    number = {name: place for place, name in enumerate(dict.fromkeys(units))}
+    return np.array([number[name] % 2 for name in units])
+
+
+def steps_to(count: int) -> np.ndarray:
+    """1, 2, 4, ... and all."""
+    return np.array([*(2**power for power in range((count - 1).bit_length())), count])
+
+
+def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values of all heads, layer by layer, as ``(layer, head)``; NaN beyond a layer's heads."""
+    whole = np.full((len(heads), max(heads)), np.nan)
+    for layer, part in enumerate(np.split(flat, np.cumsum(heads)[:-1])):
+        whole[layer, : len(part)] = part
+    return whole
+
+
+def _sets_of(
+    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    shuffles: Sequence[np.ndarray],
+    heads: Sequence[int],
+    removed: np.ndarray,
+    made_on: np.ndarray,
+) -> np.ndarray:
+    """``(set, text, head)``: for each text, the first heads of the orders that were made on the other half."""
+    inside = np.concatenate([np.arange(count) + layer * max(heads) for layer, count in enumerate(heads)])
+    ranks: list[np.ndarray] = []  # (text, head): place of each head in an order
+    for scores in orders.values():
+        both = np.stack([_ranks(half.reshape(-1)[inside]) for half in scores])
+        ranks.append(both[made_on])
+    ranks += [np.broadcast_to(shuffle, (len(made_on), len(shuffle))) for shuffle in shuffles]
+    return np.stack([rank < count for rank in ranks for count in removed])
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    ranks = np.empty(len(scores), dtype=np.int64)
+    ranks[np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")] = np.arange(len(scores))
+    return ranks
+
+
+Heads = Sequence[tuple[int, int]]
+
+
+def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int, int]]]:
+    """Sets of heads that exist, each head once."""
+    known = set(cells)
+    sets: list[list[tuple[int, int]]] = []
+    for heads in together:
+        chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
+        for layer, head in chosen:
+            if (layer, head) not in known:
+                raise AttnscopeError(
+                    f"there is no head {layer}.{head} to take out (--together): layers go from 0 to "
+                    f"{max(known)[0]}, heads from 0 to {max(effect for _, effect in known)}"
+                )
+        if not chosen:
+            raise AttnscopeError("found a set without heads (--together); expected heads, as in 0.1,0.3")
+        sets.append(chosen)
+    return sets
+
+
+@validated
+def joint_ablation(
+    session: PredictionSession,
+    sets: Sequence[Heads],
+    ablations: Sequence[Ablation],
+    effects: xr.Dataset,
+    *,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Take chosen sets of heads out, each set at once."""
+    cells = session.cells
+    rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
+    batches = [rows] * len(session.slices())
+    changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
+    single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
+    alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
+    units, called = units_of(session.documents)
+    dims = ("ablation", "set")
+    variables: dict[str, object] = {
+        "loss_change": (
+            ("window", *dims),
+            changes,
+            {"long_name": "Change of the loss without the heads", "units": "nats"},
+        ),
+        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each alone", "units": "nats"}),
+    }
+    for name, values in (("effect", changes), ("between", changes - alone)):
+        parts = by_document(values, units, seed=seed)
+        told = ["shown", "tested"] if name == "effect" else [f"{name}_shown", f"{name}_tested"]
+        for key, value in zip((name, f"{name}_low", f"{name}_high", *told), parts, strict=True):
+            variables[key] = (dims, value, {"units": "1" if key in told else "nats"})
+    names = [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets]
+    return xr.Dataset(
+        variables,
+        coords={
+            "source": ("window", np.array(session.documents, dtype=object)),
+            "ablation": list(ablations),
+            "set": names,
+        },
+        attrs={"intervals_over": called},
+    )

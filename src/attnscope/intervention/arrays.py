@@ -1,0 +1,433 @@
+"""Weights put in the place of a head's own, weights followed through layers, and sparse regression: NumPy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+from scipy.optimize import linprog, nnls
+from scipy.special import rel_entr
+from scipy.stats import kendalltau
+
+from attnscope.explanation.arrays.checks import labelled
+from attnscope.support.checks import agree, check_real, finite
+from attnscope.support.errors import AttnscopeError
+
+
+def permuted_weights(
+    weights: Float[np.ndarray, "query key"],
+    generator: np.random.Generator,
+    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+) -> Float[np.ndarray, "query key"]:
+    """Let the weights of each row change places, each row by itself, among the keys that it may look at.
+
+    Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
+    """
+    weights = non_negative("weights", weights)
+    allowed = visible_keys(weights, allowed)
+    places = np.argsort(~allowed, axis=1, kind="stable")  # the keys of a row that count come first
+    order = np.argsort(np.where(allowed, generator.random(weights.shape), 2.0), axis=1)
+    shuffled = np.empty_like(weights)
+    np.put_along_axis(shuffled, places, np.take_along_axis(weights, order, 1), 1)
+    return shuffled
+
+
+def uniform_weights(
+    weights: Float[np.ndarray, "query key"], allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None
+) -> Float[np.ndarray, "query key"]:
+    """Give each row equal weights, as much in all as it had.
+
+    Parameters
+    ----------
+    weights, allowed
+        See `permuted_weights`.
+
+    Raises
+    ------
+    AttnscopeError
+        See `permuted_weights`.
+
+    References
+    ----------
+    Wiegreffe and Pinter (2019), Attention is not not Explanation, EMNLP 2019, section 3.2.
+
+    Examples
+    --------
+    >>> uniform_weights(np.array([[1.0, 0.0], [0.9, 0.1]]), np.array([[True, False], [True, True]])).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    weights = non_negative("weights", weights)
+    allowed = visible_keys(weights, allowed)
+    count = np.maximum(allowed.sum(1, keepdims=True), 1)
+    return np.where(allowed, weights.sum(1, keepdims=True) / count, 0.0)
+
+
+def erased_weights(
+    weights: Float[np.ndarray, "query key"],
+    importance: Float[np.ndarray, "other_query other_key"],
+    fraction: float,
+    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+) -> Float[np.ndarray, "query key"]:
+    r"""Erase the most important keys of each row, and let the others have its weight.
+
+    Erasing key j alone moves the row's output by :math:`\alpha_j/(1-\alpha_j)\,(o - v_j)`.
+
+    Serrano and Smith (2019), Is Attention Interpretable?, ACL 2019, section 4.
+    """
+    check_real(0.0, 1.0, fraction=fraction)
+    weights, importance = non_negative("weights", weights), finite("importance", importance)
+    allowed = visible_keys(weights, allowed)
+    for axis, what in enumerate(("queries", "keys")):
+        agree(what, "weights", weights.shape[axis], "importance", importance.shape[axis])
+    rank = np.argsort(np.argsort(np.where(allowed, -importance, np.inf), axis=1, kind="stable"), axis=1)
+    count = np.ceil(fraction * allowed.sum(1, keepdims=True) - 1e-9)  # 0.1 of 10 keys is 1, not 2
+    left = np.where(rank < count, 0.0, weights)
+    remaining = left.sum(1, keepdims=True)
+    return left * np.where(remaining > 0, weights.sum(1, keepdims=True) / np.where(remaining > 0, remaining, 1), 0)
+
+
+_SAME_SUM = 1e-4  # of two rows of weights in single precision
+
+
+def non_negative(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """The same, of numbers of which none may be below 0."""
+    values = finite(name, array)
+    if values.size and values.min() < 0:
+        raise AttnscopeError(
+            f"{name} has an entry of {values.min():.3g}; expected none below 0: give them after the softmax"
+        )
+    return values
+
+
+def same_sums(first: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray, "*others"]) -> None:
+    """Raise unless rows that are to be compared hold as much weight."""
+    sums = np.broadcast_arrays(first.sum(-1), other.sum(-1))
+    apart = np.abs(sums[0] - sums[1]) > _SAME_SUM
+    if apart.any():
+        here, there = (float(each[apart].flat[0]) for each in sums)
+        raise AttnscopeError(
+            f"found rows that sum to {here:.4g} and {there:.4g}; distances are of rows with equal sums: "
+            "renormalise both"
+        )
+
+
+def visible_keys(
+    weights: Float[np.ndarray, "query key"], allowed: Bool[np.ndarray, "mask_query mask_key"] | None
+) -> Bool[np.ndarray, "query key"]:
+    """Which keys each query may look at, all where nothing is said; no weight may lie on another."""
+    if allowed is None:
+        return np.ones(weights.shape, dtype=bool)
+    for axis, what in enumerate(("queries", "keys")):
+        agree(what, "weights", weights.shape[axis], "the mask", allowed.shape[axis])
+    outside = np.where(allowed, 0.0, weights).max(1, initial=0.0)
+    if outside.any():
+        query = int(outside.argmax())
+        raise AttnscopeError(
+            f"query {query} has a weight of {outside[query]:.3g} on a key that it may not look at: give the mask of "
+            "these weights"
+        )
+    return allowed
+
+
+def total_variation(
+    p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch other_outcome"]
+) -> Float[np.ndarray, "*batch"]:
+    r"""Total variation distance, :math:`\mathrm{TVD} = \tfrac12\sum_j |p_j - q_j|`."""
+    p, q = _pair(p, q)
+    return np.asarray(np.abs(p - q).sum(-1) / 2)
+
+
+def jensen_shannon(
+    p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch other_outcome"]
+) -> Float[np.ndarray, "*batch"]:
+    r"""Jensen-Shannon divergence, :math:`\tfrac12\mathrm{KL}(p\|m) + \tfrac12\mathrm{KL}(q\|m)`, m half of the sum.
+
+    With distributions, :math:`0 \le \mathrm{JSD} \le \ln 2` and
+    :math:`\mathrm{TVD}^2/2 \le \mathrm{JSD} \le \mathrm{TVD}\,\ln 2`.
+
+    Lin (1991), Divergence measures based on the Shannon entropy, IEEE Transactions on Information Theory 37.
+    """
+    p, q = _pair(p, q)
+    middle = (p + q) / 2
+    divergence = (rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2
+    return np.asarray(np.maximum(divergence, 0.0))
+
+
+def _pair(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    p, q = non_negative("the first distribution", p), non_negative("the second distribution", q)
+    agree("outcomes", "the first distribution", p.shape[-1], "the second distribution", q.shape[-1])
+    same_sums(p, q)
+    return p, q
+
+
+FEWEST = 3  # tokens: two are in order half of the time
+
+
+def rank_agreement(
+    weights: Float[np.ndarray, "query key"],
+    importance: Float[np.ndarray, "other_query other_key"],
+    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+) -> xr.Dataset:
+    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of the same keys."""
+    for axis, what in enumerate(("queries", "keys")):
+        agree(what, "weights", weights.shape[axis], "importance", importance.shape[axis])
+    counted = visible_keys(weights, allowed) & np.isfinite(importance)
+    ranks = np.full((2, len(weights)), np.nan)
+    for query, keys in enumerate(counted):
+        own, other = weights[query, keys], importance[query, keys]
+        if keys.sum() >= FEWEST and np.ptp(own) > 0 and np.ptp(other) > 0:
+            ranks[:, query] = kendalltau(own, other)
+    return xr.Dataset(
+        {
+            "tau": labelled("query", ranks[0], "Kendall's tau-b of weights and importance"),
+            "p_value": labelled("query", ranks[1], "chance that a random order agrees as much"),
+        }
+    )
+
+
+def column_basis(
+    values: Float[np.ndarray, "key width"], *, with_ones: bool, tolerance: float
+) -> Float[np.ndarray, "key rank"]:
+    """Orthonormal columns that span those of V, by its singular values."""
+    if with_ones:  # of the size of V, so that the tolerance means the same for both
+        size = np.linalg.norm(values, 2) / np.sqrt(max(len(values), 1)) if values.any() else 1.0
+        values = np.column_stack([values, np.full(len(values), size)])
+    basis, size, _ = np.linalg.svd(values, full_matrices=False)
+    return basis[:, size > tolerance * size.max(initial=0.0)]
+
+
+Objective = Literal["top_weight", "distance"]
+
+OBJECTIVES = ("top_weight", "distance")
+
+LONGEST_PROGRAM = 2048  # keys: a row of them is a linear program of as many variables
+
+_EXACT = 1e-12  # singular values below this share of the largest: constraints that say nothing new
+
+_STEPS = 20
+
+_LEAST_WEIGHT = 1e-11  # weight that is part of a vertex
+
+_FINE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}  # the finest that HiGHS takes
+
+_MOVED = 1e-6  # of the weight: less is the solver's rounding
+
+
+def adversarial_weights(
+    weights: Float[np.ndarray, "query key"],
+    values: Float[np.ndarray, "value_key width"],
+    *,
+    objective: Objective | str = "top_weight",
+    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+    starts: int = 4,
+    seed: int = 0,
+) -> xr.Dataset:
+    r"""Find weights that are as unlike a head's own as can be, and give the same output exactly.
+
+    Over all :math:`\alpha' \ge 0` with :math:`V^\top\alpha' = V^\top\alpha` and the same sum, a linear program for each
+    row (scipy's HiGHS). ``"top_weight"`` minimises the weight of the token that had the most, and finds the true
+    minimum. ``"distance"`` is for the largest :math:`\tfrac12\lVert\alpha'-\alpha\rVert_1`: a convex function, which is
+    largest at a vertex but is no linear objective. It is replaced by its tangent at the present weights, whose optimum
+    is the next vertex, until the distance grows no more; the best of several starts is kept, so that what is found is
+    possible, and the largest may be larger.
+
+    The question is that of Jain and Wallace (2019), section 4.2.2; for one head's output, which is linear in its
+    weights, the answer needs no search.
+    """
+    if objective not in OBJECTIVES:
+        raise AttnscopeError(f"objective is {objective!r}; expected one of {', '.join(map(repr, OBJECTIVES))}")
+    weights, values = non_negative("weights", weights), finite("values", values)
+    agree("keys", "weights", weights.shape[1], "values", len(values))
+    if len(values) > LONGEST_PROGRAM:
+        raise AttnscopeError(
+            f"found {len(values)} keys; the linear program takes at most {LONGEST_PROGRAM}: give a shorter text"
+        )
+    allowed = visible_keys(weights, allowed)
+    generator = np.random.default_rng(seed)
+    changed = weights.copy()
+    for query, keys in enumerate(allowed):
+        row = weights[query, keys]
+        if row.sum() > 0:
+            program = _Row(row, column_basis(values[keys], with_ones=True, tolerance=_EXACT))
+            changed[query, keys] = (
+                program.without_top() if objective == "top_weight" else program.furthest(starts, generator)
+            )
+    return _described(weights, changed, values)
+
+
+class _Row:
+    """The program of one row: the weights, and orthonormal columns that the output and the sum are made of."""
+
+    def __init__(self, weights: Float[np.ndarray, " key"], basis: Float[np.ndarray, "key rank"]) -> None:
+        self.weights, self.basis = weights, basis
+        self.kept = weights @ basis
+
+    def without_top(self) -> Float[np.ndarray, " key"]:
+        cost = np.zeros_like(self.weights)
+        cost[self.weights.argmax()] = 1.0
+        return self._solved(cost)
+
+    def furthest(self, starts: int, generator: np.random.Generator) -> Float[np.ndarray, " key"]:
+        costs = [self.weights, *generator.normal(size=(starts, self.weights.size))]
+        reached = [self._climbed(self._solved(cost)) for cost in costs]
+        return max(reached, key=self._distance)
+
+    def _climbed(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
+        """Follow the tangent of the distance from vertex to vertex."""
+        for _ in range(_STEPS):
+            further = self._solved(-np.sign(point - self.weights))
+            if self._distance(further) <= self._distance(point) + _MOVED * 1e-3:
+                break
+            point = further
+        return point
+
+    def _distance(self, point: Float[np.ndarray, " key"]) -> float:
+        return float(np.abs(point - self.weights).sum() / 2)
+
+    def _solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
+        """The vertex of least cost; the row's own weights, which are allowed, where none costs less."""
+        solution = linprog(cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE)
+        if solution.x is None:
+            return self.weights
+        point = self._exact(np.maximum(solution.x, 0.0))
+        return point if cost @ point < cost @ self.weights - _MOVED * np.abs(cost).max() * 1e-3 else self.weights
+
+    def _exact(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
+        """The same vertex without the solver's tolerance: its weights solve the equations by themselves."""
+        support = point > _LEAST_WEIGHT
+        exact = np.zeros_like(point)
+        exact[support], _ = nnls(self.basis[support].T, self.kept)
+        errors = [np.abs(weights @ self.basis - self.kept).max() for weights in (exact, point)]
+        return exact if errors[0] <= errors[1] else point
+
+
+def _described(weights: np.ndarray, changed: np.ndarray, values: np.ndarray) -> xr.Dataset:
+    distance = total_variation(weights, changed)
+    top = weights.argmax(1)
+    rows = np.arange(len(weights))
+    before = weights @ values
+    size = np.maximum(np.abs(before).max(1), np.abs(values).max() * np.finfo(np.float64).eps)
+    error = np.abs(changed @ values - before).max(1) / size
+    return xr.Dataset(
+        {
+            "weights": labelled("query key", changed, "weights with the same output", "share"),
+            "tvd": labelled("query", distance, "total variation distance of the weights", "share"),
+            "jsd": labelled("query", jensen_shannon(weights, changed), "divergence of the weights", "nats"),
+            "top_before": labelled("query", weights[rows, top], "largest weight", "share"),
+            "top_after": labelled("query", changed[rows, top], "weight of that token afterwards", "share"),
+            "output_error": labelled("query", error, "largest change of the output, of its largest value", "share"),
+            "is_free": labelled("query", distance > _MOVED, "whether other weights give the same output"),
+        }
+    )
+
+
+FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a second, and a text has 4,096
+
+
+def rollout(
+    weights: Float[np.ndarray, "layer query key"], *, residual: float = 0.5
+) -> Float[np.ndarray, "layer token token"]:
+    r"""Multiply the layers' weights: how much of each input token is in each token after each layer.
+
+    :math:`\tilde A_l = \rho I + (1-\rho)A_l` and :math:`R_l = \tilde A_l R_{l-1}`, from :math:`R_0 = I`.
+
+    Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, equation 1.
+    """
+    check_real(0.0, 1.0, residual=residual)
+    weights = _square(non_negative("weights", weights))
+    rolled, layers = np.eye(weights.shape[1]), []
+    for layer in weights:
+        rolled = residual * rolled + (1 - residual) * layer @ rolled
+        layers.append(rolled)
+    return np.stack(layers)
+
+
+def attention_flow(
+    weights: Float[np.ndarray, "layer query key"],
+    queries: Sequence[int] | None = None,
+    *,
+    residual: float = 0.5,
+    limit: int = FLOW_TOKENS,
+) -> Float[np.ndarray, "chosen token"]:
+    r"""Maximum flow from a token after the last layer to each input token.
+
+    The layers are a graph whose edge from i in layer l to j below has the capacity :math:`\tilde A_l[i, j]` of
+    `rollout`. Rollout is one such flow, so that the largest is at least as large; and it is at most 1.
+
+    Abnar and Zuidema (2020), section 3.
+    """
+    check_real(0.0, 1.0, residual=residual)
+    weights = _square(non_negative("weights", weights))
+    layers, tokens = weights.shape[:2]
+    if tokens > limit:
+        raise AttnscopeError(
+            f"found {tokens} tokens; attention flow takes at most {limit}, as its cost grows with their fourth power: "
+            "give a shorter text, or take rollout"
+        )
+    capacities = residual * np.eye(tokens) + (1 - residual) * weights
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from((layer, token) for layer in range(layers + 1) for token in range(tokens))
+    for layer, matrix in enumerate(capacities):
+        above, below = np.nonzero(matrix)
+        graph.add_weighted_edges_from(
+            (((layer + 1, i), (layer, j), matrix[i, j]) for i, j in zip(above.tolist(), below.tolist(), strict=True)),
+            weight="capacity",
+        )
+    chosen = range(tokens) if queries is None else queries
+    return np.array(
+        [[nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)] for query in chosen],
+        dtype=np.float64,
+    ).reshape(len(chosen), tokens)
+
+
+def _square(matrices: np.ndarray) -> np.ndarray:
+    agree("tokens", "the queries", matrices.shape[-2], "the keys", matrices.shape[-1])
+    return matrices
+
+
+_FOLDS = 5
+
+
+def random_sets(
+    shape: tuple[int, ...], heads: int, removed: int, generator: np.random.Generator
+) -> Bool[np.ndarray, "... head"]:
+    """Random sets of `removed` heads each; every head is in as many of them as any other, or in one more."""
+    count = int(np.prod(shape))
+    sets = np.zeros((count, heads), dtype=bool)
+    waiting: list[int] = []
+    for row in sets:
+        while row.sum() < removed:
+            if not waiting:
+                waiting = generator.permutation(heads).tolist()
+            fresh = next((place for place, head in enumerate(waiting) if not row[head]), None)
+            if fresh is None:  # what waits is in the set already: the next round's heads stand behind it
+                waiting += generator.permutation(heads).tolist()
+                continue
+            row[waiting.pop(fresh)] = True
+    return sets.reshape(*shape, heads)
+
+
+def sparse_effects(
+    sets: Bool[np.ndarray, "measurement head"],
+    changes: Float[np.ndarray, " measurement"],
+    groups: Sequence[Hashable] | None = None,
+) -> Float[np.ndarray, " head"]:
+    r"""Effect of each head, from the changes that sets of heads cause."""
+    from sklearn.linear_model import Lasso, LassoCV
+    from sklearn.model_selection import GroupKFold
+
+    design = sets.astype(float)
+    if not np.ptp(changes):
+        return np.zeros(sets.shape[1])
+    labels = np.arange(len(sets)) if groups is None else np.unique(np.array(groups, dtype=str), return_inverse=True)[1]
+    folds = min(_FOLDS, len(np.unique(labels)))
+    if folds < 2:  # noqa: PLR2004 one document: measurements stand for themselves
+        labels, folds = np.arange(len(sets)), min(_FOLDS, len(sets))
+    splits = list(GroupKFold(folds).split(design, changes, labels))
+    chosen = LassoCV(fit_intercept=False, cv=splits, alphas=50, max_iter=20_000).fit(design, changes)
+    return np.asarray(Lasso(alpha=chosen.alpha_, fit_intercept=False, max_iter=20_000).fit(design, changes).coef_)

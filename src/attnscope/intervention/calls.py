@@ -1,0 +1,308 @@
+"""Attention calls written out: weights, values and outputs, with gradients, and what a model predicts by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+from transformers.pytorch_utils import Conv1D
+
+from attnscope.capture.forward import forward
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import output_of
+from attnscope.kernels.reference import attend, causal_mask, masked_softmax
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from transformers import PreTrainedModel
+
+
+def output_with_gradient(call: AttentionCall) -> Tensor:
+    """The output of a call, ``(batch, head, query, value_width)``, which a gradient can flow through."""
+    if call.softcap is not None or call.sinks is not None:
+        return _written_out(call)
+    mask, causal = call.mask, call.causal
+    square = call.query.shape[2] == call.key.shape[2]
+    if causal and (mask is not None or call.bias is not None or not square):
+        past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
+        mask, causal = past if mask is None else mask & past, False
+    if call.bias is not None:
+        added = call.bias.to(call.query.dtype)
+        mask = added if mask is None else added.masked_fill(~mask, torch.finfo(added.dtype).min)
+    return F.scaled_dot_product_attention(
+        call.query, call.key, call.value, attn_mask=mask, is_causal=causal, scale=call.scale, enable_gqa=call.group > 1
+    )
+
+
+def _written_out(call: AttentionCall) -> Tensor:
+    mask = call.mask
+    if call.causal:
+        past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
+        mask = past if mask is None else mask & past
+    key, value = (side.repeat_interleave(call.group, 1) for side in (call.key, call.value))
+    sinks = None if call.sinks is None else call.sinks[:, None, None]
+    return attend(call.query, key, value, mask, call.scale, bias=call.bias, softcap=call.softcap, sinks=sinks)[0]
+
+
+@torch.no_grad()
+def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
+    """Attention calls whose output no linear layer reads, whole or as columns beside others."""
+    waiting: list[tuple[Site, Tensor]] = []
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        output = output_of(call)
+        waiting.append((site, output.transpose(1, 2).flatten(2)))
+        return output
+
+    def look(_: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor):
+            waiting[:] = [(site, output) for site, output in waiting if not _holds(given[0], output)]
+
+    linears = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    hooks = [module.register_forward_pre_hook(look) for module in linears]
+    try:
+        with watching(model, observe):
+            model(**inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [site for site, _ in waiting]
+
+
+def _holds(given: Tensor, output: Tensor) -> bool:
+    """Whether some columns of what a layer reads are what the heads gave, ``(text, query, width)``."""
+    width = output.shape[2]
+    columns = given.shape[-1]
+    if columns < width or given.numel() // columns != output.shape[0] * output.shape[1]:
+        return False
+    rows = given.reshape(*output.shape[:2], columns)
+    limit = 1e-4 * float(output.abs().max())
+    return any(
+        float((rows[..., start : start + width] - output).abs().max()) <= limit
+        for start in range(columns - width + 1)
+        if abs(float(rows[0, 0, start] - output[0, 0, 0])) <= limit
+    )
+
+
+_WEIGHTS_AT_ONCE = 1 << 22  # 16 MiB in float32, all heads of some rows
+
+
+def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
+    """A of all heads of a call: softmax of scale, soft cap, bias, mask and sinks; float32 or wider."""
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    first, last, _ = rows.indices(call.query.shape[2])
+    query, key = call.query[:, :, first:last].to(wide), call.key.to(wide)
+    grouped = query.unflatten(1, (key.shape[1], call.group))
+    scores = (call.scale * grouped @ key[:, :, None].transpose(-2, -1)).flatten(1, 2)
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    if call.bias is not None:
+        scores = scores + call.bias[:, :, first:last].to(wide)
+    mask = None if call.mask is None else call.mask[:, :, first:last]
+    if call.causal:
+        index = torch.arange(key.shape[2], device=key.device)
+        past = index <= torch.arange(first, last, device=key.device)[:, None]
+        mask = past if mask is None else mask & past
+    sinks = None if call.sinks is None else call.sinks.to(wide)[:, None, None]
+    return masked_softmax(scores, mask, sinks)
+
+
+def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
+    """A of the first text, so many rows of all heads at a time that no layer's matrices are held."""
+    _, heads, queries, _ = call.query.shape
+    height = max(1, _WEIGHTS_AT_ONCE // (heads * call.key.shape[2]))
+    for first in range(0, queries, height):
+        rows = slice(first, min(queries, first + height))
+        yield rows, weights_of(call, rows)[0]
+
+
+def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"]:
+    """V of every head, where several share one too; float32 or wider."""
+    wide = torch.promote_types(call.value.dtype, torch.float32)
+    return call.value.to(wide).repeat_interleave(call.group, 1)
+
+
+def attended(
+    call: AttentionCall,
+) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
+    """Output, in the query's type, and weights of a call, with gradients from one to the other."""
+    weights = weights_of(call)
+    return (weights @ values_of(call)).to(call.query.dtype), weights
+
+
+@torch.no_grad()
+def output_by_rows(call: AttentionCall) -> Float[Tensor, "1 head query value_width"]:
+    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles`
+    makes.
+    """
+    values = values_of(call)[0]
+    return torch.cat([tile @ values for _, tile in weight_tiles(call)], 1)[None].to(call.query.dtype)
+
+
+def visible_keys(call: AttentionCall, head: int) -> Bool[Tensor, "query key"]:
+    """Which keys the queries of one head may look at, in the first text."""
+    return call.allowed(0, head)
+
+
+def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Float[Tensor, "*head row offset"]:
+    """The entries of rows at offsets ``-band..band`` from themselves, 0 beyond the text; `first` is the first row."""
+    rows, keys = matrix.shape[-2:]
+    offset = torch.arange(-band, band + 1, device=matrix.device)
+    at = torch.arange(first, first + rows, device=matrix.device)[:, None] + offset
+    there = (at >= 0) & (at < keys)
+    return matrix.gather(-1, at.clamp(0, keys - 1).expand(*matrix.shape[:-2], -1, -1)) * there
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Where the tokens of either text stand, in matrices over both: first the source, then the target."""
+
+    source: int  # tokens of each
+    target: int
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens both sides have together."""
+        return self.source + self.target
+
+    @property
+    def predicting(self) -> slice:
+        """The tokens at which the model predicts: a decoder's, where there is one."""
+        return slice(self.source, self.tokens) if self.target else slice(0, self.source)
+
+    def of(self, kind: str) -> tuple[slice, slice]:
+        """Queries and keys of an attention call: beside an encoder, only a decoder looks back or across."""
+        source, target = slice(0, self.source), slice(self.source, self.tokens)
+        if not self.target:
+            return source, source
+        return source if kind == "self" else target, target if kind == "causal" else source
+
+
+def sides_of(inputs: dict[str, Tensor]) -> Sides:
+    """How many tokens there are of either text."""
+    target = inputs.get("decoder_input_ids")
+    return Sides(inputs["input_ids"].shape[1], 0 if target is None else target.shape[1])
+
+
+@torch.no_grad()
+def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
+    """Why a model predicts nothing; empty where it gives logits, for each token or for the text."""
+    output = model(**inputs)
+    logits = getattr(output, "logits", None)
+    if isinstance(logits, Tensor) and logits.ndim in {2, 3}:
+        return ""
+    return f"{type(model).__name__} has no head that predicts: its output is hidden states, not logits"
+
+
+def check_predictions(model: PreTrainedModel, inputs: dict[str, Any], what: str) -> None:
+    """Refuse a model that predicts nothing, where predictions are compared."""
+    if reason := lacks_predictions(model, inputs):
+        raise AttnscopeError(
+            f"{what} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
+        )
+
+
+def log_probabilities(
+    logits: Float[Tensor, "batch *position outcome"], positions: Int[Tensor, " prediction"] | None = None
+) -> Float[Tensor, "batch prediction outcome"]:
+    """Log probabilities, nats, at some positions; a model that gives one prediction a text has position 0."""
+    by_position = logits[:, None] if logits.ndim == 2 else logits  # noqa: PLR2004
+    chosen = by_position if positions is None else by_position[:, positions]
+    return chosen.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+
+
+MATRIX_BYTES = 2 << 30
+
+NUMBERS_AT_ONCE = 1 << 25  # 128 MiB of weights, or of probabilities
+
+_IN_A_GRAPH = 4  # matrices of each head: scores, their exponentials and what makes weights of them
+
+
+def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: bool) -> None:
+    """Refuse a text whose weights, of all heads of these calls, take more than 2 GiB."""
+    needed = longest = 0
+    for call in calls:
+        numbers = call.query.shape[1] * call.query.shape[2] * call.key.shape[2]
+        wide = torch.promote_types(call.query.dtype, torch.float32).itemsize
+        needed += numbers * wide * (_IN_A_GRAPH if in_a_graph else 1)
+        longest = max(longest, call.query.shape[2], call.key.shape[2])
+    if needed > MATRIX_BYTES:
+        backward = " in a backward pass" if in_a_graph else ""
+        raise AttnscopeError(
+            f"{name} has {longest} tokens, whose matrices of weights take more than {MATRIX_BYTES >> 30} GiB"
+            f"{backward}: give a smaller window, or leave out what needs them"
+        )
+
+
+@torch.no_grad()
+def leave_one_out(
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    positions: Int[Tensor, " prediction"],
+    name: str,
+    tokens: Sequence[int] | None = None,
+) -> Float[Tensor, "token prediction"]:
+    """Total variation distance of each prediction from what it is when no query may look at a token."""
+    sides = sides_of(inputs)
+    chosen = list(range(sides.tokens)) if tokens is None else list(tokens)
+    hidden = torch.tensor([], dtype=torch.int64)
+    largest = 1
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        nonlocal largest
+        largest = max(largest, call.query.shape[1] * call.query.shape[2] * call.key.shape[2])
+        keys = sides.of(site.kind)[1]
+        index = torch.arange(keys.start, keys.start + call.key.shape[2], device=call.key.device)
+        keep = (index != hidden.to(index.device)[:, None])[:, None, None]
+        mask = keep if call.mask is None else call.mask & keep
+        return attended(replace(call, mask=mask.expand(-1, -1, call.query.shape[2], -1)))[0]
+
+    def run(some: Sequence[int]) -> Tensor:
+        nonlocal hidden
+        hidden = torch.tensor(some)
+        several = {key: tensor.expand(len(some), *tensor.shape[1:]) for key, tensor in inputs.items()}
+        with watching(model, observe):
+            return log_probabilities(forward(model, several, lambda _: name), positions).exp()
+
+    whole = run([-1])
+    largest = max(largest, whole.numel())
+    size = max(1, NUMBERS_AT_ONCE // largest)
+    changes = [(run(chosen[at : at + size]) - whole).abs().sum(-1) / 2 for at in range(0, len(chosen), size)]
+    return torch.cat(changes) if changes else whole.new_zeros(0, whole.shape[1])
+
+
+_SIDES = ("input_ids", "decoder_input_ids")
+
+
+@contextmanager
+def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
+    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)``
+    each.
+    """
+    leaves: list[Tensor] = []
+    waiting = [inputs[side] for side in _SIDES if side in inputs]
+
+    def hook(_: nn.Module, arguments: tuple[Any, ...], returned: Any) -> Tensor | None:
+        read = arguments[0] if arguments else None
+        if waiting and isinstance(read, Tensor) and isinstance(returned, Tensor) and torch.equal(read, waiting[0]):
+            waiting.pop(0)
+            leaves.append(returned.detach().requires_grad_())
+            return leaves[-1]
+        return None
+
+    hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]
+    try:
+        yield leaves
+    finally:
+        for handle in hooks:
+            handle.remove()

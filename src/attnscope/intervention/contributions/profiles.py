@@ -1,0 +1,543 @@
+"""Where heads and layers take from, by more than their weights: norms, effective weights, rollout, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnscope.capture.borrow import borrowed
+from attnscope.capture.notes import layer_coordinates
+from attnscope.explanation.profiles import pairs_at
+from attnscope.explanation.tokens import FOR_MATCHING
+from attnscope.intervention.calls import (
+    band_of,
+    lacks_predictions,
+    log_probabilities,
+    sides_of,
+    values_of,
+    weight_tiles,
+)
+from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
+from attnscope.intervention.inputs import inputs_of
+from attnscope.kernels.call import AttentionCall
+from attnscope.read.windows import window_name
+from attnscope.store.arrays import padded_heads
+from attnscope.support.arguments import Count, validated
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, no_progress
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.watch import Site
+    from attnscope.intervention.calls import Sides
+    from attnscope.intervention.contributions.blocks import Block, Record
+    from attnscope.intervention.inputs import InterventionInput
+
+Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
+
+Name = TypeVar("Name", bound=str)
+
+KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
+
+_HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
+
+_VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "profile_weights": ((*_HEAD, "offset"), "Mean weight at each offset", "share"),
+    "profile_norms": ((*_HEAD, "offset"), "Mean share of a row's norms at each offset", "share"),
+    "profile_effective": ((*_HEAD, "offset"), "Mean effective weight at each offset", "weight"),
+    "null_share": (_HEAD, "Share of a row's squared weights that its output does not see", "share"),
+    "null_share_permuted": (_HEAD, "The same, mean over permutations of the row", "share"),
+    "rank": (_HEAD, "Rank of the values that a row sees, mean over rows", "1"),
+    "free_dimensions": (_HEAD, "Dimension of the weights that give the same output, mean over rows", "1"),
+    "identifiable": (_HEAD, "Rows where that dimension is 0", "share"),
+    "profile_gradient": ((*_HEAD, "offset"), "Mean share of a row's gradient x attention at each offset", "share"),
+    "profile_block_norms": (
+        (*_LAYER, "offset"),
+        "Mean share of the norms of what tokens give to the block, at each offset",
+        "share",
+    ),
+    "mixing_ratio": ((*_LAYER, "of"), "Part of other tokens in what comes out", "share"),
+    "profile_rollout": ((*_LAYER, "offset"), "Mean rollout up to this layer, at each offset", "share"),
+    "profile_relevance": (
+        (*_LAYER, "offset"),
+        "Mean share of a row's relevance up to this layer, at each offset",
+        "share",
+    ),
+}
+
+
+def chosen_kinds(kinds: Sequence[str] | None, known: Collection[Name]) -> list[Name]:
+    """Validate the names of kinds; None means all."""
+    unknown = [kind for kind in kinds or () if kind not in known]
+    if unknown or (kinds is not None and not kinds):
+        said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
+        raise AttnscopeError(f"{said}: choose from {', '.join(known)}")
+    return [kind for kind in known if kinds is None or kind in kinds]
+
+
+def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
+    """What was found in each layer of one text, labelled; NaN where a layer lacks it."""
+    names = [name for name in _VARIABLES if any(name in layer for layer in layers)]
+    variables: dict[str, Any] = {}
+    for name in names:
+        dims, long_name, units = _VARIABLES[name]
+        like = next(layer[name] for layer in layers if name in layer)
+        rows = [
+            layer.get(
+                name,
+                np.full((records[at].call.query.shape[1], *like.shape[1:]) if "head" in dims else like.shape, np.nan),
+            )
+            for at, layer in enumerate(layers)
+        ]
+        values = padded_heads(rows) if "head" in dims else np.stack(rows)
+        variables[name] = (dims, values[None], {"long_name": long_name, "units": units})
+    heads = max(record.call.query.shape[1] for record in records)
+    coords: dict[str, Any] = {
+        **layer_coordinates(record.site for record in records),
+        "offset": np.arange(-band, band + 1),
+    }
+    coords |= {"head": np.arange(heads)} if any("head" in _VARIABLES[name][0] for name in names) else {}
+    coords |= {"of": list(MIXING)} if "mixing_ratio" in names else {}
+    return xr.Dataset(variables, coords)
+
+
+@validated
+def contribution_profiles(
+    source: InterventionInput,
+    *,
+    kinds: Sequence[Kind | str] | None = None,
+    band: Count = 10,
+    progress: Tell | None = None,
+) -> xr.Dataset:
+    r"""Measure where heads and layers take from, by more than their weights."""
+    chosen = chosen_kinds(kinds, KINDS)
+    tell = progress or no_progress
+    with borrowed(source.model):
+        first = inputs_of(source.model, source.windows[0])
+        blocks = find_blocks(source.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
+        run = _ModelRun(source.model, blocks, chosen, band, by_name=kinds is not None)
+        if "gradient" in chosen and (reason := lacks_predictions(source.model, first)):
+            run.skip("gradient", reason)
+            run.kinds.remove("gradient")
+        profiles: list[xr.Dataset] = []
+        for number, window in enumerate(source.windows):
+            profiles.append(run.text(inputs_of(source.model, window), window_name(window, number)))
+            tell(Progress("what weights miss", (number + 1) / len(source.windows)))
+    whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
+    return whole.assign_coords(
+        window=np.arange(len(profiles)), source=("window", np.array(source.documents, dtype=object))
+    ).assign_attrs(model=source.name, skipped=run.skipped)
+
+
+class _ModelRun:
+    """One model, read text by text."""
+
+    def __init__(
+        self, model: PreTrainedModel, blocks: Sequence[Block], kinds: Sequence[Kind], band: int, *, by_name: bool
+    ) -> None:
+        self.model, self.blocks, self.band, self.by_name = model, blocks, band, by_name
+        self.kinds = list(kinds)
+        self.reasons: dict[tuple[Kind, str], list[int]] = {}
+        for block in blocks:
+            if block.output is None:
+                self.skip("norms", block.reason, block.site)
+            if block.reason:
+                self.skip("block_norms", block.reason, block.site)
+
+    def skip(self, kind: Kind, reason: str, site: Site | None = None) -> None:
+        """Leave out a kind, in one layer or all; raise the reason where the kind was requested by name."""
+        if kind not in self.kinds:
+            return
+        if self.by_name:
+            where = "" if site is None else f", layer {site.index} ({site.name})"
+            raise AttnscopeError(
+                f"{kind} is not defined for {type(self.model).__name__}{where}: {reason}. Leave it out"
+            )
+        layers = self.reasons.setdefault((kind, reason), [])
+        if site is not None and site.index not in layers:
+            layers.append(site.index)
+
+    @property
+    def skipped(self) -> str:
+        """What was left out, in which layers, and why."""
+        parts: list[str] = []
+        for (kind, reason), layers in self.reasons.items():
+            where = f" (layers {', '.join(map(str, layers))})" if layers else ""
+            parts.append(f"{kind}{where}: {reason}")
+        return "; ".join(parts)
+
+    def text(self, inputs: dict[str, Tensor], name: str) -> xr.Dataset:
+        """Every kind, in every layer of one text."""
+        with_gradient = "gradient" in self.kinds
+        records, logits = record(
+            self.model, inputs, self.blocks, name, differentiable=with_gradient, with_head=with_gradient
+        )
+        by_output: list[Tensor] = []
+        if with_gradient and records:  # of the log probabilities of the most likely outcomes
+            best = log_probabilities(logits).amax(-1).sum()
+            outputs = [each.output for each in records]
+            slopes = torch.autograd.grad(best, outputs, allow_unused=True, materialize_grads=True)
+            by_output = [slope.detach() for slope in slopes]
+        with torch.no_grad():
+            return self._measured(records, by_output, sides_of(inputs))
+
+    def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
+        rolled, relevance = Rollout(sides), Relevance(sides)
+        follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
+        if reason:
+            self.skip("rollout", reason)
+        layers: list[dict[str, np.ndarray]] = []
+        for number, each in enumerate(records):
+            if each.reason and not each.block.reason:
+                self.skip("block_norms", each.reason, each.site)
+            readers = self._readers(each)
+            mean, relevant = Mean(), Mean()
+            if "rollout" in self.kinds and follows:
+                readers.append(mean)
+            if by_output:
+                readers.append(self._gradient(each, by_output[number][0], relevant))
+            for rows, tile in weight_tiles(each.call):
+                for reader in readers:
+                    reader.add(rows, tile)
+            layer = {name: values for reader in readers for name, values in reader.result().items()}
+            if "rollout" in self.kinds and follows:
+                layer |= self._along("rollout", each, rolled.step(each.site.kind, mean.matrix()))
+            if by_output and follows:
+                layer |= self._along("relevance", each, shares(relevance.step(each.site.kind, relevant.matrix())))
+            layers.append(layer)
+        return assembled(records, layers, self.band)
+
+    def _readers(self, each: Record) -> list[Profile | Mixing | Mean]:
+        """What reads the weights of a layer, ``(head, row, key)`` at a time."""
+        call, readers = each.call, list[Profile | Mixing | Mean]()
+        for kind in self.kinds:
+            if kind == "weights":
+                readers.append(Profile(kind, call, self.band))
+            elif kind == "effective":
+                effective = Effective(call, self.band)
+                readers.append(Profile(kind, call, self.band, effective.band, effective.means))
+            elif kind == "norms" and each.block.output is not None:
+                size = value_outputs(each).norm(dim=-1)[:, None]
+                readers.append(
+                    Profile(kind, call, self.band, lambda _, tile, size=size: shares(tile * size.to(tile.dtype)))
+                )
+            elif kind == "block_norms" and not each.reason:
+                readers.append(Profile(kind, call, self.band, BlockNorms(each).shares))
+        return [*readers, Mixing(each)] if {"norms", "block_norms"} & set(self.kinds) else readers
+
+    def _gradient(self, each: Record, by_output: Tensor, mean: Mean) -> Profile:
+        r""":math:`(\nabla A\odot A)^+`, as shares of each row; its mean over heads goes to `mean`."""
+        values = values_of(each.call)[0]
+        slopes = by_output.to(values.dtype)
+
+        def entries(rows: slice, tile: Tensor) -> Tensor:
+            positive = (tile * (slopes[:, rows] @ values.transpose(-2, -1))).clamp_min(0.0)
+            mean.add(rows, positive)
+            return shares(positive)
+
+        return Profile("gradient", each.call, self.band, entries)
+
+    def _along(self, name: str, each: Record, matrix: Tensor) -> dict[str, np.ndarray]:
+        profile = Profile(name, each.call, self.band)
+        profile.add(slice(0, len(matrix)), matrix)
+        return profile.result()
+
+
+class Profile:
+    """Mean over rows of the entry at each offset, as `attnscope.scan` has it.
+
+    `entries` makes them of some rows of the weights: all of each row, or only those near the diagonal.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        call: AttentionCall,
+        band: int,
+        entries: Callable[[slice, Tensor], Tensor] = lambda _, tile: tile,
+        more: Callable[[], dict[str, np.ndarray]] = dict,
+    ) -> None:
+        self.name, self.band, self.entries, self.more = name, band, entries, more
+        self.pairs = pairs_at(call.query.shape[2], call.key.shape[2], band)
+        self.sums: Tensor | None = None
+
+    def add(self, rows: slice, tile: Float[Tensor, "*head row key"]) -> None:
+        """Read some rows."""
+        entries = self.entries(rows, tile)
+        banded = entries if self.name == "effective" else band_of(entries, rows.start, self.band)
+        summed = banded.double().sum(-2)
+        self.sums = summed if self.sums is None else self.sums + summed
+
+    def result(self) -> dict[str, np.ndarray]:
+        """``profile_...``, ``(*head, offset)``, NaN at offsets that no row has; and what else there is."""
+        assert self.sums is not None  # noqa: S101 a text has rows
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(self.pairs > 0, self.sums.cpu().numpy() / self.pairs, np.nan)
+        return {f"profile_{self.name}": mean} | self.more()
+
+
+class Mean:
+    """Mean over heads, which is held whole."""
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []
+
+    def add(self, _: slice, tile: Tensor) -> None:
+        """Read some rows."""
+        self.parts.append(tile.mean(0))
+
+    def matrix(self) -> Float[Tensor, "query key"]:
+        """The mean of all rows."""
+        return torch.cat(self.parts)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Nothing by itself."""
+        return {}
+
+
+def shares(matrix: Float[Tensor, "*head row key"]) -> Float[Tensor, "*head row key"]:
+    """Rows that sum to 1; rows of zeros stay."""
+    total = matrix.sum(-1, keepdim=True)
+    return matrix / torch.where(total > 0, total, 1.0)
+
+
+_LEAST_TOLERANCE = 1e-6  # of singular values that are roots of eigenvalues in double precision
+
+_ROWS_AT_ONCE = 64  # each with a matrix of its own
+
+_ONES_WITHIN = 1e-8  # of the column of ones that lies outside the values' columns: less is rounding
+
+
+class Effective:
+    r"""Rows of :math:`A_\text{eff}`, by the Gram matrices of the values that each row sees."""
+
+    def __init__(self, call: AttentionCall, band: int) -> None:
+        self.call, self.width = call, band
+        value = call.value[0].double()  # (kv_head, key, r)
+        self.values = value
+        eps = torch.finfo(call.value.dtype).eps
+        self.tolerance = max(2 * eps * min(value.shape[1:]) ** 0.5, _LEAST_TOLERANCE)
+        all_visible = call.allowed(0, 0)
+        self.is_shared = bool((all_visible == all_visible[0]).all()) and (call.mask is None or call.mask.shape[1] == 1)
+        self.visible = all_visible[:1].expand(len(value), -1, -1) if self.is_shared else None
+        self.shared = None if self.visible is None else self._inverted(self.visible)
+        self.rows: dict[str, list[Tensor]] = {}
+
+    def band(self, rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row offset"]:
+        """Entries at offsets ``-band..band``; what `means` has is taken along."""
+        if self.shared is None and len(tile[0]) > _ROWS_AT_ONCE:
+            parts = range(0, len(tile[0]), _ROWS_AT_ONCE)
+            return torch.cat(
+                [
+                    self.band(slice(rows.start + at, min(rows.start + at + _ROWS_AT_ONCE, rows.stop)), part)
+                    for at, part in zip(parts, tile.split(_ROWS_AT_ONCE, 1), strict=True)
+                ],
+                1,
+            )
+        visible = self._visible(rows)
+        inverse, rank = self.shared or self._inverted(visible)
+        grouped = tile.double().unflatten(0, (-1, self.call.group))  # (kv_head, group, row, key)
+        output = grouped @ self.values[:, None]  # (kv_head, group, row, r)
+        through = (inverse[:, None] @ output[..., None])[..., 0]
+        entries = through @ self.values[:, None].transpose(-2, -1) * visible[:, None]
+        self._add(grouped, (output * through).sum(-1), visible, inverse, rank)
+        return band_of(entries.flatten(0, 1), rows.start, self.width)
+
+    def means(self) -> dict[str, np.ndarray]:
+        """Means over rows, ``(head,)`` each: ``null_share``, ``null_share_permuted``, ``rank``, ``free_dimensions``;
+        and ``identifiable``, the share of rows whose output determines the weights by dimension.
+        """
+        return {name: torch.cat(parts, -1).nanmean(-1).cpu().numpy() for name, parts in self.rows.items()}
+
+    def _visible(self, rows: slice) -> Bool[Tensor, "kv_head some key"]:
+        """Keys that each row may look at; one row, where all see the same."""
+        heads, group = len(self.values), self.call.group
+        if self.visible is not None:
+            return self.visible
+        if self.call.mask is None or self.call.mask.shape[1] == 1:
+            return self.call.allowed(0, 0, rows).expand(heads, -1, -1)
+        return torch.stack([self.call.allowed(0, head * group, rows) for head in range(heads)])
+
+    def _inverted(
+        self, visible: Bool[Tensor, "kv_head some key"]
+    ) -> tuple[Float[Tensor, "kv_head some r r"], Int[Tensor, "kv_head some"]]:
+        """Pseudo-inverse of each row's Gram matrix, and its rank."""
+        width = self.values.shape[-1]
+        if self.visible is not None:
+            inside = self.values[:, self.visible[0, 0]]
+            gram = (inside.transpose(-2, -1) @ inside)[:, None]
+        else:
+            products = (self.values[..., :, None] * self.values[..., None, :]).flatten(2)  # (kv_head, key, r * r)
+            gram = (visible.double() @ products).unflatten(-1, (width, width))
+        size, vectors = torch.linalg.eigh(gram)
+        inside = size > self.tolerance**2 * size[..., -1:].clamp_min(1e-300)
+        inverse = torch.where(inside, 1 / torch.where(inside, size, 1.0), 0.0)
+        return (vectors * inverse[..., None, :]) @ vectors.transpose(-2, -1), inside.sum(-1)
+
+    def _add(self, grouped: Tensor, inside: Tensor, visible: Tensor, inverse: Tensor, rank: Tensor) -> None:
+        """What is said of each row: ``(kv_head, group, row)``."""
+        power, total = (grouped**2).sum(-1), grouped.sum(-1)
+        count = visible.sum(-1)[:, None].double()
+        ones = visible.double() @ self.values
+        within = (ones * (inverse @ ones[..., None])[..., 0]).sum(-1)[:, None]
+        rank = rank[:, None].double()
+        own = torch.where(count > 1, (power - total**2 / count) / (count - 1).clamp_min(1), power)
+        common = torch.where(count > 1, (total**2 / count - own) / count, 0.0)
+        permuted = own * rank + common * within
+        one_more = (rank < count) & (within < (1 - _ONES_WITHIN) * count)
+        free = count - rank - one_more.double()
+        empty = power == 0
+        for name, values in {
+            "null_share": (1 - inside / power).clamp(0, 1).masked_fill(empty, torch.nan),
+            "null_share_permuted": (1 - permuted / power).clamp(0, 1).masked_fill(empty, torch.nan),
+            "rank": rank.expand_as(power),
+            "free_dimensions": free.expand_as(power),
+            "identifiable": (free == 0).double().expand_as(power),
+        }.items():
+            self.rows.setdefault(name, []).append(values.flatten(0, 1))
+
+
+#: What a mixing ratio takes into account (Kobayashi et al. 2021, table 2).
+MIXING = ("weights", "norms", "half residual", "norms and residual", "block")
+
+
+class BlockNorms:
+    r"""Sizes of what each token gives to the block's output, residual and normalisation included."""
+
+    def __init__(self, record: Record) -> None:
+        vectors, norm = value_outputs(record), record.block.norm
+        assert record.scale is not None  # noqa: S101 the block is known
+        self.scale = record.scale
+        self.vectors = vectors if norm is None else norm.of(vectors)  # (head, key, width)
+        self.products = torch.einsum("hkw,gkw->khg", self.vectors, self.vectors)
+        self.residual = residual_part(record)
+        self.same_tokens = record.site.kind != "cross"
+
+    def rows(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:
+        """Norms of some rows; the residual is within the diagonal, but in cross-attention in no column."""
+        by_key = tile.to(self.products.dtype).permute(2, 0, 1)  # (key, head, row)
+        squared = ((self.products @ by_key) * by_key).sum(1).T
+        norms = squared.clamp_min(0).sqrt() * self.scale[rows]
+        if self.same_tokens:
+            index = torch.arange(rows.start, rows.stop, device=tile.device)
+            own = torch.einsum("hi,hiw->iw", own_weights(rows, tile).to(self.vectors.dtype), self.vectors[:, rows])
+            norms[index - rows.start, index] = (own * self.scale[rows] + self.residual[rows]).norm(dim=-1)
+        return norms
+
+    def shares(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:
+        """The same as shares of each row."""
+        norms = self.rows(rows, tile)
+        if self.same_tokens:
+            return shares(norms)
+        # in cross-attention the residual has its share, at no offset
+        return shares(torch.cat([norms, self.residual[rows].norm(dim=-1, keepdim=True)], -1))[:, :-1]
+
+
+class Mixing:
+    """How much of what comes out is other tokens', by what is taken into account (`MIXING`)."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.vectors = value_outputs(record) if record.block.output is not None else None
+        self.same_tokens = record.site.kind != "cross"
+        self.ratios: dict[str, list[Tensor]] = {name: [] for name in MIXING}
+
+    def add(self, rows: slice, tile: Tensor) -> None:
+        if self.same_tokens:
+            own = own_weights(rows, tile)
+            other = (tile.sum(-1) - own).mean(0)
+            self.ratios["weights"].append(other)
+            self.ratios["half residual"].append(other / 2)
+        if self.vectors is None:
+            return
+        assert self.record.block.output is not None  # noqa: S101 they are made with it
+        weighed = self.record.output.detach()[0, :, rows].to(self.vectors.dtype)
+        mix = torch.einsum("hqr,hrw->qw", weighed, self.record.block.output)
+        keep = torch.zeros_like(mix)
+        if self.same_tokens:
+            keep = torch.einsum("hi,hiw->iw", own_weights(rows, tile).to(mix.dtype), self.vectors[:, rows])
+            mix = mix - keep
+            self.ratios["norms"].append(_ratio(mix, keep))
+        if self.record.residual is None or self.record.reason:
+            return
+        self.ratios["norms and residual"].append(_ratio(mix, keep + self.record.residual[rows]))
+        norm, scale = self.record.block.norm, self.record.scale
+        assert scale is not None  # noqa: S101 the block is known
+        if norm is not None:
+            mix, keep = norm.of(mix) * scale[rows], norm.of(keep) * scale[rows]
+        self.ratios["block"].append(_ratio(mix, keep + residual_part(self.record)[rows]))
+
+    def result(self) -> dict[str, np.ndarray]:
+        """``mixing_ratio``, along `MIXING`: means over rows, NaN where it is not defined."""
+        means = [float(torch.cat(parts).nanmean()) if parts else np.nan for parts in self.ratios.values()]
+        return {"mixing_ratio": np.array(means)}
+
+
+def residual_part(record: Record) -> Float[Tensor, "query width"]:
+    """What the residual connection gives to the block's output."""
+    assert record.residual is not None  # noqa: S101 asked only where the block is known
+    assert record.scale is not None  # noqa: S101
+    if record.block.norm is None or record.block.form == "normalised attention":
+        return record.residual
+    return record.block.norm.of(record.residual) * record.scale
+
+
+def own_weights(rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row"]:
+    """The weight of each row on its own token."""
+    return tile.diagonal(rows.start, -2, -1)
+
+
+def _ratio(mix: Tensor, keep: Tensor) -> Tensor:
+    sizes = mix.norm(dim=-1), keep.norm(dim=-1)
+    return sizes[0] / (sizes[0] + sizes[1])
+
+
+def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
+    """Why layers of a text cannot be followed through one another; empty where they can."""
+    for each in records:
+        sizes = tuple(side.stop - side.start for side in sides.of(each.site.kind))
+        shape = each.call.query.shape[2], each.call.key.shape[2]
+        if shape != sizes:
+            return (
+                f"layer {each.site.index} ({each.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
+                "each token of its text, so that layers cannot be multiplied"
+            )
+    return ""
+
+
+class Rollout:
+    r"""The product of :math:`\tfrac12 I + \tfrac12 A_l` over layers; two matrices over all tokens are held."""
+
+    def __init__(self, sides: Sides, residual: float = 0.5) -> None:
+        self.sides, self.residual = sides, residual
+        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)
+
+    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+        """A layer further; what of it lies between queries and keys of that layer."""
+        queries, keys = self.sides.of(kind)
+        matrix = self.matrix.to(mean)
+        new = matrix.clone()
+        new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
+        self.matrix = new
+        return new[queries, keys]
+
+
+class Relevance(Rollout):
+    r""":math:`R \leftarrow R + \bar A_l R`."""
+
+    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+        """A layer further; of it without the identity, what lies between queries and keys of that layer."""
+        queries, keys = self.sides.of(kind)
+        matrix = self.matrix.to(mean)
+        new = matrix.clone()
+        new[queries] += mean @ matrix[keys]
+        self.matrix = new
+        grown = new[queries, keys]
+        return grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device) if queries == keys else grown

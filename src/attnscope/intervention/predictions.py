@@ -1,0 +1,390 @@
+"""What a model predicts on batches of windows, how well, and what stands in for a head of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.capture.forward import decoder_start
+from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.verify import is_causal_model, padding_difference, verify
+from attnscope.capture.watch import Site
+from attnscope.intervention.calls import unread_sites
+from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.measure.passes import WindowBatch
+from attnscope.models.loss import IGNORED
+from attnscope.read.encoded import EncodedTexts, Texts, windows_of
+from attnscope.read.pairs import LinePairs
+from attnscope.read.texts import Corpus
+from attnscope.read.windows import Window, window_name
+from attnscope.support.arguments import validated
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from transformers import PreTrainedModel
+
+    from attnscope.intervention.stack import Outputs
+
+MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
+
+Kind = Literal["masked", "next", "translation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """A batch of windows, and the tokens that the model shall say."""
+
+    reading: WindowBatch  # what the model reads; of a masked language model with masks in it
+    # ``(text, place)``: positions that are asked for, those that fill a row up included
+    places: Int[Tensor, "text place"]
+    # ``(text, place)``: the right token at each; -100 where the row is only filled up
+    labels: Int[Tensor, "text place"]
+    windows: Sequence[Window]  # the windows, as they were cut
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self.labels)
+
+    def scores(
+        self,
+        logits: Float[Tensor, "variant text place vocabulary"],
+        before: Float[Tensor, "text place vocabulary"] | None = None,
+    ) -> dict[str, Float[Tensor, "variant text"]]:
+        """How well variants answer, by means over the places of each text."""
+        real = self.labels != IGNORED
+        right = self.labels.clamp(min=0)[..., None]
+        known = None if before is None else _Before.of(before)
+        by_name: dict[str, list[Tensor]] = {}
+        for variant in logits:  # one variant at a time, which the processor's cache may hold
+            wide = variant.to(torch.promote_types(variant.dtype, torch.float32))
+            largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
+            total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
+            scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
+            if known is not None:
+                scores["kl"] = known.divergence(wide, total)
+            for name, value in scores.items():
+                by_name.setdefault(name, []).append(_mean(value, real))
+        return {name: torch.stack(values) for name, values in by_name.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Before:
+    """The predictions of the unchanged model."""
+
+    probabilities: Tensor
+    negative_entropy: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> _Before:
+        logs = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+        probabilities = logs.exp()
+        return cls(probabilities, (probabilities * logs).sum(-1))
+
+    def divergence(self, logits: Tensor, total: Tensor) -> Tensor:
+        """KL divergence from these of the predictions that `logits` make; `total` is their log-sum-exp."""
+        crossed = total - (self.probabilities * logits).sum(-1)
+        return (self.negative_entropy + crossed).clamp(min=0)
+
+
+def _mean(values: Tensor, real: Tensor) -> Tensor:
+    """Mean over the real places of each text."""
+    return torch.where(real, values, 0).sum(-1) / real.sum(-1)
+
+
+def kind_of_question(model: PreTrainedModel) -> Kind:
+    """What a model can be asked: words behind masks, the next token, or a translation."""
+    try:
+        layer = model.get_output_embeddings()
+    except NotImplementedError:
+        layer = None
+    if layer is None:
+        raise AttnscopeError(
+            f"{type(model).__name__} makes no logits of tokens, so there are no labels and no loss: load the model "
+            "with its language-modelling head (its config's architectures say which class)"
+        )
+    if model.config.is_encoder_decoder:
+        return "translation"
+    return "next" if is_causal_model(model) else "masked"
+
+
+def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device) -> Questions:
+    """Ask about a batch of windows."""
+    pad = tokenizer.pad_token_id
+    pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
+    reading = WindowBatch.of(windows, pad_id, device)
+    if kind == "masked":
+        return _masked(reading, windows, tokenizer, seed)
+    said = reading.target
+    real = said.valid[:, 1:]
+    if not bool(real.any(1).all()):
+        short = windows[int((~real.any(1)).nonzero()[0])]
+        raise AttnscopeError(
+            f"{short.source} has one token, after which nothing is to be predicted: expected 2 or more, leave it out"
+        )
+    places = torch.arange(real.shape[1], device=device).expand(len(windows), -1)
+    labels = torch.where(real, said.input_ids[:, 1:], IGNORED)
+    return Questions(reading, places, labels, windows)
+
+
+def _masked(reading: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
+    if tokenizer.mask_token_id is None:
+        raise AttnscopeError(
+            "the tokenizer has no mask token, and a masked language model is asked for words behind masks: give one "
+            "that has it (--tokenizer)"
+        )
+    chosen = [_hidden(window, seed) for window in windows]
+    most = max(map(len, chosen))
+    text, device = reading.text, reading.text.input_ids.device
+    places = torch.zeros(len(windows), most, dtype=torch.int64, device=device)
+    labels = torch.full_like(places, IGNORED)
+    ids = text.input_ids.clone()
+    for row, hidden in enumerate(chosen):
+        index = torch.from_numpy(hidden).to(device)
+        places[row, : len(index)] = index
+        labels[row, : len(index)] = text.input_ids[row, index]
+        ids[row, index] = tokenizer.mask_token_id
+    shown = type(text)(ids, text.valid, text.special)
+    return Questions(WindowBatch(shown, shown), places, labels, windows)
+
+
+def _hidden(window: Window, seed: int) -> np.ndarray:
+    """Positions to hide: the same whatever stands beside the window in a batch."""
+    words = np.flatnonzero(~np.array(window.special))
+    if not len(words):
+        raise AttnscopeError(
+            f"{window.source} has special tokens alone, so no word can be asked for: leave it out, or give more text"
+        )
+    name = hashlib.sha256(repr((seed, window.ids)).encode()).digest()
+    generator = np.random.default_rng(int.from_bytes(name[:8], "big"))
+    count = max(1, round(MASKED * len(words)))
+    return np.sort(generator.choice(words, count, replace=False))
+
+
+Ablation = Literal["zero", "mean", "resample"]
+
+ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
+
+
+class HeadMeans:
+    """Mean output of each head over all real positions of all texts."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []
+        self._counts: list[int] = []
+
+    def add(self, outputs: Outputs, valid: Sequence[Tensor]) -> None:
+        """Add a batch: what each call gave, and which of its queries are real, ``(text, query)``."""
+        for number, (output, real) in enumerate(zip(outputs, valid, strict=True)):
+            summed = torch.where(real[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
+            if number == len(self._sums):
+                self._sums.append(torch.zeros_like(summed))
+                self._counts.append(0)
+            self._sums[number] += summed
+            self._counts[number] += int(real.sum())
+
+    def of(self, call: int) -> Float[Tensor, "head value_width"]:
+        """The mean of each head of a call."""
+        return (self._sums[call] / self._counts[call]).float()
+
+
+def real_queries(questions: Questions, sites: Sequence[Site]) -> list[Tensor]:
+    """Which queries of each call are real tokens, ``(text, query)``."""
+    return [questions.reading.sides(site.kind)[0].valid for site in sites]
+
+
+def replacement(
+    ablation: Ablation, output: Tensor, mean: Tensor | None, valid: Tensor
+) -> Float[Tensor, "window head query value_width"]:
+    """What stands in for every head of a call."""
+    if ablation == "zero":
+        return torch.zeros_like(output)
+    if ablation == "mean":
+        if mean is None:
+            raise AttnscopeError("a mean ablation needs the means of the heads: give them")
+        return mean.to(output)[None, :, None].expand_as(output)
+    index = donor_positions(valid)
+    return output.roll(1, 0).gather(2, index[:, None, :, None].expand_as(output))
+
+
+def donor_positions(valid: Tensor) -> Tensor:
+    """Position of the text before that each position of a text is given, ``(text, query)``."""
+    if len(valid) < 2:  # noqa: PLR2004
+        raise AttnscopeError(
+            "found one text; expected 2 or more, as a resampled head is given what it says of another text: give more "
+            "text, or leave out the ablation 'resample'"
+        )
+    lengths = valid.sum(1).roll(1)
+    return torch.arange(valid.shape[1], device=valid.device) % lengths[:, None]
+
+
+TOKENS = 1024  # of a batch
+
+
+@dataclass(eq=False)
+class PredictionSession:
+    """One model and the windows that it is asked about."""
+
+    loaded: LoadedModel  # the model with its tokenizer
+    windows: Sequence[Window]  # at least one; those of an encoder-decoder with what its decoder reads
+    kind: Kind  # what it is asked
+    seed: int = 0  # seed of the words that are hidden from a masked language model
+    batch_size: int | None = None
+    skips: bool = True  # whether passes leave out what does not differ: so where that was seen to give the same numbers
+    sites: list[Site] = field(default_factory=list)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model itself, without its tokenizer."""
+        return self.loaded.model
+
+    @cached_property
+    def documents(self) -> list[str]:
+        """The text that each window was cut from."""
+        return [window.source for window in self.windows]
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """Every head, as (layer, head)."""
+        return [(layer, head) for layer, heads in enumerate(self.heads) for head in range(heads)]
+
+    @cached_property
+    def heads(self) -> list[int]:
+        """How many heads each attention call has."""
+        return [output.shape[1] for output in self._few_outputs]
+
+    def slices(self) -> list[slice]:
+        """The windows of each batch: about 1,024 tokens' worth, and 2 at least, as heads are resampled within one."""
+        longest = max(max(len(window), len(window.target or window)) for window in self.windows)
+        size = self.batch_size or max(2, TOKENS // longest)
+        starts = list(range(0, len(self.windows), size))
+        if len(starts) > 1 and len(self.windows) - starts[-1] == 1:
+            starts.pop()  # a last text that would be alone joins the batch before
+        ends = [*starts[1:], len(self.windows)]
+        return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+
+    def batch(self, place: slice) -> Questions:
+        """What the model is asked about some of the windows."""
+        return questions(self.kind, self.windows[place], self.loaded.tokenizer, self.seed, self.model.device)
+
+    def batches(self) -> Iterator[Questions]:
+        """All windows, batch after batch."""
+        return map(self.batch, self.slices())
+
+    def name(self, first: int = 0) -> _Name:
+        """What to call a text of a batch that begins at window `first`."""
+        return _Name(self.windows, first)
+
+    def check(self) -> None:
+        """Refuse a model whose heads cannot be taken out, before anything is measured."""
+        first = self.batch(slice(0, 1))
+        inputs = first.reading.inputs(self.model)
+        self.sites, _ = verify(self.model, inputs, text=window_name(self.windows[0], 0))
+        check_read(self.loaded, inputs)
+        if len({len(window) for window in self.windows}) > 1:
+            self._check_padding()
+        self.skips = same_without_what_is_skipped(self.model, inputs, first.places)
+
+    def _check_padding(self) -> None:
+        by_length = sorted(self.windows, key=len)
+        texts = [by_length[-1], by_length[0]]
+        both = questions(self.kind, texts, self.loaded.tokenizer, self.seed, self.model.device)
+        alone = [
+            questions(self.kind, [text], self.loaded.tokenizer, self.seed, self.model.device).reading.inputs(self.model)
+            for text in texts
+        ]
+        if padding_difference(self.model, both.reading.inputs(self.model), alone) > 1:
+            raise AttnscopeError(
+                f"{type(self.model).__name__} gives a text other numbers beside a longer one: give texts that are all "
+                f"equally long, such as full windows of --window {len(by_length[0])}"
+            )
+
+    @cached_property
+    def _few_outputs(self) -> Outputs:
+        with stacked_passes(self.model, skips=False) as passes:
+            passes.plain(self.batch(slice(0, 1)).reading.inputs(self.model))
+            return passes.outputs
+
+    @cached_property
+    @torch.no_grad()
+    def means(self) -> HeadMeans:
+        """Mean output of every head over all texts: one pass over them."""
+        means = HeadMeans()
+        with stacked_passes(self.model, skips=False) as passes:
+            for place in self.slices():
+                asked = self.batch(place)
+                passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
+                means.add(passes.outputs, real_queries(asked, passes.sites))
+        return means
+
+    def stand_ins(
+        self, asked: Questions, outputs: Outputs, sites: Sequence[Site], ablation: str, means: HeadMeans | None
+    ) -> list[torch.Tensor]:
+        """What stands in for every head of every call of a batch."""
+        real = real_queries(asked, sites)
+        return [
+            replacement(ablation, output, None if means is None else means.of(call), valid)  # pyright: ignore[reportArgumentType]
+            for call, (output, valid) in enumerate(zip(outputs, real, strict=True))
+        ]
+
+
+@dataclass(frozen=True)
+class _Name:
+    windows: Sequence[Window]
+    first: int
+
+    def __call__(self, number: int) -> str:
+        return window_name(self.windows[self.first + number], self.first + number)
+
+
+def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
+    """Refuse a model with a layer of which no linear layer reads the heads."""
+    few = {key: value[:, :32] for key, value in inputs.items()}
+    for site in unread_sites(loaded.model, few):
+        raise AttnscopeError(
+            f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
+            "no head's own part can be taken out of it. Choose another model"
+        )
+
+
+@validated
+def prediction_session(
+    loaded: LoadedModel,
+    corpus: Texts,
+    target: Corpus | None = None,
+    *,
+    window: int,
+    limit: int,
+    seed: int = 0,
+    batch_size: int | None = None,
+) -> PredictionSession:
+    """Cut texts into windows and say what the model is asked about them."""
+    kind = kind_of_question(loaded.model)
+    if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):
+        raise AttnscopeError(
+            f"{loaded.name} is an encoder-decoder, and what it shall say is not known: give translations "
+            "(targets, --target), line i beside line i"
+        )
+    if target is not None and not isinstance(corpus, EncodedTexts):
+        start = decoder_start(loaded.model)
+        pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=window, limit=limit)
+        pairs.check()
+        windows = list(islice(pairs, limit))
+    else:
+        windows = list(windows_of(corpus, loaded.tokenizer, length=window, limit=limit))
+    return PredictionSession(loaded, windows, kind, seed, batch_size)
+
+
+def most_variants(asked: Questions, before: Tensor, outputs: Outputs) -> int:
+    """How many variants of a batch stand side by side."""
+    return variants_at_once(before, asked.reading.text.input_ids.numel(), outputs)

@@ -1,0 +1,581 @@
+"""Tests of weights as explanations: other weights in the place of one head's, and what the predictions do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnscope.capture.borrow import borrowed
+from attnscope.capture.forward import forward
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.watch import Site
+from attnscope.capture.watching import watching
+from attnscope.intervention.arrays import (
+    adversarial_weights,
+    erased_weights,
+    jensen_shannon,
+    permuted_weights,
+    rank_agreement,
+    total_variation,
+    uniform_weights,
+)
+from attnscope.intervention.arrays import total_variation as distance
+from attnscope.intervention.calls import (
+    attended,
+    check_matrices,
+    check_predictions,
+    embedding_leaves,
+    leave_one_out,
+    log_probabilities,
+)
+from attnscope.intervention.inputs import InterventionInput, inputs_of
+from attnscope.intervention.predictions import MASKED
+from attnscope.intervention.read_text import ReadText, prediction_distance
+from attnscope.intervention.read_text import prediction_divergence as divergence
+from attnscope.kernels.call import AttentionCall
+from attnscope.measure.documents import DRAWS, interval
+from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.checks import check_real
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, Tell, no_progress
+
+if TYPE_CHECKING:
+    from attnscope.intervention.arrays import Objective
+    from attnscope.intervention.inputs import InterventionInput
+
+if TYPE_CHECKING:
+    OfHead = Callable[[ReadText, int, int, np.random.Generator], Mapping[str, Any]]
+
+Head = tuple[int, int]
+
+
+class HeadOptions(TypedDict, total=False):
+    """Of every test: which heads it takes, and how."""
+
+    heads: Sequence[Head] | None  # ``(layer, head)`` each; None for all
+    masked: float  # see `ReadText`
+    seed: Seed  # of the random numbers; each head of each text has numbers of its own
+    progress: Tell | None  # called with a `Progress` after each head
+
+
+def over_heads(
+    source: InterventionInput,
+    test: str,
+    variables: Mapping[str, tuple[str, ...]],
+    of_text: Callable[[ReadText, int], OfHead | None],
+    coordinates: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    predicts: bool = True,
+    heads: Sequence[Head] | None,
+    masked: float,
+    seed: int,
+    progress: Tell | None,
+) -> xr.Dataset:
+    """Run a test on every head that is chosen in every text.
+
+    `variables` say by name what each is, its unit, and its dimensions after ``window, layer, head``; `predicts` is
+    whether predictions are compared.
+    """
+    check_real(0.0, 1.0, masked=masked)
+    coordinates, tell = coordinates or {}, progress or no_progress
+    values: dict[str, np.ndarray] = {}
+    sites: list[Any] = []
+    chosen: list[Head] = []
+    with borrowed(source.model):
+        if predicts:
+            check_predictions(source.model, inputs_of(source.model, source.windows[0]), test)
+        for number, window in enumerate(source.windows):
+            text = ReadText(source.model, window, number, source.mask_id if predicts else None, masked=masked)
+            if not values:
+                sites = text.sites
+                counts = [call.query.shape[1] for call in text.calls]
+                chosen = _chosen(heads, counts)
+                size = len(source.windows), len(counts), max(counts)
+                values = {
+                    name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
+                    for name, (_, _, *more) in variables.items()
+                }
+            of_head = of_text(text, number)
+            for done, (layer, head) in enumerate(chosen):
+                if of_head is not None:
+                    generator = np.random.default_rng((seed, number, layer, head))
+                    for name, value in of_head(text, layer, head, generator).items():
+                        values[name][number, layer, head] = value
+                share = (number + (done + 1) / len(chosen)) / len(source.windows)
+                tell(Progress(test.replace("_", " "), share))
+    result = xr.Dataset(
+        {
+            name: (("window", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
+            for name, (long_name, units, *more) in variables.items()
+        },
+        {
+            "window": np.arange(len(source.windows)),
+            "source": ("window", np.array(source.documents, dtype=object)),
+            **layer_coordinates(sites),
+            "head": np.arange(next(iter(values.values())).shape[2]),
+            **coordinates,
+        },
+    ).assign_attrs(model=source.name, test=test, seed=seed)
+    return with_intervals(result, list(variables), source.documents, seed=seed)
+
+
+def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
+    every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
+    if heads is None:
+        return every
+    known = set(every)
+    for head in heads:
+        if tuple(head) not in known:
+            raise AttnscopeError(
+                f"there is no head {'.'.join(map(str, head))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
+                f"{max(counts) - 1}"
+            )
+    if not heads:
+        raise AttnscopeError("no head was named: give (layer, head) pairs, or leave heads out for all")
+    return [(int(layer), int(head)) for layer, head in heads]
+
+
+if TYPE_CHECKING:
+    Weights = Float[np.ndarray, "query key"]
+
+EFFECTS = {
+    "tvd": ("Total variation distance of the predictions", "share"),
+    "jsd": ("Jensen-Shannon divergence of the predictions", "nats"),
+    "flipped": ("Predictions whose likeliest outcome is another", "share"),
+    "tvd_null": ("Distance of the predictions by random changes of the head's output of the same size", "share"),
+    "weights_tvd": ("Total variation distance of the weights, mean over rows", "share"),
+}
+
+
+@validated(masked=MASKED)
+def permutation_test(source: InterventionInput, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
+    """Mix up each row of a head's weights, and see how far predictions move."""
+
+    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
+        weights, allowed = text.weights(layer, head), text.visible(layer, head)
+        several = np.stack([permuted_weights(weights, generator, allowed) for _ in range(draws)])
+        numbers = replaced(text, layer, head, weights, several, generator)
+        return numbers | {"max_weight": float(weights.max(1).mean())}
+
+    variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
+    return over_heads(source, "permutation_test", variables, lambda _, __: of_head, **options)
+
+
+@validated(masked=MASKED)
+def uniform_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
+    """Give each row of a head equal weights over what it may see, and see how far predictions move."""
+
+    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
+        weights = text.weights(layer, head)
+        equal = uniform_weights(weights, text.visible(layer, head))
+        return replaced(text, layer, head, weights, equal[None], generator, draws)
+
+    return over_heads(source, "uniform_test", EFFECTS, lambda _, __: of_head, **options)
+
+
+def replaced(
+    text: ReadText,
+    layer: int,
+    head: int,
+    weights: Weights,
+    several: Float[np.ndarray, "variant query key"],
+    generator: np.random.Generator,
+    draws: int = 1,
+) -> dict[str, float]:
+    """What other weights do to the predictions, medians over the variants, and what random changes of their size do."""
+    outputs = text.of_weights(layer, head, several)
+    effects = text.effects(layer, head, outputs)
+    random = text.effects(layer, head, same_size(outputs, text.output(layer, head), generator, draws))
+    medians = {name: float(np.median(values.mean(1))) for name, values in effects.items()}
+    moved = [float(total_variation(weights, other).mean()) for other in several]
+    return medians | {"tvd_null": float(np.median(random["tvd"].mean(1))), "weights_tvd": float(np.median(moved))}
+
+
+def same_size(
+    outputs: Float[Tensor, "variant query value_width"],
+    before: Float[Tensor, "query value_width"],
+    generator: np.random.Generator,
+    draws: int = 1,
+) -> Float[Tensor, "changed query value_width"]:
+    """Outputs that are as far from a head's own, row by row, in random directions: `draws` for each variant."""
+    before = before.to(outputs)
+    size = (outputs - before).norm(dim=-1, keepdim=True).repeat_interleave(draws, 0)
+    direction = torch.from_numpy(generator.normal(size=(len(size), *outputs.shape[1:]))).to(outputs)
+    return before + size * direction / direction.norm(dim=-1, keepdim=True)
+
+
+ORDERS = ("attention", "gradient", "product", "random")
+
+FRACTIONS = tuple(np.linspace(0.1, 1.0, 10).round(3).tolist())
+
+_ERASURE = {
+    "flipped": ("Predictions that flipped at this fraction or before", "share", "order", "fraction"),
+    "tvd": ("Total variation distance of the predictions", "share", "order", "fraction"),
+    "fraction_to_flip": ("Fraction at which a prediction flips, mean over those that do", "share", "order"),
+}
+
+
+@validated(masked=MASKED)
+def erasure_test(
+    source: InterventionInput,
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    draws: Draws = 5,
+    **options: Unpack[HeadOptions],
+) -> xr.Dataset:
+    """Erase a head's weights, the most important first, until decisions flip."""
+    shares = [float(share) for share in fractions]
+    for share in shares:
+        check_real(0.0, 1.0, fractions=share)
+    if not shares or sorted(set(shares)) != shares:
+        raise AttnscopeError(f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0")
+
+    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, Any]:
+        weights, slope = text.weights(layer, head), text.by_weights(layer, head)
+        known = {"attention": weights, "gradient": slope, "product": weights * slope}
+        curves = {name: [_curve(text, layer, head, weights, by, shares)] for name, by in known.items()}
+        random = [generator.random(weights.shape) for _ in range(draws)]
+        curves["random"] = [_curve(text, layer, head, weights, by, shares) for by in random]
+        return {
+            "flipped": [np.mean([flips.mean(1) for flips, _ in curves[name]], 0) for name in ORDERS],
+            "tvd": [np.mean([moved for _, moved in curves[name]], 0) for name in ORDERS],
+            "fraction_to_flip": [_first(np.hstack([flips for flips, _ in curves[name]]), shares) for name in ORDERS],
+        }
+
+    coordinates = {"order": list(ORDERS), "fraction": shares}
+    return over_heads(source, "erasure_test", _ERASURE, lambda _, __: of_head, coordinates, **options)
+
+
+def _curve(
+    text: ReadText,
+    layer: int,
+    head: int,
+    weights: Float[np.ndarray, "query key"],
+    importance: Float[np.ndarray, "query key"],
+    fractions: Sequence[float],
+) -> tuple[Float[np.ndarray, "fraction prediction"], Float[np.ndarray, " fraction"]]:
+    """Which predictions have flipped at each fraction or before, and how far all moved."""
+    allowed = text.visible(layer, head)
+    several = np.stack([erased_weights(weights, importance, share, allowed) for share in fractions])
+    effects = text.effects(layer, head, text.of_weights(layer, head, several))
+    return np.maximum.accumulate(effects["flipped"], 0), effects["tvd"].mean(1)
+
+
+def _first(flips: Float[np.ndarray, "fraction prediction"], fractions: Sequence[float]) -> float:
+    """Mean over predictions that flip of the fraction at which they do."""
+    which = flips.any(0)
+    return float(np.array(fractions)[flips[:, which].argmax(0)].mean()) if which.any() else np.nan
+
+
+_SAME_OUTPUT_VARIABLES = {
+    "weights_tvd": ("Distance of other weights with the same output, mean over rows", "share"),
+    "weights_jsd": ("Divergence of other weights with the same output, mean over rows", "nats"),
+    "top_before": ("Largest weight of a row, mean over rows", "share"),
+    "top_after": ("Weight of that token afterwards, mean over rows", "share"),
+    "free": ("Rows of which other weights with the same output were found", "share"),
+    "output_error": ("Largest change of the output, of its largest value", "share"),
+    "weights_tvd_null": ("The distance for weights in random order", "share"),
+    "free_null": ("Rows of which other weights were found, for weights in random order", "share"),
+}
+
+
+@validated(masked=MASKED)
+def same_output_test(
+    source: InterventionInput,
+    *,
+    objective: Objective | str = "top_weight",
+    rows: Count = 16,
+    **options: Unpack[HeadOptions],
+) -> xr.Dataset:
+    """Find other weights of each head whose output is exactly the same: what they say of importance is then not
+    unique.
+    """
+
+    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
+        weights, allowed = text.weights(layer, head), text.visible(layer, head)
+        values = text.values(layer, head).double().cpu().numpy()
+        which = np.unique(np.linspace(0, len(weights) - 1, min(rows, len(weights))).round().astype(int))
+        own, visible = weights[which], allowed[which]
+        random = permuted_weights(own, generator, visible)
+        own_search, null = (
+            adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
+            for matrix in (own, random)
+        )
+        return {
+            "weights_tvd": float(own_search.tvd.mean()),
+            "weights_jsd": float(own_search.jsd.mean()),
+            "top_before": float(own_search.top_before.mean()),
+            "top_after": float(own_search.top_after.mean()),
+            "free": float(own_search.is_free.mean()),
+            "output_error": float(own_search.output_error.max()),
+            "weights_tvd_null": float(null.tvd.mean()),
+            "free_null": float(null.is_free.mean()),
+        }
+
+    variables = _SAME_OUTPUT_VARIABLES
+    found = over_heads(source, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)
+    return found.assign_attrs(objective=objective)
+
+
+@validated(masked=MASKED)
+def frozen_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
+    """Give a head the weights that it has on another text, and see how far predictions move."""
+    lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in source.windows]
+    documents = source.documents
+
+    def donor_of(number: int) -> int | None:
+        others = [(number + step) % len(lengths) for step in range(1, len(lengths))]
+        fits = (
+            other
+            for other in others
+            if documents[other] != documents[number]
+            and all(long >= own for long, own in zip(lengths[other], lengths[number], strict=True))
+        )
+        return next(fits, None)
+
+    def of_text(_: ReadText, number: int) -> Callable[..., dict[str, float]] | None:
+        donor = donor_of(number)
+        if donor is None:
+            return None
+        other = ReadText(source.model, source.windows[donor], donor, source.mask_id, masked=options["masked"])
+
+        def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
+            weights = text.weights(layer, head)
+            frozen = cut_weights(weights, other.weights(layer, head), text.visible(layer, head))
+            return replaced(text, layer, head, weights, frozen[None], generator, draws)
+
+        return of_head
+
+    return over_heads(source, "frozen_test", EFFECTS, of_text, **options)
+
+
+def cut_weights(
+    weights: Float[np.ndarray, "query key"], other: Float[np.ndarray, "other_query other_key"], allowed: np.ndarray
+) -> Float[np.ndarray, "query key"]:
+    """Weights of a longer text at the places of this one, with the sums that its rows have."""
+    queries, keys = weights.shape
+    part = np.where(allowed, other[:queries, :keys], 0.0)
+    total = part.sum(1, keepdims=True)
+    equal = uniform_weights(weights, allowed)  # where the longer text looks beyond the shorter
+    return np.where(total > 0, part / np.where(total > 0, total, 1) * weights.sum(1, keepdims=True), equal)
+
+
+_ONE_IN_TWENTY = 0.05
+
+_POINT = 1.6448536269514722  # of a normal distribution, above which 5 % lie
+
+_AGREEMENT = {
+    "tau_gradient": ("Kendall's tau of weights and gradients, mean over predictions", "1"),
+    "tau_gradient_null": ("95 % point of that mean for weights in random order", "1"),
+    "significant_gradient": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
+    "tau_leave_one_out": ("Kendall's tau of weights and leaving tokens out, mean over predictions", "1"),
+    "tau_leave_one_out_null": ("95 % point of that mean for weights in random order", "1"),
+    "significant_leave_one_out": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
+    "tau_between": ("Kendall's tau of gradients and leaving tokens out, mean over predictions", "1"),
+}
+
+
+@validated(masked=MASKED)
+def agreement_test(source: InterventionInput, *, predictions: Count = 8, **options: Unpack[HeadOptions]) -> xr.Dataset:
+    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
+
+    def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
+        number = len(text.positions)
+        which = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
+        places = text.positions[torch.from_numpy(which)]
+        slopes = token_gradients(text, places)
+        left_out = leave_one_out(text.model, text.inputs, places, text.name).T.double().cpu().numpy()
+
+        def of_head(text: ReadText, layer: int, head: int, _: np.random.Generator) -> dict[str, float]:
+            queries, keys = text.sides.of(text.sites[layer].kind)
+            if queries != text.sides.predicting:
+                return {}
+            return compared(
+                text.weights(layer, head)[places],
+                (slopes[:, keys], left_out[:, keys]),
+                _counted(text.visible(layer, head), places.numpy(), own=queries == keys),
+            )
+
+        return of_head
+
+    return over_heads(source, "agreement_test", _AGREEMENT, of_text, **options)
+
+
+def compared(
+    weights: Float[np.ndarray, "prediction key"],
+    importances: tuple[Float[np.ndarray, "prediction key"], Float[np.ndarray, "prediction key"]],
+    counted: np.ndarray,
+) -> dict[str, float]:
+    """Agreement of weights with two importances, and of these with each other."""
+    numbers: dict[str, float] = {}
+    kept = np.where(counted, weights, 0.0)
+    for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
+        ranks = rank_agreement(kept, importance, counted)
+        known = np.isfinite(ranks.tau.values)
+        if not known.any():
+            continue
+        size = counted.sum(1)[known]
+        spread = np.sqrt((2 * (2 * size + 5) / (9 * size * (size - 1))).sum()) / known.sum()
+        numbers[f"tau_{name}"] = float(ranks.tau.values[known].mean())
+        numbers[f"tau_{name}_null"] = float(_POINT * spread)
+        numbers[f"significant_{name}"] = float((ranks.p_value.values[known] <= _ONE_IN_TWENTY).mean())
+    between = rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted).tau.values
+    if np.isfinite(between).any():
+        numbers["tau_between"] = float(np.nanmean(between))
+    return numbers
+
+
+def _counted(visible: np.ndarray, places: Int[np.ndarray, " prediction"], *, own: bool) -> np.ndarray:
+    """Keys that count: those that are seen, but the place itself."""
+    counted = visible[places].copy()
+    if own:
+        counted[np.arange(len(places)), places] = False
+    return counted
+
+
+def token_gradients(text: ReadText, places: Int[Tensor, " prediction"]) -> Float[np.ndarray, "prediction token"]:
+    """Norm of the gradient of the likeliest outcome's log probability by each token's vector, source before target."""
+
+    def observe(_: Site, call: AttentionCall) -> Tensor:
+        return attended(call)[0]
+
+    check_matrices(text.calls, text.name, in_a_graph=True)
+    with torch.enable_grad(), embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
+        output = forward(text.model, text.inputs, lambda _: text.name)
+        best = log_probabilities(output, places)[0].amax(-1)
+    if len(leaves) < len(text.inputs):
+        raise AttnscopeError(
+            f"{type(text.model).__name__} looks its token ids up in no table that was seen, so that there is no "
+            "gradient by its tokens: choose another test"
+        )
+    gradients: list[np.ndarray] = []
+    for score in best:
+        slopes = torch.autograd.grad(score, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+        gradients.append(torch.cat([slope[0].norm(dim=-1) for slope in slopes]).double().cpu().numpy())
+    return np.stack(gradients)
+
+
+_SHARES = np.linspace(1.0, 0.0, 21)  # of the way from the head's own weights to others
+
+_LEAST = 1e-6  # weight from which the search starts where there is none
+
+_NOISE = 0.1  # of the logits at the start, where both distances are 0 and have no slope
+
+_RATE = 0.2  # of Adam, in logits
+
+_ADVERSARIAL = {
+    "weights_jsd": ("Largest divergence of the weights found within the bound, mean over rows", "nats"),
+    "weights_tvd": ("Total variation distance of these weights, mean over rows", "share"),
+    "tvd": ("Total variation distance of the predictions with them", "share"),
+    "weights_jsd_null": ("Divergence of weights mixed up at random and moved up to the bound, median", "nats"),
+}
+
+
+@validated(masked=MASKED)
+def adversarial_test(
+    source: InterventionInput,
+    *,
+    bound: float = 0.05,
+    steps: Draws = 50,
+    draws: Draws = 4,
+    **options: Unpack[HeadOptions],
+) -> xr.Dataset:
+    r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
+    check_real(0.0, 1.0, bound=bound)
+
+    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
+        search = WeightSearch(text, layer, head, bound)
+        furthest = search.furthest(search.climb(steps, generator))
+        random = [
+            search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0] for _ in range(draws)
+        ]
+        return {
+            "weights_jsd": search.divergence(furthest[0]),
+            "weights_tvd": float(distance(search.weights, furthest[0]).mean()),
+            "tvd": furthest[1],
+            "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
+        }
+
+    return over_heads(source, "adversarial_test", _ADVERSARIAL, lambda _, __: of_head, **options).assign_attrs(
+        bound=bound, steps=steps
+    )
+
+
+class WeightSearch:
+    """The weights of one head of one text, and which others keep the bound."""
+
+    def __init__(self, text: ReadText, layer: int, head: int, bound: float) -> None:
+        self.text, self.layer, self.head, self.bound = text, layer, head, bound
+        self.weights, self.allowed = text.weights(layer, head), text.visible(layer, head)
+
+    def divergence(self, weights: Float[np.ndarray, "query key"]) -> float:
+        """Mean over rows, nats."""
+        return float(jensen_shannon(self.weights, weights).mean())
+
+    def climb(self, steps: int, generator: np.random.Generator) -> Float[np.ndarray, "variant query key"]:
+        """Weights on the way: the last, and the furthest that kept the bound."""
+        values = self.text.values(self.layer, self.head)
+        own = torch.from_numpy(self.weights).to(values)
+        total = own.sum(-1, keepdim=True)
+        hidden = torch.from_numpy(~self.allowed).to(own.device)
+        noise = torch.from_numpy(generator.normal(size=self.weights.shape)).to(own)
+        logits = (own.clamp_min(_LEAST).log() + _NOISE * noise).masked_fill(hidden, -torch.inf)
+        logits = logits.masked_fill(hidden.all(-1, keepdim=True), 0.0).requires_grad_()
+        optimiser = torch.optim.Adam([logits], lr=_RATE)
+        best, furthest = own, 0.0
+        made = own
+        with torch.enable_grad():
+            for _ in range(steps):
+                made = logits.softmax(-1) * total
+                moved, far = self._moved(made @ values), divergence(made, own).mean()
+                if float(moved.detach()) <= self.bound and float(far.detach()) > furthest:
+                    best, furthest = made.detach(), float(far.detach())
+                loss = -far + (moved - self.bound).clamp_min(0.0) / max(self.bound, _LEAST)
+                optimiser.zero_grad()
+                (logits.grad,) = torch.autograd.grad(loss, logits)
+                optimiser.step()
+        both = torch.stack([best, made.detach()])
+        return both.double().cpu().numpy()
+
+    def furthest(self, several: Float[np.ndarray, "variant query key"]) -> tuple[Float[np.ndarray, "query key"], float]:
+        """The furthest mixture of the head's own weights and others that keeps the bound, and the distance reached."""
+        mixed = np.concatenate(
+            [[self.weights + share * (weights - self.weights) for share in _SHARES] for weights in several]
+        )
+        outputs = self.text.of_weights(self.layer, self.head, mixed)
+        reached = self.text.effects(self.layer, self.head, outputs)["tvd"].mean(1)
+        # the head's own weights move nothing, whatever the rounding of a batch says
+        reached[len(_SHARES) - 1 :: len(_SHARES)] = 0.0
+        far = np.array([self.divergence(np.maximum(weights, 0.0)) for weights in mixed])
+        chosen = int(np.where(reached <= self.bound, far, -1.0).argmax())
+        return mixed[chosen], float(reached[chosen])
+
+    def _moved(self, output: Tensor) -> Tensor:
+        after = self.text.changed(self.layer, self.head, output[None])
+        return prediction_distance(after, self.text.log_probabilities).mean()
+
+
+@validated(masked=MASKED)
+def with_intervals(
+    effects: xr.Dataset, names: Sequence[str], documents: Sequence[str], *, draws: int = DRAWS, seed: int = 0
+) -> xr.Dataset:
+    """Add to each variable its mean over texts and its 95% interval over documents."""
+    added: dict[str, xr.DataArray] = {}
+    for name in names:
+        values = effects[name].transpose("window", ...)
+        known = np.isfinite(values.values)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(known, values.values, 0.0).sum(0) / known.sum(0)
+        low, high = interval(values.values, documents, draws=draws, seed=seed)
+        like = values.isel(window=0, drop=True)
+        for end, part in (("mean", mean), ("low", low), ("high", high)):
+            said = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
+            attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {said}"}
+            added[f"{name}_{end}"] = like.copy(data=part).assign_attrs(attrs)
+    return effects.assign(added)
