@@ -263,7 +263,7 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
     whole: list[Window] = []
     longest = 0
     tokenizer = loaded.tokenizer
-    if target and isinstance(corpus, Corpus):
+    if target and not isinstance(corpus, EncodedTexts):
         tokenizer = TargetTokenizer(tokenizer, corpus.language)
     for window in windows_of(corpus, tokenizer, length=length):
         longest = max(longest, len(window))
