@@ -120,10 +120,10 @@ def align(
             out=out,
             layer=layer,
             head=head,
-            end=end,
-            step=step,
-            words=words,
-            rule=rule,
+            end=end,  # pyright: ignore[reportArgumentType] checked there
+            step=step,  # pyright: ignore[reportArgumentType] checked there
+            words=words,  # pyright: ignore[reportArgumentType] checked there
+            rule=rule,  # pyright: ignore[reportArgumentType] checked there
             threshold=threshold,
             shown=drawn,
             progress=show,

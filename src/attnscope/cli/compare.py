@@ -103,7 +103,7 @@ def compare(
             out=out,
             join=join,
             by_length=limits,
-            length_in=length_in,
+            length_in=length_in,  # pyright: ignore[reportArgumentType] checked there
             line=line,
             beams=beams,
             tokenize=tokenize,

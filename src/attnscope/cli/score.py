@@ -55,8 +55,8 @@ def score(
             list(target),
             texts=text,
             by_length=length_limits(by_length) if by_length else [],
-            length_in=length_in,
-            tokenize=tokenize,
+            length_in=length_in,  # pyright: ignore[reportArgumentType] checked there
+            tokenize=tokenize,  # pyright: ignore[reportArgumentType] checked there
             lowercase=lowercase,
             language=language,
             resamples=resamples,

@@ -64,7 +64,7 @@ def translate(
             n_best=n_best,
             sample=sample,
             temperature=temperature,
-            overlong=overlong,
+            overlong=overlong,  # pyright: ignore[reportArgumentType] checked there
             batch_tokens=batch_tokens,
             scores=as_json or n_best > 1,
             progress=show,
