@@ -135,5 +135,4 @@ def test_mistakes_are_said(system, refused):
     refused("align", system / "system", *both, "--shown", "3", says="--shown draws sentence pairs into --out")
     refused("align", "bundled", *both, says="is not an encoder-decoder")
     refused("align", system / "system", *both, "--layer", "7", says="there is no layer 7")
-    refused("align", system / "system", *both, "--rule", "best", says="rule is 'best'")
     refused("align", system / "system", *both, "--gold", system / "source.txt", says="'der' is not a link")

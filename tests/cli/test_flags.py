@@ -23,7 +23,7 @@ FLAGS_ALONE = {
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"lang", "markdown", "toy", "seed"},
 }
-PARAMETERS_ALONE = {"align": {"every_head"}, "explain": {"intervention_texts"}, "translate": {"scores"}}
+PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "translate": {"scores"}}
 
 
 def flags_of(command):

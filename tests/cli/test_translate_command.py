@@ -34,10 +34,11 @@ def test_a_line_for_each_line(system, tmp_path):
     assert written.stdout == "written: made\n"
     assert (tmp_path / "made").read_text(encoding="utf-8") == plain.stdout
 
-    rows = attnscope("translate", system, "text", "--json", cwd=tmp_path).stdout.splitlines()
-    found = [json.loads(row) for row in rows]
-    assert [row["source"] for row in found] == ["a dog", "", "the sun"]
-    assert [row["translations"][0]["text"] for row in found] == lines[:3]
+    found = json.loads(attnscope("translate", system, "text", "--json", cwd=tmp_path).stdout)
+    rows = found["tables"]["translations"]
+    assert [row["source"] for row in rows] == ["a dog", "", "the sun"]
+    assert [row["translation"] for row in rows] == lines[:3]
+    assert found["finding"]["text"] == "3 sentences translated."
 
     several = attnscope("translate", system, "text", "--n-best", "2", cwd=tmp_path).stdout.splitlines()
     number, texts, scores = zip(*(row.split(" ||| ") for row in several), strict=True)

@@ -82,12 +82,6 @@ def test_a_pipe_to_which_nobody_writes_is_refused_by_name(pipe, read, impatient)
         read(pipe)
 
 
-def test_parallel_json_lines_from_a_pipe_without_a_writer(pipe, impatient):
-    pipe = pipe.rename(pipe.with_suffix(".jsonl"))
-    with pytest.raises(AttnscopeError, match=r"pipe\.jsonl: a pipe to which nobody writes"):
-        read_parallel(pipe)
-
-
 @pytest.mark.parametrize("times", [{"after": 0.6}, {"before": 0.1}, {"before": 0.1, "after": 0.6}, {}])
 def test_a_writer_is_waited_for_however_slow(pipe, impatient, times):
     with writing(pipe, "from a process", **times):
@@ -99,17 +93,6 @@ def test_more_than_a_pipe_holds_is_read_whole(pipe, impatient):
     text = "The tide is out.\n" * 100_000
     with writing(pipe, text):
         assert read_lines(pipe) == text.splitlines()
-
-
-def test_parallel_json_lines_from_a_pipe(pipe, impatient):
-    pipe = pipe.rename(pipe.with_suffix(".jsonl"))
-    with writing(pipe, '{"source": "a cat", "target": "eine Katze"}\n', after=0.5):
-        assert read_parallel(pipe).target == ["eine Katze"]
-
-
-def test_settings_from_a_pipe(pipe, impatient):
-    with writing(pipe, "updates: 7\n", after=0.5):
-        assert read_config(pipe).updates == 7
 
 
 def test_the_pipe_of_a_slow_process_is_read_once_and_kept(impatient):
@@ -141,11 +124,6 @@ def test_a_process_that_wrote_nothing_is_not_waited_for():
 def test_a_device_without_text_is_refused_at_once(device, read):
     with pytest.raises(AttnscopeError, match=rf"/dev/{device}: a device, which holds no text"):
         read(Path("/dev") / device)
-
-
-def test_a_device_is_found_when_the_corpus_is_built():
-    with pytest.raises(AttnscopeError, match="/dev/zero: a device"):
-        Corpus.from_sources(["fine", Path("/dev/zero")])
 
 
 def test_a_device_on_standard_input_is_refused(monkeypatch):
@@ -227,14 +205,6 @@ def test_no_permission_is_one_clear_line(library, closed, mode):
     assert "cannot be read (" in said
     assert said.endswith("expected a readable file or folder: check its permissions")
     assert "\n" not in said
-
-
-@pytest.mark.parametrize("name", ["a.txt", "b.jsonl"])
-def test_a_permission_that_is_taken_away_before_the_file_is_reached(library, name):
-    corpus = Corpus.from_sources([library / name])
-    (library / name).chmod(0)
-    with as_nobody(), pytest.raises(AttnscopeError, match=rf"{name}: cannot be read \(Permission denied\)"):
-        list(corpus)
 
 
 def test_names_are_shown_escaped(tmp_path):

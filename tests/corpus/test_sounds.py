@@ -65,7 +65,7 @@ def test_transcripts_lie_beside(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([WAVE, "a text"], "item 2 is not a sound"),
+        ([WAVE, "a text"], "item 2 is 'a text', which is not a sound"),
         (WAVE | {"array": np.zeros((2, 5))}, "shape (2, 5) and type float64: expected floats (time,)"),
         (WAVE | {"array": np.arange(5)}, "type int64: expected floats"),
         (WAVE | {"sampling_rate": 0}, "sound 1 has 0 samples a second"),

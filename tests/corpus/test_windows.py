@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from attnscope.measure.quantities import STATISTICS
 from attnscope.read import shown as _tokens
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, collate, cut_windows
+from attnscope.read.windows import collate, cut_windows
 from attnscope.support.errors import AttnscopeError
 
 MODELS = Path(os.environ.get("ATTNSCOPE_MODELS", Path(__file__).parents[2] / "../shared/models"))
@@ -235,12 +235,6 @@ def test_limit(limit):
     assert windows_of(tokenizer, *sources, length=8, limit=limit) == windows_of(tokenizer, *sources, length=8)[:limit]
 
 
-def test_limit_reads_no_more_than_it_needs(tmp_path):
-    (tmp_path / "a.txt").write_text("the harbour")
-    (tmp_path / "b.txt").write_bytes(b"\xff")
-    assert len(windows_of(byte_level(), tmp_path, limit=1)) == 1
-
-
 def test_limit_tokenizes_one_piece_of_a_long_text(monkeypatch):
     tokenizer = byte_level()
     seen = []
@@ -255,16 +249,6 @@ def test_pieces_of_characters_are_numbered():
     [window] = windows_of(byte_level(), "x語🌊")
     assert window.tokens == ("x", "語₁", "語₂", "語₃", "🌊₁", "🌊₂", "🌊₃", "🌊₄")
     assert window.spans == ((0, 1), *[(1, 2)] * 3, *[(2, 3)] * 4)
-
-
-def test_an_emoji_of_several_characters_and_a_combining_mark():
-    [window] = windows_of(byte_level(), "👩\u200d👧e\u0301")
-    assert window.tokens == (
-        *("👩₁", "👩₂", "👩₃", "👩₄"),
-        *("◌\u200d₁", "◌\u200d₂", "◌\u200d₃"),
-        *("👧₁", "👧₂", "👧₃", "👧₄"),
-        *("e", "◌\u0301₁", "◌\u0301₂"),
-    )
 
 
 def test_numbers_go_on_over_a_window_bound():
@@ -301,13 +285,6 @@ def test_spaces_that_the_tokenizer_puts_in_or_cuts_off_are_shown_as_spaces():
 def test_a_space_mark_that_is_in_the_text_is_text():
     [window] = windows_of(word_piece(), "▁ the")
     assert window.tokens == ("[CLS]", "▁", " the", "[SEP]")
-
-
-def test_line_ends_are_counted_as_they_are():
-    text = "the\r\nharbour\r\n"
-    [window] = windows_of(byte_level(), text)
-    assert "".join(window.tokens) == text
-    assert [text[start:end] for start, end in window.spans] == list(window.tokens)
 
 
 def test_offsets_in_a_file_count_from_after_the_byte_order_mark(tmp_path):
@@ -429,18 +406,9 @@ def test_collate_pads_on_the_right():
     assert torch.equal(batch.arguments(torch.float32)["attention_mask"], batch.valid.long())
 
 
-def test_collate_of_equal_lengths_needs_no_mask():
-    [window] = windows_of(word_piece(), "the harbour")
-    assert collate([window, window], pad_id=0).arguments(torch.float32).keys() == {"input_ids"}
-
-
 def test_collate_of_nothing():
     with pytest.raises(AttnscopeError, match="found no window"):
         collate([], pad_id=0)
-
-
-def test_a_window_counts_its_tokens():
-    assert len(Window((5, 6), (False, False), ((0, 1), (1, 2)), "text 1", 0, ("a", "b"))) == 2
 
 
 def test_special_tokens_are_marks_and_not_what_stands_for_a_word():

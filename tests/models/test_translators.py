@@ -58,18 +58,6 @@ def test_arguments_that_would_be_passed_over_are_refused(name):
         model.generate(SOURCE, attention_mask=MASK, max_new_tokens=2, output_hidden_states=True)
 
 
-@pytest.mark.parametrize("name", ["additive-gru", "sinusoidal-pre"])
-@torch.no_grad()
-def test_the_parts_of_a_batch_have_losses_that_add_up(name):
-    """Transformers' Trainer adds them up when it accumulates gradients."""
-    model, count = small(name), int((LABELS >= 0).sum())
-    parts = [
-        model(SOURCE[i : i + 1], MASK[i : i + 1], labels=LABELS[i : i + 1], num_items_in_batch=count).loss
-        for i in range(3)
-    ]
-    assert_close(sum(parts), model(SOURCE, MASK, labels=LABELS).loss)
-
-
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_generating_is_teacher_forcing_with_what_was_said(name):

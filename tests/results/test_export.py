@@ -16,7 +16,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.cli.output import csv_text
 from attnscope.results import export as _export
-from attnscope.results.export import CsvFile, export, rows_of
+from attnscope.results.export import csv_file, export, rows_of
 from attnscope.results.open import Node
 from tests.comparison.small_systems import SMALL
 from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
@@ -212,8 +212,8 @@ def test_a_training_is_exported_too(tmp_path):
     ],
 )
 def test_no_cell_is_a_formula_or_an_escape(given, written, tmp_path):
-    with CsvFile(tmp_path / "a.csv", {}) as file:
-        file.add(pd.DataFrame({"token": [given], "kind": pd.Categorical([given]), "weight": [-0.5]}))
+    with csv_file(tmp_path / "a.csv", {}) as file:
+        file(pd.DataFrame({"token": [given], "kind": pd.Categorical([given]), "weight": [-0.5]}))
     assert read_rows(tmp_path / "a.csv") == [["token", "kind", "weight"], [written, written, "-0.5"]]
     assert list(csv.reader(io.StringIO(csv_text([[given, -0.5]])))) == [[written, "-0.5"]]
 

@@ -72,17 +72,6 @@ class TestBadInput:
         with pytest.raises(AttnscopeError, match=r"no decoder beside an encoder.*--target"):
             walk(MODEL, SENTENCE, targets=TARGET, device="cpu")
 
-    @pytest.mark.parametrize(
-        ("target", "says"), [(" ", "the target is empty"), ("buch " * 40, "the target has .* tokens; at most 64")]
-    )
-    def test_the_target(self, target, says):
-        with pytest.raises(AttnscopeError, match=says):
-            walk_translator("marian", targets=target)
-
-    def test_a_token_that_the_target_does_not_have(self):
-        with pytest.raises(AttnscopeError, match="the target has no 'man'"):
-            walk_translator("marian", targets=TARGET, layer=3, query_token="man")
-
     def test_a_model_that_cannot_translate(self):
         torch.manual_seed(0)
         sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64}

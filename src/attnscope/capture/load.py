@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.utils import is_peft_available
+from transformers.utils.import_utils import is_peft_available
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import Envoy, inner_model, quiet
@@ -78,13 +78,6 @@ def load_model(
         Where the layers go, of a model that is larger than one device.
     need_tokenizer
         Whether to look for a tokenizer.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such model, its weights are pickled, lie outside the folder, change meanwhile, are corrupt, not
-        finite or lack a tensor of the trunk, its config is broken or another model's, it wants to run code of its own,
-        there is no tokenizer, or a model that was given lies elsewhere or is of another type.
     """
     if isinstance(source, LoadedModel):
         return source
@@ -120,14 +113,15 @@ def load_model(
             check_kind("a tokenizer, a folder or a hub id", str, Path, tokenizer=tokenizer)
         _reject_what_reads_no_text(model)
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
-        tokenizer = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
-        if not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise AttnscopeError(f"{type(tokenizer).__name__} is not a tokenizer: expected one of transformers")
+        read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
+        if not hasattr(read, "convert_ids_to_tokens"):
+            raise AttnscopeError(f"{type(read).__name__} is not a tokenizer: expected one of transformers")
         forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
-        if isinstance(forced, int) and getattr(tokenizer, "tgt_lang", "") is None:
-            tokenizer = copy(tokenizer)  # which is the caller's
-            tokenizer.tgt_lang = str(tokenizer.convert_ids_to_tokens(forced)).strip("_")
-    return LoadedModel(model, tokenizer if need_tokenizer else None, name, identity)
+        if isinstance(forced, int) and getattr(read, "tgt_lang", "") is None:
+            read = copy(read)  # which is the caller's
+            read.tgt_lang = str(read.convert_ids_to_tokens(forced)).strip("_")
+        return LoadedModel(model, read, name, identity)
+    return LoadedModel(model, None, name, identity)
 
 
 def _reject_other_kinds(model: object) -> None:
@@ -373,9 +367,9 @@ def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -
     code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
     for auto in _AUTO_CLASSES:
         if code and auto in code:
-            maker = transformers.dynamic_module_utils.get_class_from_dynamic_module(
-                code[auto], repository.source, revision=repository.commit
-            )
+            from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+            maker = get_class_from_dynamic_module(code[auto], repository.source, revision=repository.commit)
             return transformers.models.auto.auto_factory.add_generation_mixin_to_remote_model(maker)
     known: Any = transformers.MODEL_MAPPING.get(type(config), None)
     if known is None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import transformers
-from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture.borrow import inner_model, quiet
-from attnscope.capture.checkpoint import Repository, asking_trust, out_of_reach, saved_config
+from attnscope.capture.checkpoint import Repository, saved_config
 from attnscope.capture.eager import without_cache
 from attnscope.capture.encoders import load_image_processor, reads_images, reads_sounds
 from attnscope.capture.families import (
@@ -29,7 +28,7 @@ from attnscope.capture.load import AS_SAVED, Loading, load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import hash_of_settings, tokenizer_repository
-from attnscope.capture.text_image_processors import load_processor
+from attnscope.capture.text_image_processors import load_processor, load_video_processor
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
@@ -198,17 +197,7 @@ def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
     named = str(saved.get("video_processor_type") or "")
     if not repository.find(_OF_VIDEOS) and not named:
         return load_image_processor(repository, trust_remote_code=trust_remote_code)
-    source = repository.source
-    if not is_torchvision_available():
-        raise AttnscopeError(
-            f"{source} has a video processor alone, which needs torchvision: pip install 'attnscope[video]', or give "
-            "frames as a processor gives them"
-        )
-    advice = "Are its files whole, and is torchvision the one for this PyTorch?"
-    with quiet(), explaining(f"the video processor of {source} cannot be loaded", advice), asking_trust(source):
-        return transformers.AutoVideoProcessor.from_pretrained(
-            source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
-        )
+    return load_video_processor(repository, "frames as a processor gives them", trust_remote_code=trust_remote_code)
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,10 +62,15 @@ def _video_processor(repository: Repository, maker: Any, *, trust_remote_code: b
     """What reads videos, if the processor has a part for that."""
     if "video_processor" not in maker.get_attributes():
         raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
+    return load_video_processor(repository, "frames as images", trust_remote_code=trust_remote_code)
+
+
+def load_video_processor(repository: Repository, instead: str, *, trust_remote_code: bool) -> Any:
+    """The video processor of a repository."""
     if not is_torchvision_available():
         raise AttnscopeError(
-            f"videos are read by the model's own video processor, and that of {maker.__name__} needs torchvision: "
-            "pip install 'attnscope[video]', or give frames as images"
+            f"videos are read by the model's own video processor, and that of {repository.source} needs torchvision: "
+            f"pip install 'attnscope[video]', or give {instead}"
         )
     what = f"the video processor of {repository.source} cannot be loaded"
     advice = "Are its files whole, and is torchvision the one for this PyTorch?"

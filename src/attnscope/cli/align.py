@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar
 from attnscope.cli.place import PAGE, draw_views
-from attnscope.support.numbers import count, percent, with_nulls
+from attnscope.support.numbers import count, percent
 
 if TYPE_CHECKING:
     from attnscope.lineage.align import Aligned
@@ -31,17 +29,19 @@ _Layer = Annotated[
 ]
 _Head = Annotated[int | None, typer.Option(help="Head, counted from 0.", show_default="the mean of the layer")]
 _End = Annotated[
-    str,
+    Literal["drop", "keep", "null"],
     typer.Option(help="Treatment of the weight on </s>: drop, keep, or null (a word that prefers </s> has no link)."),
 ]
 _Step = Annotated[
-    str,
+    Literal["predicts", "reads"],
     typer.Option(
         help="Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it)."
     ),
 ]
-_Words = Annotated[str, typer.Option(help="Unit of alignment: space (what stands between spaces) or piece (a token).")]
-_Rule = Annotated[str, typer.Option(help="Rule that makes links: argmax, intersection or threshold.")]
+_Words = Annotated[
+    Literal["space", "piece"], typer.Option(help="Unit of alignment: space (words between spaces) or piece (a token).")
+]
+_Rule = Annotated[Literal["argmax", "intersection", "threshold"], typer.Option(help="Rule that makes links.")]
 _Out = Annotated[
     Path | None,
     typer.Option(
@@ -120,10 +120,10 @@ def align(
             out=out,
             layer=layer,
             head=head,
-            end=end,
-            step=step,
-            words=words,
-            rule=rule,
+            end=end,  # pyright: ignore[reportArgumentType] checked there
+            step=step,  # pyright: ignore[reportArgumentType] checked there
+            words=words,  # pyright: ignore[reportArgumentType] checked there
+            rule=rule,  # pyright: ignore[reportArgumentType] checked there
             threshold=threshold,
             shown=drawn,
             progress=show,
@@ -135,7 +135,10 @@ def align(
         _draw(aligned, out, output.formats)
         _note_missing_pictures(aligned, asked=drawn > 0)
     if output.as_json:
-        emit(json_text(_as_json(aligned, out)) + "\n")
+        from attnscope.lineage.reports import alignment_report
+        from attnscope.results import render
+
+        emit(json_text(render.as_json(alignment_report(aligned), out or "")) + "\n")
     elif gold is None and out is None:
         emit("".join(f"{pharaoh(links)}\n" for links in aligned.links))
     else:
@@ -175,33 +178,6 @@ def _note_missing_pictures(aligned: Aligned, *, asked: bool) -> None:
     what = "no report.html" if aligned.score is None else "no sentence pairs in report.html"
     why = f"no pair has between 1 and {MOST_WORDS} words on both sides" if asked else "--shown is 0"
     print_note(f"{what}: {why}")
-
-
-def _as_json(aligned: Aligned, out: Path | None) -> dict[str, Any]:
-    from attnscope.lineage.links import pharaoh
-    from attnscope.results.account import headline_of
-
-    score, baselines = aligned.score, aligned.baselines
-    read_from = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
-    rates = {} if score is None else {name: getattr(score, name) for name in ("error_rate", "precision", "recall")}
-    more = {} if baselines is None else vars(baselines)
-    heads = [] if aligned.heads is None else np.ndenumerate(aligned.heads["error_rate"].values)
-    record = {
-        "signature": json.loads(aligned.signature),
-        "finding": {
-            "text": " ".join(headline_of("align", aligned)),
-            "certainty": "the head was chosen on these very sentences" if aligned.chosen_on_gold else "",
-            "heads": [] if aligned.layer is None or aligned.head is None else [[aligned.layer, aligned.head]],
-        },
-        "notes": [],
-        "tables": {
-            "scores": [read_from | rates | more | {"gold_links_outside": aligned.outside}],
-            "heads": [{"layer": layer, "head": head, "error_rate": float(rate)} for (layer, head), rate in heads],
-            "links": [{"line": line, "links": pharaoh(links)} for line, links in enumerate(aligned.links, 1)],
-        },
-        "run": None if out is None else str(out),
-    }
-    return with_nulls(record)
 
 
 def _print_table(aligned: Aligned, out: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -45,7 +45,7 @@ _ByLength = Annotated[
     ),
 ]
 _LengthIn = Annotated[
-    str | None, typer.Option(help="Unit of length: words or characters.", show_default="from the text")
+    Literal["words", "characters"] | None, typer.Option(help="Unit of length.", show_default="from the text")
 ]
 _Line = Annotated[
     int | None,
@@ -103,7 +103,7 @@ def compare(
             out=out,
             join=join,
             by_length=limits,
-            length_in=length_in,
+            length_in=length_in,  # pyright: ignore[reportArgumentType] checked there
             line=line,
             beams=beams,
             tokenize=tokenize,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,9 +19,9 @@ def score(
         list[Path], typer.Option(help="Reference translations; given again for a second one of each sentence.")
     ],
     tokenize: Annotated[
-        str | None,
+        Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None,
         typer.Option(
-            help="Tokenizer of BLEU: 13a, intl, zh, ja-mecab, char, none (tokenised text), moses.",
+            help="Tokenizer of BLEU; none is for tokenised text.",
             show_default="ja-mecab and zh for their languages, else 13a",
         ),
     ] = None,
@@ -35,7 +35,7 @@ def score(
     by_length: Annotated[
         str | None, typer.Option(help="Upper limits of source length, with commas between, such as 10,20,30.")
     ] = None,
-    length_in: Annotated[str, typer.Option(help="Unit of length: words or characters.")] = "words",
+    length_in: Annotated[Literal["words", "characters"], typer.Option(help="Unit of length.")] = "words",
     resamples: Annotated[int, typer.Option(help="Number of resamples of the bootstrap; 0 for no intervals.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 12345,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table.")] = False,
@@ -55,8 +55,8 @@ def score(
             list(target),
             texts=text,
             by_length=length_limits(by_length) if by_length else [],
-            length_in=length_in,
-            tokenize=tokenize,
+            length_in=length_in,  # pyright: ignore[reportArgumentType] checked there
+            tokenize=tokenize,  # pyright: ignore[reportArgumentType] checked there
             lowercase=lowercase,
             language=language,
             resamples=resamples,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from attnscope.cli import options
-from attnscope.cli.output import emit, print_note, print_path, progress_bar
-from attnscope.support.numbers import with_nulls
+from attnscope.cli.output import emit, json_text, print_note, print_path, progress_bar
 
 if TYPE_CHECKING:
-    from attnscope.lineage.translate import Translation, Translations
+    from attnscope.lineage.translate import Translations
 
 _Model = Annotated[str, typer.Argument(help="Model: a folder of `attnscope train`, another model folder or a hub id.")]
 _Text = Annotated[Path, typer.Argument(help="Sentences, one a line (UTF-8); - is standard input.")]
@@ -28,10 +26,10 @@ _Temperature = Annotated[
     float, typer.Option(min=0.01, help="Temperature of --sample; below 1, unlikely words become rarer.")
 ]
 _Overlong = Annotated[
-    str, typer.Option(help="Treatment of lines longer than the model was trained for: refuse, split or cut.")
+    Literal["refuse", "split", "cut"], typer.Option(help="Treatment of lines longer than the model was trained for.")
 ]
 _BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beams at a time.")]
-_Json = Annotated[bool, typer.Option("--json", help="JSON Lines: source, and translations with their scores.")]
+_Json = Annotated[bool, typer.Option("--json", help="JSON on standard output: translations with their scores.")]
 
 
 @options.takes("model", *options.LOADING, "seed", model=(_Model, inspect.Parameter.empty))
@@ -66,13 +64,19 @@ def translate(
             n_best=n_best,
             sample=sample,
             temperature=temperature,
-            overlong=overlong,
+            overlong=overlong,  # pyright: ignore[reportArgumentType] checked there
             batch_tokens=batch_tokens,
             scores=as_json or n_best > 1,
             progress=show,
         )
     _note_cuts(translations)
-    written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best, as_json=as_json))
+    if as_json:
+        from attnscope.lineage.reports import translation_report
+        from attnscope.results import render
+
+        written = json_text(render.as_json(translation_report(translations), "")) + "\n"
+    else:
+        written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best))
     if out is None:
         emit(written)
         return
@@ -88,13 +92,7 @@ def _note_cuts(translations: Translations) -> None:
             print_note(f"line {number}: {left_out} tokens at its end were cut off")
 
 
-def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[str]:
-    if as_json:
-        rows = [
-            {"source": source, "translations": [_as_json(translation) for translation in several]}
-            for source, several in zip(translations.sources, translations, strict=True)
-        ]
-        return [json.dumps(row, ensure_ascii=False) for row in rows]
+def _lines(translations: Translations, *, n_best: int) -> list[str]:
     if n_best == 1:
         return translations.texts
     return [
@@ -102,7 +100,3 @@ def _lines(translations: Translations, *, n_best: int, as_json: bool) -> list[st
         for number, several in enumerate(translations)
         for translation in several
     ]
-
-
-def _as_json(translation: Translation) -> dict[str, str | float | int | None]:
-    return {"text": translation.text, "score": with_nulls(translation.score), "left_out": translation.left_out}

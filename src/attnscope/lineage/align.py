@@ -74,7 +74,6 @@ def align(
     words: Literal["space", "piece"] = "space",
     rule: Literal["argmax", "intersection", "threshold"] = "argmax",
     threshold: float | None = None,
-    every_head: bool | None = None,
     shown: Natural = 0,
     batch_size: Count = 16,
     progress: Tell | None = None,
@@ -115,8 +114,6 @@ def align(
         What is aligned: ``space`` (words between spaces) or ``piece`` (tokens); sentence pairs at a time.
     rule, threshold
         As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
-    every_head
-        Whether to judge every head; by default where there is gold and neither layer nor head was given.
     shown
         How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
         the command does: `attnscope.results.page.alignment.write_alignment_report` and
@@ -152,16 +149,13 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    if every_head and judges is None:
-        raise AttnscopeError("every head can be judged only with gold alignments: give gold (--gold FILE)")
     loaded = load_model(model, **options)
-    open_choice = layer is None and head is None
     work = Work(
         Forcing(loaded.model, loaded.tokenizer, sources, targets, words=words, batch_size=batch_size),
         {"name": loaded.name, **loaded.identity},
         layer,
         head,
-        judges is not None and (open_choice if every_head is None else every_head),
+        judges is not None and layer is None and head is None,
         {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == "threshold" else {})},
         {"end": end, "step": step},
         judges,
@@ -209,12 +203,18 @@ class Aligned:
     # how many sentence pairs are none to look at, as a side has no word, or more than 40
     passed_over: int = 0
 
+    @property
+    def attrs(self) -> dict[str, str]:
+        """What a result of xarray has in its attributes."""
+        return {"signature": self.signature}
+
 
 def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
     """What the links of all pairs come to."""
     layer, head, gold = work.layer, work.head, work.gold
-    heads = _judged(measured["links_of_heads"].values, gold) if work.every_head and gold is not None else None
-    if heads is not None and work.chooses:
+    heads = None
+    if work.chooses and gold is not None:
+        heads = _judged(measured["links_of_heads"].values, gold)
         layer, head = _best(heads)
         lines = measured["links_of_heads"].values[:, layer, head]
     else:
@@ -226,8 +226,7 @@ def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
     outside = 0
     if gold is not None:
         score = score_alignments(alignments, gold.sure, gold.possible)
-        chosen_of = heads["error_rate"].size if heads is not None and work.chooses else 1
-        level = baselines(alignments, gold, lengths, chosen_of)
+        level = baselines(alignments, gold, lengths, 1 if heads is None else heads["error_rate"].size)
         pairs = zip(gold.possible, lengths, strict=True)
         outside = sum(len(possible) - len(within(possible, *of_pair)) for possible, of_pair in pairs)
     return Aligned(
@@ -303,7 +302,7 @@ _REQUESTED = "requested"  # in the state of the folder: the signature of the who
 
 def stored(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
     """The alignment of a text, read from its folder or made and written there."""
-    signature = work.signature(work.layer, work.head, every_head=work.every_head, shown=shown)
+    signature = work.signature(work.layer, work.head, every_head=work.chooses, shown=shown)
     there = _there(OwnedFolder(folder, "align").look(), signature)
     if there is not None:
         return there
@@ -405,17 +404,11 @@ class Work:
     identity: dict[str, str]
     layer: int | None  # as requested
     head: int | None
-    # whether the links of every head are read too; the links of one, or none where neither layer nor head was requested
-    every_head: bool
+    chooses: bool  # whether every head is read, and the one taken that agrees best with people
     read: dict[str, Any]  # how links are read off the weights
     how: dict[str, Any]  # how weights between tokens become those between words
     gold: Gold | None = None
     tell: Tell = no_progress
-
-    @property
-    def chooses(self) -> bool:
-        """Whether layer and head are those that agree best with people."""
-        return self.every_head and self.layer is None and self.head is None
 
     def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
         """Links of unit after unit, by lines of Pharaoh's format; None for one that is done."""
@@ -454,14 +447,12 @@ class Work:
         linked: dict[str, Any] = {"source_words": columns, "target_words": len(pair.target.words)}
         if not self.chooses:
             weights = pair.words(self.layer, self.head, **self.how).weights
-            linked["links"] = pharaoh(links(weights[:, :columns], **self.read))
-        if self.every_head:
-            of_heads = pair.words_of_heads(**self.how).weights
-            found = np.empty(of_heads.shape[:2], dtype=object)
-            for at in np.ndindex(*found.shape):
-                found[at] = pharaoh(links(of_heads[at][:, :columns], **self.read))
-            linked["links_of_heads"] = found
-        return linked
+            return linked | {"links": pharaoh(links(weights[:, :columns], **self.read))}
+        of_heads = pair.words_of_heads(**self.how).weights
+        found = np.empty(of_heads.shape[:2], dtype=object)
+        for at in np.ndindex(*found.shape):
+            found[at] = pharaoh(links(of_heads[at][:, :columns], **self.read))
+        return linked | {"links_of_heads": found}
 
 
 def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:

@@ -423,7 +423,7 @@ class System:
     @property
     def trained(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.given or (self.config is not None and is_trained(self.config, self.folder))
+        return self.given or is_trained(self.config, self.folder)
 
     @property
     def files(self) -> tuple[str, str]:
@@ -472,9 +472,9 @@ def check_untrained(systems: Sequence[System]) -> None:
                 raise AttnscopeError(f"{system.name}: {shown(text)}: no such file: expected a text to train by")
 
 
-def is_trained(config: TrainConfig, folder: Path) -> bool:
+def is_trained(config: TrainConfig | None, folder: Path) -> bool:
     """Whether the folder holds the end of a training with these settings."""
-    return finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
+    return config is not None and finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
 
 
 def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:

@@ -6,6 +6,8 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attnscope.measure.documents import FEW, LEAST
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import reads
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import xarray as xr
+
+    from attnscope.lineage.align import Aligned
+    from attnscope.lineage.translate import Translations
 
 _ENDS = ("lower", "upper", "difference", "difference_lower", "difference_upper", "p_value")
 _EFFORT = (
@@ -60,6 +65,55 @@ def score_report(scores: xr.Dataset) -> Report:
         result=scores,
         notes=[*notes, *_signatures(scores.attrs["signature"])],
     )
+
+
+def alignment_report(aligned: Aligned) -> Report:
+    """The alignments that `attnscope.align` made."""
+    from attnscope.lineage.links import pharaoh  # torch, which reports of scores do not need
+
+    score, level, pairs = aligned.score, aligned.baselines, count(len(aligned.links), "sentence pair")
+    sentences = [f"{pairs}, no alignments by people to hold the links against."]
+    if score is not None:
+        rates = map(percent, (score.error_rate, score.precision, score.recall))
+        sentences = ["{}: error rate {}, precision {}, recall {}.".format(pairs, *rates)]
+    if score is not None and level is not None:
+        sentences.append(f"To compare: {level.in_words(score.error_rate)}.")
+    one = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
+    for values in (score, level):
+        one |= {} if values is None else vars(values)
+    heads = [] if aligned.heads is None else np.ndenumerate(aligned.heads["error_rate"].values)
+    chosen = [] if aligned.layer is None or aligned.head is None else [(aligned.layer, aligned.head)]
+    certainty = "the head was chosen on these very sentences" if aligned.chosen_on_gold else ""
+    return Report(
+        command="align",
+        title="Word alignments",
+        model=aligned.model,
+        read=pairs,
+        finding=Finding(sentences, certainty, chosen),
+        tables=[
+            _data("scores", [one | {"gold_links_outside": aligned.outside}]),
+            _data("heads", [{"layer": at[0], "head": at[1], "error_rate": float(rate)} for at, rate in heads]),
+            _data("links", [{"line": at, "links": pharaoh(links)} for at, links in enumerate(aligned.links, 1)]),
+        ],
+        result=aligned,
+    )
+
+
+def translation_report(translations: Translations) -> Report:
+    """The translations that `attnscope.translate` made, the best first."""
+    rows = [
+        {"line": line, "rank": rank, "source": source, "translation": one.text}
+        | {"score": one.score, "tokens_cut": one.left_out}
+        for line, (source, several) in enumerate(zip(translations.sources, translations, strict=True), 1)
+        for rank, one in enumerate(several, 1)
+    ]
+    finding = Finding([f"{translations.account}."], "not tested")
+    read = count(len(translations), "sentence")
+    return Report("translate", "Translations", "", read, finding, [_data("translations", rows)], translations)
+
+
+def _data(name: str, rows: list[Row]) -> Table:
+    return Table(name, name, [Quantity(key, detail="data") for key in rows[0]] if rows else [], rows)
 
 
 @reads("compare")

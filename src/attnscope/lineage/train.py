@@ -478,16 +478,10 @@ class Processes:
         return self.rank == 0
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Add up the gradients of all processes, in one message."""
-        if self.world == 1:
-            return
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        flat = torch.cat(
-            [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in parameters]
-        )
-        distributed.all_reduce(flat)
-        for parameter, part in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter).clone()
+        """Add up the gradients of all processes."""
+        for parameter in model.parameters() if self.world > 1 else ():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            distributed.all_reduce(parameter.grad)
 
     def sum(self, values: Tensor) -> Tensor:
         """Add up numbers of all processes."""

@@ -327,16 +327,17 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     def __repr__(self) -> str:
         shown = (f"{source} → {best}".strip() for source, best in self._shown())
-        return "\n".join([self._account, *shown, *self._more])
+        return "\n".join([self.account, *shown, *self._more])
 
     def _repr_html_(self) -> str:
         cell = '<td style="text-align: left">{}</td>'
         rows = (cell.format(html.escape(source)) + cell.format(html.escape(best)) for source, best in self._shown())
         table = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<p>{self._account}</p><table>{table}</table>" + "".join(f"<p>{more}</p>" for more in self._more)
+        return f"<p>{self.account}</p><table>{table}</table>" + "".join(f"<p>{more}</p>" for more in self._more)
 
     @property
-    def _account(self) -> str:
+    def account(self) -> str:
+        """How many were translated, and how many cut."""
         most = max(map(len, self.candidates), default=1)
         best = f", the best of up to {most} each" if most > 1 else ""
         tokens = [left_out for left_out in self.left_out if left_out]

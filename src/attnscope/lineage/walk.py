@@ -549,25 +549,20 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
             f"X has the shape {tuple(x.shape)} and type {str(x.dtype).removeprefix('torch.')}; expected real numbers, "
             "(text, token, width)"
         )
-    width, tokens = x.shape[-1], x.shape[-2]
+    tokens, width = x.shape[-2:]
     if tokens > MOST_TOKENS:
         raise AttnscopeError(f"X has {tokens} tokens; a walk takes at most {MOST_TOKENS}")
-    layers, returned = _run(module, x)
-    own = _own_arrays(name, returned, x)
-    X = _of_first_text(x)
+    layers, own = _run(module, x)
     if len(layers) != len("QKV"):
         raise AttnscopeError(
             f"{name} calls {count(len(layers), 'linear layer')} on X; expected three, for queries, keys and values. "
             f"{_INSTEAD}"
         )
     names = tuple(f"x{str(number).translate(_LOWERED)}" for number in range(1, tokens + 1))
-    number = tokens - 1 if token is None else token
-    if not isinstance(number, int):
-        if not (number.isascii() and number.isdecimal()):
-            raise AttnscopeError(f"query_token is {number!r:.40}: the tokens of X go by position, from 0")
-        number = int(number)
-    check_number("token", number, tokens)
-    arrays, scale, causal = _fitted(name, X, layers, own, TOLERANCE.get(x.dtype, 1e-4))
+    if isinstance(token, str) and not (token.isascii() and token.isdecimal()):
+        raise AttnscopeError(f"query_token is {token!r:.40}: the tokens of X go by position, from 0")
+    number = check_number("token", tokens - 1 if token is None else int(token), tokens)
+    arrays, scale, causal = _fitted(name, _of_first_text(x), layers, own, TOLERANCE.get(x.dtype, 1e-4))
     return Walk(
         model=f"{name}({width})",
         kinds=("causal" if causal else "self",),
@@ -581,34 +576,29 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
     )
 
 
-def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], Any]:
-    """The linear layers that are called on X, in order, and what the module returns."""
+def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], dict[str, np.ndarray]]:
+    """The linear layers that are called on X; the output of the first text, and its weights where there are any."""
     layers: list[nn.Linear] = []
 
     def note(layer: nn.Module, inputs: tuple[Any, ...], _: Any) -> None:
         if isinstance(layer, nn.Linear) and inputs and torch.equal(inputs[0], x):
             layers.append(layer)
 
+    name = type(module).__name__
     with ExitStack() as hooks:
         for part in module.modules():
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
-        with explaining(f"{type(module).__name__} does not take X of shape {tuple(x.shape)}", "Try another shape"):
-            return layers, module(x)
-
-
-def _own_arrays(name: str, returned: Any, x: Tensor) -> dict[str, np.ndarray]:
-    """Output of the first text, and its weights where the module returns them."""
-    several = returned if isinstance(returned, tuple | list) else (returned,)
-    output, *rest = several or (None,)
+        with explaining(f"{name} does not take X of shape {tuple(x.shape)}", "Try another shape"):
+            returned: Any = module(x)
+    output, *rest = (returned if isinstance(returned, tuple | list) else (returned,)) or (None,)
     if not isinstance(output, Tensor) or output.shape[:-1] != x.shape[:-1]:
         raise AttnscopeError(
             f"{name} returns no output of shape {(*x.shape[:-1], 'width')} (or that and its weights). {_INSTEAD}"
         )
-    own = {"head_output": _of_first_text(output)}
     if rest and isinstance(rest[0], Tensor) and rest[0].shape == (*x.shape[:-1], x.shape[-2]):
-        own = {"weights": _of_first_text(rest[0]), **own}
-    return own
+        return layers, {"weights": _of_first_text(rest[0]), "head_output": _of_first_text(output)}
+    return layers, {"head_output": _of_first_text(output)}
 
 
 def _fitted(

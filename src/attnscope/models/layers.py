@@ -198,9 +198,7 @@ class AddPositions(nn.Module):
         return self.dropout(states)
 
 
-@lru_cache(maxsize=64)
-def _rotation(length: int, width: int) -> Rotation:
-    return rotation(length, width)
+_rotation = lru_cache(maxsize=64)(rotation)
 
 
 class RelativePositions(nn.Module):

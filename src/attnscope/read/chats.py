@@ -110,7 +110,9 @@ class ChatTexts:
                 messages.pop()
             if not messages:
                 raise AttnscopeError(f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer")
-            text, regions = written_out(messages, chat.name, self.tokenizer, self.template, to_answer=self.to_answer)
+            text, regions = written_out(
+                messages, chat.name, self.tokenizer, self.template, add_generation_prompt=self.to_answer
+            )
             yield chat.name, text, regions
 
 
@@ -166,17 +168,27 @@ def are_chats(given: object, field: str | None = None) -> bool:
 
 
 def written_out(
-    messages: list[dict[str, Any]], name: str, tokenizer: Any, template: str | None = None, *, to_answer: bool = False
+    messages: list[dict[str, Any]], name: str, writer: Any, template: str | None = None, **settings: Any
 ) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and where the contents of its messages lie."""
-    marked = [
-        {**message, "content": mark(number)} if message.get("content") else message
-        for number, message in enumerate(messages)
-    ]
-    text, skeleton = (
-        applied(several, name, tokenizer, template, add_generation_prompt=to_answer) for several in (messages, marked)
-    )
-    said = [(str(message.get("content") or ""), group_of_role(message["role"])) for message in messages]
+    """A chat as a template writes it, and where the texts of its messages, strings or parts, are."""
+    said: list[tuple[str, str]] = []
+    marked: list[dict[str, Any]] = []
+
+    def marking(text: str, role: str) -> str:
+        said.append((text, group_of_role(role)))
+        return mark(len(said) - 1)
+
+    for message in messages:
+        content: Any = message.get("content")
+        if isinstance(content, list):
+            parts = cast("list[dict[str, Any]]", content)
+            content = [
+                {**part, "text": marking(part["text"], message["role"])} if part.get("text") else part for part in parts
+            ]
+        elif content:
+            content = marking(str(content), message["role"])
+        marked.append({**message, "content": content} if content else message)
+    text, skeleton = (applied(several, name, writer, template, **settings) for several in (messages, marked))
     return text, regions_between(text, skeleton, said, name)
 
 

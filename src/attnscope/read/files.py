@@ -2,6 +2,7 @@
 
 import bz2
 import codecs
+import gzip
 import hashlib
 import io
 import json
@@ -300,12 +301,7 @@ def _reject_device(descriptor: int, name: str) -> None:
         )
 
 
-_BLOCK = 1 << 20  # bytes that are unpacked at once, however well they were packed
-_OPENERS: dict[str, Any] = {
-    ".gz": lambda: zlib.decompressobj(wbits=31),  # 31: with gzip's header
-    ".bz2": bz2.BZ2Decompressor,
-    ".xz": lzma.LZMADecompressor,
-}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 COMPRESSED = tuple(_OPENERS)
 
 
@@ -321,39 +317,36 @@ def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
     if opener is None:
         yield from blocks
         return
-    machine, begun = opener(), False
     try:
-        for block in blocks:
-            rest = block
-            while rest:
-                if machine.eof:  # files may be several packed parts, one after the other
-                    machine, begun = opener(), False
-                begun = True
-                yield from _pieces(machine, rest)
-                rest = machine.unused_data
-    except (zlib.error, OSError, EOFError, lzma.LZMAError) as error:
+        with io.BufferedReader(_Stream(blocks)) as packed, opener(packed) as file:
+            while block := file.read1(BLOCK):
+                yield block
+    except EOFError as error:
+        raise AttnscopeError(
+            f"{shown(path)}: ends in the middle of what is packed; expected a whole file: copy it again"
+        ) from error
+    except (zlib.error, OSError, lzma.LZMAError) as error:
         raise AttnscopeError(
             f"{shown(path)}: not what {path.suffix} stands for, or damaged ({error}); expected a file packed so: give "
             "the file unpacked, or mend it"
         ) from error
-    if begun and not machine.eof:
-        raise AttnscopeError(
-            f"{shown(path)}: ends in the middle of what is packed; expected a whole file: copy it again"
-        )
 
 
-def _pieces(machine: Any, packed: bytes) -> Iterator[bytes]:
-    """What some packed bytes hold, at most a megabyte at a time."""
-    if hasattr(machine, "needs_input"):
-        piece = machine.decompress(packed, _BLOCK)
-        while piece or not (machine.eof or machine.needs_input):
-            yield piece
-            piece = b"" if machine.eof or machine.needs_input else machine.decompress(b"", _BLOCK)
-        return
-    piece = machine.decompress(packed, _BLOCK)
-    while piece:
-        yield piece
-        piece = machine.decompress(machine.unconsumed_tail, _BLOCK) if machine.unconsumed_tail else b""
+class _Stream(io.RawIOBase):
+    """Blocks of bytes as a file."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks, self._rest = iter(blocks), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._rest and (block := next(self._blocks, b"")):
+            self._rest = block
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
 
 class Unchanged:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from attnscope.read.chats import Region, applied, mark, regions_between, roles_of
+from attnscope.read.chats import Region, roles_of, written_out
 from attnscope.read.columns import Names, holds_text
 from attnscope.read.files import (
     check_characters,
@@ -24,7 +24,7 @@ from attnscope.read.files import (
     unpacked,
 )
 from attnscope.read.images import Images, images_of
-from attnscope.read.messages import CHAT_FIELDS, group_of_role
+from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
 from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
 from attnscope.read.sources import names_a_dataset
@@ -206,19 +206,7 @@ def written_in_parts(item: PicturedText, processor: Any, template: str | None = 
             f"{item.name} is a chat, and the processor has no chat template: give one, a Jinja file "
             "(--chat-template FILE)"
         )
-    said: list[tuple[str, str]] = []
-    marked: list[dict[str, Any]] = []
-    for message in item.messages:
-        parts: list[dict[str, Any]] = []
-        for part in message["content"]:
-            if part["type"] == "text" and part["text"]:
-                parts.append({**part, "text": mark(len(said))})
-                said.append((part["text"], group_of_role(message["role"])))
-            else:
-                parts.append(part)
-        marked.append({**message, "content": parts})
-    text, skeleton = (applied(chat, item.name, processor, template) for chat in (list(item.messages), marked))
-    return text, regions_between(text, skeleton, said, item.name)
+    return written_out(list(item.messages), item.name, processor, template)
 
 
 TEXT, SPECIAL, FRAME = "text", "special", "frame"

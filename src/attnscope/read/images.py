@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
 from attnscope.read.columns import SUFFIXES as TEXT_SUFFIXES
-from attnscope.read.columns import Names
 from attnscope.read.files import Unchanged, file_mode, files_below, is_standard_input, shown
+from attnscope.read.media import Media, items_of
 from attnscope.read.sources import names_a_dataset
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    _Item = tuple[str, Path] | np.ndarray | Tensor
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _CHANNELS = (1, 3, 4)
@@ -46,34 +42,10 @@ class Image:
     pixels: np.ndarray | Tensor
 
 
-class Images:
-    """Named images, read one at a time as they are reached; built by `images_of`.
+class Images(Media[Image]):
+    """Named images; built by `images_of`."""
 
-    Attributes
-    ----------
-    beside_text
-        Whether a folder that was given holds texts too, so that it may be meant for a model of text.
-
-    Examples
-    --------
-    >>> images = Images([np.zeros((8, 8, 3), np.uint8)])
-    >>> [(image.name, image.pixels.shape) for image in images], len(images)
-    ([('image 1', (8, 8, 3))], 1)
-    """
-
-    def __init__(self, items: Sequence[_Item], *, beside_text: bool = False) -> None:
-        objects = [item for item in items if not isinstance(item, tuple)]
-        self._items: list[tuple[str, Unchanged | np.ndarray | Tensor]] = []
-        numbers = count(1)
-        for item in items:
-            if isinstance(item, tuple):
-                self._items.append((item[0], Unchanged(item[1])))
-            else:
-                self._items.append((f"image {next(numbers)}", item))
-        self.beside_text = beside_text and not objects
-
-    def __len__(self) -> int:
-        return len(self._items)
+    called = "images"
 
     def __iter__(self) -> Iterator[Image]:
         for name, item in self._items:
@@ -84,53 +56,29 @@ class Images:
         """Whether they are ``pixel_values`` already, so that no image processor is needed."""
         return all(_is_tensor(item) for _, item in self._items)
 
-    @property
-    def files(self) -> list[Path]:
-        """Those of them that are files."""
-        return [Path(str(item.path)) for _, item in self._items if isinstance(item, Unchanged)]
-
-    def sha256(self) -> str:
-        """Hash names and contents in order: of files their bytes, of arrays type, shape and numbers.
-
-        Examples
-        --------
-        >>> black = Images([np.zeros((8, 8, 3), np.uint8)])
-        >>> black.sha256() == Images([np.ones((8, 8, 3), np.uint8)]).sha256()
-        False
-        """
-        digest = hashlib.sha256(b"images")
-        for name, item in self._items:
-            if isinstance(item, Unchanged):
-                kind, data = "file", item.read()
-            else:
-                array = item.cpu().numpy() if _is_tensor(item) else item
-                kind, data = f"{array.dtype}{array.shape}", np.ascontiguousarray(array).tobytes()
-            for part in (name.encode(), kind.encode(), data):
-                digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.hexdigest()
+    def _hashed(self, item: Unchanged | np.ndarray | Tensor) -> tuple[bytes, bytes]:
+        if isinstance(item, Unchanged):
+            return b"file", item.read()
+        array = item.cpu().numpy() if _is_tensor(item) else np.asarray(item)
+        return f"{array.dtype}{array.shape}".encode(), np.ascontiguousarray(array).tobytes()
 
 
 def images_of(given: Any) -> Images | None:
     """Take images in whatever form they are given; None where what is given holds no image."""
     if isinstance(given, Mapping) and _PROCESSED in given:
         given = cast("Mapping[str, Any]", given)[_PROCESSED]
-    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    read = [_items_of(item) for item in many]
-    if not any(items for items, _ in read):
+    items = items_of(given, _items_in, "an image", f"images alone ({', '.join(SUFFIXES)}, or objects)")
+    if items is None:
         return None
-    for number, (entry, (items, _)) in enumerate(zip(many, read, strict=True), start=1):
-        if not items:
-            raise AttnscopeError(
-                f"item {number} is {shown(str(entry))[:100]!r}, which is not an image, beside others that are: "
-                f"expected images alone ({', '.join(SUFFIXES)}, or objects)"
-            )
-    names = Names()
-    items = [
-        (names.new(item[0]), item[1]) if isinstance(item, tuple) else item for several, _ in read for item in several
-    ]
-    if len({_is_tensor(item) for item in items}) > 1:
+    objects = [item for _, item in items if not isinstance(item, Path)]
+    if len({_is_tensor(item) for _, item in items}) > 1:
         raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")
-    return Images(items, beside_text=any(text for _, text in read))
+    folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
+    return Images(items, beside_text=not objects and any(map(_has_texts, folders)))
+
+
+def _has_texts(path: Path) -> bool:
+    return path.is_dir() and any(file.suffix.lower() in TEXT_SUFFIXES for file in files_below(path))
 
 
 def _is_tensor(given: object) -> TypeGuard[Tensor]:
@@ -139,30 +87,28 @@ def _is_tensor(given: object) -> TypeGuard[Tensor]:
     return torch is not None and isinstance(given, torch.Tensor)
 
 
-def _items_of(given: Any) -> tuple[Sequence[_Item], bool]:
-    """The images in one thing that was given, and whether there is text beside them."""
+def _items_in(given: Any) -> Sequence[tuple[str, Any]]:
+    """The images in one thing that was given, with the names of files."""
     if isinstance(given, Path):
         return _at(given)
     if type(given).__module__.partition(".")[0] == "PIL":
         with explaining("an image of Pillow's cannot be read", "Convert it to RGB, or leave it out"):
-            return [_rgb(given)], False
+            return [("", _rgb(given))]
     if isinstance(given, np.ndarray) or _is_tensor(given):
-        return _in_array(given), False
-    return [], False
+        return [("", image) for image in _in_array(given)]
+    return []
 
 
-def _at(path: Path) -> tuple[Sequence[_Item], bool]:
+def _at(path: Path) -> list[tuple[str, Path]]:
     if is_standard_input(path) or names_a_dataset(path):
-        return [], False
+        return []
     if not stat.S_ISDIR(file_mode(path)):
-        return [(path.name, path)] if path.suffix.lower() in SUFFIXES else [], False
-    files = files_below(path)
-    images = [file for file in files if file.suffix.lower() in SUFFIXES]
-    text = any(file.suffix.lower() in TEXT_SUFFIXES for file in files)
-    return [(file.relative_to(path).as_posix(), file) for file in images], text
+        return [(path.name, path)] if path.suffix.lower() in SUFFIXES else []
+    files = [file for file in files_below(path) if file.suffix.lower() in SUFFIXES]
+    return [(file.relative_to(path).as_posix(), file) for file in files]
 
 
-def _in_array(given: Tensor | np.ndarray) -> Sequence[_Item]:
+def _in_array(given: Tensor | np.ndarray) -> Sequence[Any]:
     """Images in an array; none in one that has fewer dimensions, which may hold token ids."""
     if given.ndim not in (3, 4):
         return []

@@ -1,20 +1,19 @@
 """Sounds as a corpus: WAV files and folders of them, or arrays with their sampling rate; transcripts beside them."""
 
-import hashlib
 import io
 import stat
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 from numbers import Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from attnscope.read.columns import Names
 from attnscope.read.files import Unchanged, decode_utf8, file_mode, files_below, is_standard_input, shown
+from attnscope.read.media import Media, items_of
 from attnscope.read.sources import names_a_dataset
 from attnscope.support.errors import AttnscopeError, explaining
 
@@ -44,117 +43,80 @@ class Sound:
         return np.asarray(resample_poly(self.samples, rate // common, self.rate // common))
 
 
-class Sounds:
-    """Named sounds, read one at a time as they are reached; built by `sounds_of`.
+class Sounds(Media[Sound]):
+    """Named sounds; built by `sounds_of`."""
 
-    Attributes
-    ----------
-    beside_text
-        Whether a text file lies in a folder that was given, so that it may be meant for a model of text.
-
-    Examples
-    --------
-    >>> sounds = Sounds([Sound("sound 1", np.zeros(160), 16_000)])
-    >>> [sound.name for sound in sounds], len(sounds), sounds.transcripts()
-    (['sound 1'], 1, None)
-    """
-
-    def __init__(self, items: "Sequence[Sound | tuple[str, Path]]", *, beside_text: bool = False) -> None:
-        self._items = [item if isinstance(item, Sound) else (item[0], Unchanged(item[1])) for item in items]
-        self.beside_text = beside_text
-
-    def __len__(self) -> int:
-        return len(self._items)
+    called = "sounds"
 
     def __iter__(self) -> Iterator[Sound]:
-        for item in self._items:
-            yield item if isinstance(item, Sound) else _read(*item)
+        for name, item in self._items:
+            yield _read(name, item) if isinstance(item, Unchanged) else _of_array(name, item)
 
     def _beside(self) -> list[Path | None]:
-        """Where the transcript of each would lie."""
-        files = [None if isinstance(item, Sound) else item[1].path for item in self._items]
+        """Where the transcript of each would be."""
+        files = [item.path if isinstance(item, Unchanged) else None for _, item in self._items]
         return [file.with_suffix(".txt") if isinstance(file, Path) else None for file in files]
 
     @property
     def files(self) -> list[Path]:
         """Those of them that are files, and the transcripts beside them."""
-        sounds = [Path(str(item[1].path)) for item in self._items if not isinstance(item, Sound)]
-        return sounds + [place for place in self._beside() if place is not None and place.is_file()]
+        return super().files + [place for place in self._beside() if place is not None and place.is_file()]
 
     def transcripts(self) -> list[str] | None:
-        """What is said, from ``name.txt`` beside each ``name.wav``; None where none has one.
-
-        Raises
-        ------
-        AttnscopeError
-            If some have one and others have not.
-        """
+        """What is spoken, from ``name.txt`` beside each ``name.wav``; None where none has one."""
         places = self._beside()
         there = [place is not None and place.is_file() for place in places]
         if not any(there):
             return None
         if not all(there):
-            name = next(self._name(item) for item, is_there in zip(self._items, there, strict=True) if not is_there)
             raise AttnscopeError(
-                f"{name} has no transcript (.txt) beside it, and others have: add it, or take the others away"
+                f"{self._items[there.index(False)][0]} has no transcript (.txt) beside it, and others have: add it, or "
+                "take the others away"
             )
         return [decode_utf8(place.read_bytes(), shown(place)).strip() for place in places if place is not None]
 
-    def sha256(self) -> str:
-        """Hash names and contents in order: of files their bytes, of arrays rate and numbers."""
-        digest = hashlib.sha256(b"sounds")
-        for item in self._items:
-            if isinstance(item, Sound):
-                data = f"{item.rate} {item.samples.dtype}".encode() + item.samples.tobytes()
-            else:
-                data = item[1].read()
-            for part in (self._name(item).encode(), data):
-                digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.hexdigest()
-
-    @staticmethod
-    def _name(item: "Sound | tuple[str, Unchanged]") -> str:
-        return item.name if isinstance(item, Sound) else item[0]
+    def _hashed(self, item: Any) -> list[bytes]:
+        if isinstance(item, Unchanged):
+            return [item.read()]
+        sound = _of_array("", item)
+        return [f"{sound.rate} {sound.samples.dtype}".encode() + sound.samples.tobytes()]
 
 
 def sounds_of(given: Any) -> Sounds | None:
     """Take sounds in whatever form they are given; None where what is given holds no sound."""
-    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    items: list[Sound | tuple[str, Path]] = []
-    there: list[bool] = []
-    beside_text = False
-    distinct = Names()
-    for item in many:
-        before = len(items)
-        if isinstance(item, Mapping) and {"array", "sampling_rate"} <= item.keys():
-            items.append(_of_array(cast("Mapping[str, Any]", item), len(items) + 1))
-        elif isinstance(item, Path) and not is_standard_input(item) and not names_a_dataset(item):
-            folder = stat.S_ISDIR(file_mode(item))
-            files = files_below(item) if folder else [item]
-            names = [file.relative_to(item).as_posix() if folder else file.name for file in files]
-            items += [
-                (distinct.new(name), file)
-                for name, file in zip(names, files, strict=True)
-                if file.suffix.lower() == SUFFIX
-            ]
-            beside_text |= any(file.suffix.lower() == ".txt" for file in files)
-        there.append(len(items) > before)
-    if not items:
+    items = items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")
+    if items is None:
         return None
-    if not all(there):
-        raise AttnscopeError(
-            f"item {1 + there.index(False)} is not a sound, beside others that are: expected {SUFFIX} files alone"
-        )
-    return Sounds(items, beside_text=beside_text)
+    sounds = Sounds(items)
+    for name, item in items:
+        if not isinstance(item, Path):
+            _of_array(name, item)  # which rejects what is none
+    folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
+    sounds.beside_text = any(file.suffix.lower() == ".txt" for folder in folders for file in _files_at(folder))
+    return sounds
 
 
-def _of_array(given: Mapping[str, Any], number: int) -> Sound:
+def _items_in(given: Any) -> list[tuple[str, Any]]:
+    """The sounds in one thing that was given, with the names of files."""
+    if isinstance(given, Mapping) and {"array", "sampling_rate"} <= given.keys():
+        return [("", given)]
+    if not isinstance(given, Path) or is_standard_input(given) or names_a_dataset(given):
+        return []
+    files = [file for file in _files_at(given) if file.suffix.lower() == SUFFIX]
+    return [(file.relative_to(given).as_posix() if file != given else file.name, file) for file in files]
+
+
+def _files_at(path: Path) -> list[Path]:
+    return files_below(path) if stat.S_ISDIR(file_mode(path)) else [path]
+
+
+def _of_array(name: str, given: Mapping[str, Any]) -> Sound:
     samples = np.asarray(given["array"])
     if samples.ndim != 1 or samples.dtype.kind != "f" or not samples.size:
         raise AttnscopeError(
-            f"sound {number} has samples of shape {samples.shape} and type {samples.dtype}: expected floats (time,)"
+            f"{name} has samples of shape {samples.shape} and type {samples.dtype}: expected floats (time,)"
         )
-    return _checked(f"sound {number}", samples, given["sampling_rate"])
+    return _checked(name, samples, given["sampling_rate"])
 
 
 def _read(name: str, file: Unchanged) -> Sound:

@@ -64,9 +64,11 @@ class Corpus:
                     reject_file_name(item, name)
                 if chats and isinstance(item, str):
                     raise AttnscopeError(f"{name} is a string; expected a chat: a list of messages, or JSON Lines")
-                if not opened or not isinstance(opened[-1], Given):
-                    opened.append(Given(field or "text", by))
-                opened[-1].add(objects, item)
+                last = opened[-1] if opened else None
+                if not isinstance(last, Given):
+                    last = Given(field or "text", by)
+                    opened.append(last)
+                last.add(objects, item)
                 continue
             if isinstance(item, Path):
                 parts = open_path(item, field or "text", names)

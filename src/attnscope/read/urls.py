@@ -152,8 +152,8 @@ def _status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-_VERSION = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c", "checksum", "LastModified")
-_VERSION += ("last_modified", "Last-Modified", "updated", "mtime", "created")  # names of sums and times in stores
+_SUMS = ("ETag", "etag", "md5Hash", "content_md5", "Content-MD5", "crc32c", "checksum")  # names in stores
+_TIMES = ("LastModified", "last_modified", "Last-Modified", "updated", "mtime", "created")
 
 
 @cache
@@ -169,7 +169,7 @@ def fetched(url: Url) -> Path:
         info = _info(url)
         if info["type"] == "directory":
             raise IsADirectoryError("it is a folder")
-        return _copy(url, info.get("size"), str([info.get(key) for key in _VERSION]))
+        return _copy(url, info.get("size"), str([info.get(key) for key in (*_SUMS, *_TIMES)]))
 
 
 @lru_cache(256)

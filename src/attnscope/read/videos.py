@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from attnscope.read.columns import Names
 from attnscope.read.files import (
     files_below,
     inner_suffix,
@@ -24,6 +22,7 @@ from attnscope.read.files import (
     unpacked,
 )
 from attnscope.read.images import SUFFIXES, Images, images_of
+from attnscope.read.media import Media, items_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import VIDEO
 from attnscope.read.sources import names_a_dataset
@@ -46,55 +45,29 @@ class Clip:
     video: Video | Tensor  # its frames; or what a processor made of them, ``(frame, channel, row, column)`` float
 
 
-class Videos:
-    """Named videos, whose frames are read as they are reached; built by `videos_of`.
+class Videos(Media[Clip]):
+    """Named videos, whose frames are read as they are reached; built by `videos_of`."""
 
-    Examples
-    --------
-    >>> videos = videos_of(np.zeros((2, 8, 8, 3), np.uint8))
-    >>> [(clip.name, len(clip.video.frames)) for clip in videos], len(videos)
-    ([('video 1', 2)], 1)
-    """
-
-    def __init__(self, clips: Sequence[Clip]) -> None:
-        self._clips = clips
-
-    def __len__(self) -> int:
-        return len(self._clips)
+    called = "videos"
 
     def __iter__(self) -> Iterator[Clip]:
-        return iter(self._clips)
+        return (Clip(name, video) for name, video in self._items)
 
     @property
     def is_processed(self) -> bool:
         """Whether they are what a processor gives already, so that none is needed."""
-        return not any(isinstance(clip.video, Video) for clip in self._clips)
+        return not any(isinstance(video, Video) for _, video in self._items)
 
     @property
     def files(self) -> list[Path]:
         """The files of all frames."""
-        return [file for clip in self._clips if isinstance(clip.video, Video) for file in clip.video.frames.files]
+        return [file for _, video in self._items if isinstance(video, Video) for file in video.frames.files]
 
-    def sha256(self) -> str:
-        """Hash names and frames in order.
-
-        Examples
-        --------
-        >>> black, white = (np.full((2, 8, 8, 3), value, np.uint8) for value in (0, 255))
-        >>> videos_of(black).sha256() == videos_of(white).sha256()
-        False
-        """
-        digest = hashlib.sha256(b"videos")
-        for clip in self._clips:
-            if isinstance(clip.video, Video):
-                content = clip.video.frames.sha256()
-            else:
-                array = clip.video.numpy()
-                digest.update(f"{array.dtype}{array.shape}".encode())
-                content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-            for part in (clip.name.encode(), content.encode()):
-                digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.hexdigest()
+    def _hashed(self, item: Video | Tensor) -> list[bytes]:
+        if isinstance(item, Video):
+            return [item.frames.sha256().encode()]
+        array = item.numpy()
+        return [f"{array.dtype}{array.shape}".encode(), np.ascontiguousarray(array).tobytes()]
 
 
 def videos_of(given: Any) -> Videos | None:
@@ -102,23 +75,13 @@ def videos_of(given: Any) -> Videos | None:
     if isinstance(given, Mapping):
         mapping = cast("Mapping[str, Any]", given)
         given = next((mapping[name] for name in _PROCESSED if name in mapping), given)
-    many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    read = [_clips_of(item) for item in many]
-    if not any(read):
+    expected = "videos alone (folders of frames, JSON Lines with video, or arrays)"
+    items = items_of(given, _clips_of, "a video", expected)
+    if items is None:
         return None
-    for number, (item, clips) in enumerate(zip(many, read, strict=True), start=1):
-        if not clips:
-            raise AttnscopeError(
-                f"item {number} is {shown(str(item))[:100]!r}, which is not a video, beside others that are: expected "
-                "videos alone (folders of frames, JSON Lines with video, or arrays)"
-            )
-    names, objects, clips = Names(), 0, list[Clip]()
-    for name, video in (pair for pairs in read for pair in pairs):
-        objects += not name
-        clips.append(Clip(names.new(name) if name else f"video {objects}", video))
-    if len({isinstance(clip.video, Video) for clip in clips}) > 1:
+    if len({isinstance(video, Video) for _, video in items}) > 1:
         raise AttnscopeError("what a processor has read stands beside videos that none has: give either")
-    return Videos(clips)
+    return Videos(items)
 
 
 def _clips_of(item: Any) -> list[tuple[str, Video | Tensor]]:

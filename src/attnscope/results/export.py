@@ -12,8 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -81,84 +80,48 @@ def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: 
 
 
 Told: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
+Add: TypeAlias = Callable[[pd.DataFrame], None]  # writes rows of a table after those that are there
 
 _NEEDED = {"parquet": (("pyarrow",), "data"), "nc": (("h5netcdf", "h5py"), "netcdf")}  # packages, and their extra
 
 
-class TableFile(Protocol):
-    """A table on the disk, to which rows are added; closed on leaving."""
-
-    def __enter__(self) -> TableFile: ...  # noqa: PYI034 beartype knows no Self here, D105
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def add(self, rows: pd.DataFrame) -> None:
-        """Write rows after those that are there."""
-        ...
-
-
-class CsvFile:
+@contextmanager
+def csv_file(path: Path, _: Told) -> Generator[Add]:
     """Comma-separated values with one line of headings; what is not there is empty, and no cell is a formula."""
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
 
-    def __init__(self, path: Path, _: Told) -> None:
-        self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        self._headed = False
+        def add(rows: pd.DataFrame) -> None:
+            """Write rows; a number has as many digits as bring it back to the bit."""
+            safe = rows.assign(**{name: rows[name].map(safe_cell) for name in rows if not _is_number(rows[name])})
+            safe = safe.rename(columns=safe_cell)
+            safe.to_csv(file, header=not file.tell(), index=False, lineterminator="\n")
 
-    def __enter__(self) -> CsvFile:  # noqa: PYI034
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-    def add(self, rows: pd.DataFrame) -> None:
-        """Write rows; a number has as many digits as bring it back to the bit."""
-        safe = rows.assign(**{name: rows[name].map(safe_cell) for name in rows if not _is_number(rows[name])})
-        safe = safe.rename(columns=safe_cell)
-        safe.to_csv(self._file, header=not self._headed, index=False, lineterminator="\n")
-        self._headed = True
+        yield add
 
 
-class ParquetFile:
+@contextmanager
+def parquet_file(path: Path, told: Told) -> Generator[Add]:
     """Parquet, a row group for each part; NaN is null, and columns know their meaning and unit."""
+    import pyarrow as pa
+    from pyarrow import parquet
 
-    def __init__(self, path: Path, told: Told) -> None:
-        self._path, self._told = path, told
-        self._file: Any = None
-        self._schema: Any = None
+    def attributes(name: str) -> dict[str, str]:
+        return {key: _text(value) for key, value in told.get(name, {}).items()}
 
-    def __enter__(self) -> ParquetFile:  # noqa: PYI034
-        return self
+    def field(name: str, column: pd.Series) -> Any:
+        kind = pa.from_numpy_dtype(column.dtype) if _is_number(column) else pa.string()
+        return pa.field(name, kind, metadata=attributes(name))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
+    with ExitStack() as stack:
+        files: list[Any] = []
 
-    def add(self, rows: pd.DataFrame) -> None:
-        """Write rows as one row group."""
-        import pyarrow as pa
-        from pyarrow import parquet
+        def add(rows: pd.DataFrame) -> None:
+            if not files:
+                schema = pa.schema([field(str(name), rows[name]) for name in rows], metadata=attributes(""))
+                files.append(stack.enter_context(parquet.ParquetWriter(path, schema, compression="zstd")))
+            files[0].write_table(pa.Table.from_pandas(rows, schema=files[0].schema, preserve_index=False))
 
-        if self._schema is None:
-            self._schema = self._schema_of(rows)
-            self._file = parquet.ParquetWriter(self._path, self._schema, compression="zstd")
-        self._file.write_table(pa.Table.from_pandas(rows, schema=self._schema, preserve_index=False))
-
-    def _schema_of(self, rows: pd.DataFrame) -> Any:
-        import pyarrow as pa
-
-        def field(name: str) -> Any:
-            kind, numeric = rows[name].dtype, _is_number(rows[name])
-            told = {key: _text(value) for key, value in self._told.get(name, {}).items()}
-            return pa.field(name, pa.from_numpy_dtype(kind) if numeric else pa.string(), metadata=told)
-
-        about = {key: _text(value) for key, value in self._told.get("", {}).items()}
-        return pa.schema([field(str(name)) for name in rows.columns], metadata=about)
+        yield add
 
 
 def check_installed(to: str) -> None:
@@ -182,7 +145,7 @@ def _text(value: Any) -> str:
 Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
 ABOUT = "about.json"
 _SAFE = "Nothing is left there; the run is as it was. Free some room, or choose another place with --out"
-_TABLES: dict[str, Callable[[Path, Told], TableFile]] = {"parquet": ParquetFile, "csv": CsvFile}
+_TABLES = {"parquet": parquet_file, "csv": csv_file}
 
 
 @validated
@@ -311,7 +274,7 @@ def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: T
 
 def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]) -> dict[str, Any]:
     """Write the tables of a node, and return what they are."""
-    files: dict[tuple[str, ...], TableFile] = {}
+    files: dict[tuple[str, ...], Add] = {}
     about: dict[str, Any] = {"attributes": {}, "tables": {}}
     texts = 0
     with ExitStack() as stack:
@@ -329,7 +292,7 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
                 elif node.along not in dims:  # the same in every piece
                     continue
                 for rows in rows_of(piece, dims, names):
-                    files[dims].add(rows)
+                    files[dims](rows)
             texts += piece.sizes.get("window", 0)
             tell(min(1.0, texts / node.texts) if node.texts else 1.0)
     return about

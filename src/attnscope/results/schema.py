@@ -165,7 +165,7 @@ class Report:
     @property
     def signature(self) -> dict[str, Any]:
         """Model, texts, settings and versions of the numbers."""
-        return json.loads(self.result.attrs.get("signature", "{}"))
+        return json.loads(getattr(self.result, "attrs", {}).get("signature", "{}"))
 
 
 def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> list[Row]:

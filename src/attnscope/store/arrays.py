@@ -61,7 +61,7 @@ def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
         return xr.Dataset(variables["data_vars"], variables["coords"], dict(outline["attrs"]))
 
 
-def _variable(archive: zipfile.ZipFile, name: str, told: Mapping[str, Any]) -> xr.Variable:
+def _variable(archive: zipfile.ZipFile, name: str, told: Any) -> xr.Variable:
     """A variable whose array has the shape and the type that the outline says, and no more bytes than that."""
     dims, shape, attrs = told["dims"], tuple(told["shape"]), told["attrs"]
     if any(type(size) is not int or size < 0 for size in shape) or len(set(dims)) < len(dims):

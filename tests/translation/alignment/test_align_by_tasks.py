@@ -26,7 +26,7 @@ SURE = [frozenset({(0, 0)})] * PAIRS
 ASKED = {
     "judged": {"gold": Gold(SURE, SURE), "shown": 3},
     "one head": {"layer": 1, "head": 0, "rule": "threshold"},
-    "judged, of a layer": {"gold": Gold(SURE, SURE), "every_head": True, "layer": 2, "end": "null"},
+    "a layer": {"gold": Gold(SURE, SURE), "layer": 2, "end": "null"},
 }
 
 

@@ -1,11 +1,11 @@
-"""Links and their error rate: by hand, on a public aligner's output, and at the edges."""
+"""Links and their error rate: by hand, on a public aligner, against rates that need no model, and at the edges."""
 
 import math
 
 import numpy as np
 import pytest
 
-from attnscope.lineage.links import links, pharaoh, read_gold, read_links, score_alignments, within
+from attnscope.lineage.links import Gold, baselines, links, pharaoh, read_gold, read_links, score_alignments, within
 from attnscope.lineage.parallel_text import read_lines
 from attnscope.support.errors import AttnscopeError
 
@@ -92,3 +92,109 @@ def test_mistakes_are_said():
 def test_a_threshold_is_compared_in_the_weights_own_precision():
     weights = np.array([[0.7]], np.float32)  # a little less than 0.7 in double precision
     assert links(weights, "threshold", 0.7) == {(0, 0)}
+
+
+LENGTHS = [(6, 4), (3, 5), (1, 2), (9, 7)]
+
+
+def random_links(rng, *, each=1):
+    """For every target word `each` different source words, or as many as there are."""
+    return [
+        frozenset(
+            (int(source), target)
+            for target in range(targets)
+            for source in rng.choice(sources, min(each, sources), replace=False)
+        )
+        for sources, targets in LENGTHS
+    ]
+
+
+def made_up_gold(rng):
+    sure = random_links(rng)
+    possible = [one | more for one, more in zip(sure, random_links(rng, each=2), strict=True)]
+    return Gold([links | {(99, 0)} for links in sure], possible)  # one link past the end of each
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_chance_is_what_random_links_come_to(each):
+    rng = np.random.default_rng(0)
+    gold = made_up_gold(rng)
+    draws = [random_links(rng, each=each) for _ in range(4000)]
+    rates = np.array([score_alignments(links, gold.sure, gold.possible).error_rate for links in draws])
+    found = baselines(draws[0], gold, LENGTHS)
+    assert found.chance == pytest.approx(rates.mean(), abs=4 * rates.std() / 4000**0.5)
+    # 2.33 standard deviations below the mean; the standard error of one over 4,000 draws is 1.1%
+    assert (found.chance - found.chance_level) / 2.3263 == pytest.approx(rates.std(), rel=0.05)
+
+
+def test_the_best_of_many_random_heads_goes_as_low_as_is_said():
+    rng = np.random.default_rng(1)
+    gold = made_up_gold(rng)
+    many, lengths = Gold(gold.sure * 20, gold.possible * 20), LENGTHS * 20
+
+    def drawn():
+        return [links for _ in range(20) for links in random_links(rng)]
+
+    level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
+    assert level < baselines(drawn(), many, lengths).chance_level
+    lowest = [min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8)) for _ in range(60)]
+    assert np.mean(np.array(lowest) < level) <= 0.08  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
+
+
+def test_the_diagonal_is_that_of_the_places():
+    same = [frozenset((word, word) for word in range(5))]
+    assert baselines(same, Gold(same, same), [(5, 5)]).diagonal == 0
+    halved = [frozenset({(0, 0), (0, 1), (1, 2), (1, 3)})]
+    assert baselines(halved, Gold(halved, halved), [(2, 4)]).diagonal == 0
+
+
+def of_corpus(rng, pairs):
+    """Pairs whose links are right with a chance of their own: pairs differ from each other, as real ones do."""
+    lengths = [(int(size), int(size)) for size in rng.integers(3, 12, pairs)]
+    sure = [frozenset((word, word) for word in range(size)) for size, _ in lengths]
+    right = rng.beta(2, 3, pairs)
+    made = [
+        frozenset((word if rng.random() < share else (word + 1) % size, word) for word in range(size))
+        for (size, _), share in zip(lengths, right, strict=True)
+    ]
+    return made, Gold(sure, sure), lengths
+
+
+def test_the_interval_holds_the_rate_of_many_more_pairs():
+    rng = np.random.default_rng(2)
+    found = [baselines(*of_corpus(rng, 40)) for _ in range(400)]
+    held = np.mean([one.lower <= 0.6 <= one.upper for one in found])
+    assert 0.92 < held < 0.98  # nominal 0.95, give or take 0.011
+    assert baselines(*of_corpus(rng, 5)).interval() == ""
+
+
+def test_the_diagonal_is_called_better_only_where_it_is_told():
+    rng = np.random.default_rng(3)
+    made, gold, lengths = of_corpus(rng, 40)
+    rate = score_alignments(made, gold.sure, gold.possible).error_rate
+    found = baselines(made, gold, lengths)
+    assert found.above > 0
+    assert "the diagonal alone is better, 0.0%" in found.in_words(rate)
+    few = baselines(made[:5], Gold(gold.sure[:5], gold.possible[:5]), lengths[:5])
+    assert "the diagonal alone 0.0%, too few sentence pairs" in few.in_words(rate)
+    # gold links beside the diagonal in as many pairs as links are: neither is better but by chance
+    told = 0
+    for _ in range(200):
+        size = 6
+        one, other = (
+            frozenset((word, word) for word in range(size)),
+            frozenset((5 - word, word) for word in range(size)),
+        )
+        sure = [one if rng.random() < 0.5 else other for _ in range(30)]
+        aligned = [other] * 30
+        told += baselines(aligned, Gold(sure, sure), [(size, size)] * 30).above > 0
+    assert told <= 12  # nominal 5 of 200; 13 or more would come by chance in 1 of 500
+
+
+def test_the_best_of_many_heads_needs_a_wider_interval():
+    rng = np.random.default_rng(4)
+    made, gold, lengths = of_corpus(rng, 20)
+    one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
+    assert np.isfinite(one.lower)
+    assert np.isnan([best.lower, best.upper]).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
+    assert best.above < one.above < one.below < best.below

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ class HeadMap:
 
 
 def head_maps(
-    maps: Sequence[HeadMap], rows: Sequence[object], *, cell: float, extend: str = "neither", mark: str = "0.1"
+    maps: Sequence[HeadMap], rows: Iterable[object], *, cell: float, extend: str = "neither", mark: str = "0.1"
 ) -> Figure:
     """Maps beside each other, of cells that are so many inches wide; one scale for all, or each its own."""
     high, wide = maps[0].values.shape
@@ -116,7 +116,7 @@ def head_maps(
         dots = np.argwhere(np.zeros_like(shown.values) if shown.marked is None else shown.marked)
         axes.plot(dots[:, 1], dots[:, 0], ".", color=mark, markersize=float(np.clip(9 * cell, 1.5, 3)))
         axes.set_title(shown.title, loc="left")
-        axes.set_yticks(range(0, high, steps[0]), [str(row) for row in rows[:: steps[0]]])
+        axes.set_yticks(range(0, high, steps[0]), [str(row) for row in [*rows][:: steps[0]]])
         axes.set_xticks(range(0, wide, steps[1]))
         if number % columns == 0:
             axes.set_ylabel("Layer")
