@@ -14,7 +14,7 @@ from torch import nn
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.support.arguments import validated
 
 VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnscope, name))]

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import _locks, borrowed
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.explanation.analyses.position_cca import position_cca
+from attnscope.explanation.analyses.position_table import position_cca
 from attnscope.explanation.ranking import projections
 from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.families import tiny

@@ -9,8 +9,8 @@ import attnscope
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import inner_model
 from attnscope.capture.load import load_model
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-from attnscope.explanation.analyses.position_spectrum import position_spectrum
+from attnscope.explanation.analyses.position_table import position_spectrum
+from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.intervention.inputs import input_of
 from attnscope.intervention.weight_tests import uniform_test
 from attnscope.support.errors import AttnscopeError

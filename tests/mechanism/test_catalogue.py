@@ -1,11 +1,25 @@
-"""An analysis is one file, which has its record, and one line: its name in the catalogue."""
+"""To add an analysis takes one file."""
 
-from pathlib import Path
+from attnscope import explain
+from attnscope.explanation import analyses, catalogue
+from attnscope.explanation import explain as _explain
 
-from attnscope.explanation import analyses
-from attnscope.explanation.catalogue import ANALYSES
+FILE = """
+import xarray as xr
+
+from attnscope.explanation.study import analysis
 
 
-def test_every_file_of_an_analysis_has_its_line_and_no_other():
-    files = {path.stem for path in Path(analyses.__file__).parent.glob("[a-z]*.py")}
-    assert files == {analysis.name for analysis in ANALYSES}
+@analysis("toy", "Heads of each layer", "Attention")
+def toy(study, *, times=1):
+    return xr.Dataset({"heads": ("layer", [times * layer.heads for layer in study.evidence.layers])})
+"""
+
+
+def test_an_analysis_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "toy.py").write_text(FILE)
+    monkeypatch.setattr(analyses, "__path__", [*analyses.__path__, str(tmp_path)])
+    known = {one.name: one for one in catalogue._records()}
+    monkeypatch.setattr(_explain, "ANALYSES", [known["toy"]])
+    assert explain(limit=2)["toy"].heads.values.tolist() == [4, 4, 4]
+    assert known["toy"](limit=2, times=2).heads.values.tolist() == [8, 8, 8]

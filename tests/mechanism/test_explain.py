@@ -12,17 +12,14 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.explanation.analyses.cross_correlation import cross_correlation
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum as mechanism_cross_spectrum
-from attnscope.explanation.analyses.phase_map import phase_map
-from attnscope.explanation.analyses.position_cca import position_cca
 from attnscope.explanation.analyses.position_content import position_content
-from attnscope.explanation.analyses.position_pca import position_pca
-from attnscope.explanation.analyses.position_spectrum import position_spectrum
+from attnscope.explanation.analyses.position_table import position_cca, position_pca, position_spectrum
+from attnscope.explanation.analyses.shift import cross_correlation, phase_map
+from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
 from attnscope.explanation.analyses.verdict import verdict_of
 from attnscope.explanation.analyses.waves import query_key_waves as mechanism_query_key_waves
 from attnscope.explanation.arrays.correlation import cross_spectrum
-from attnscope.explanation.arrays.waves import query_key_waves
+from attnscope.explanation.arrays.spectrum import query_key_waves
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study

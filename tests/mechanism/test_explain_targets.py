@@ -10,10 +10,10 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import position_table_length
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
-from attnscope.explanation.analyses.position_cca import position_cca
-from attnscope.explanation.analyses.position_content import content_of as position_content
+from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
+from attnscope.explanation.analyses.position_table import position_cca
+from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study, equal_windows, with_targets
@@ -24,7 +24,10 @@ from attnscope.models.configs import TransformerConfig
 from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.read.texts import Corpus
 from tests.families import tiny
+from tests.mechanism.alone import of_windows
 from tests.translation.small_translators import small_model, small_tokenizer
+
+position_content = of_windows(_position_content.position_content)
 
 TEXT = "a hat and a bat are on the mat but the cat sat on the hat of a man who ran after the bat in the end. "
 TARGET = "der hut und die maus liegen auf der matte aber die katze sitzt auf dem hut des mannes. " * 2

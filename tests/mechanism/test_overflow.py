@@ -7,14 +7,19 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.explanation.analyses.interventions import changes_of as interventions
-from attnscope.explanation.analyses.position_content import content_of as position_content
-from attnscope.explanation.analyses.rotation_effect import rotation_effect_of as rotation_effect
+from attnscope.explanation.analyses import interventions as _interventions
+from attnscope.explanation.analyses import position_content as _position_content
+from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.inputs import capture_inputs, input_moments
 from attnscope.explanation.profiles import Collected, collect_profiles
 from attnscope.explanation.study import Study
 from tests.families import tiny
+from tests.mechanism.alone import of_windows
 from tests.planted import overflowing_bert
+
+interventions = of_windows(_interventions.interventions)
+position_content = of_windows(_position_content.position_content)
+rotation_effect = of_windows(_position_scheme.rotation_effect)
 
 STRANGE = 59
 WINDOWS = [[5, 6, 7, 8, 9, 10], [8, 7, 11, 12, 6, 5], [9, 12, STRANGE, 5, 6, 7], [5, 5, 9, 6, 7, 8]]

@@ -10,10 +10,10 @@ from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2M
 
 import attnscope
 from attnscope.bundled import MODEL, TEXT
-from attnscope.explanation.analyses.cross_correlation import cross_correlation as mechanism_cross_correlation
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum as mechanism_cross_spectrum
-from attnscope.explanation.analyses.phase_map import phase_map as mechanism_phase_map
 from attnscope.explanation.analyses.position_content import position_content
+from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
+from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
+from attnscope.explanation.analyses.shift import phase_map as mechanism_phase_map
 from attnscope.explanation.analyses.verdict import verdict_of
 from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.phase_map import phase_map

@@ -8,9 +8,9 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.forward import decoder_start
-from attnscope.explanation.analyses.bias_effect import bias_effect
+from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.interventions import interventions
-from attnscope.explanation.analyses.position_content import content_of as content_of_model
+from attnscope.explanation.analyses.position_scheme import bias_effect
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
 from attnscope.measure import reader as _reader
@@ -24,7 +24,10 @@ from attnscope.store.arrays import unpacked
 from attnscope.store.runs import is_finished
 from tests.attention.oracle import from_weights
 from tests.families import tiny
+from tests.mechanism.alone import of_windows
 from tests.translation.small_translators import small_model, small_recurrent, small_tokenizer
+
+content_of_model = of_windows(_position_content.position_content)
 
 BAND, REACH = 3, 25  # a token a character, and the special ones
 #: Unequal lengths on both sides, but in the third pair, where both sides have as many tokens.

@@ -10,7 +10,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.engines import attend_in_full
 from attnscope.testing.architectures import Setting, model_of, weights_of
 from attnscope.testing.circuits import cancel, induction
-from attnscope.testing.distractors import fill
+from attnscope.testing.zoo import fill
 
 
 def planned(plan, ids):

@@ -1,14 +1,16 @@
-"""All analyses, in the order of the page. To add one: a file in `analyses`, and its line here."""
+"""All analyses, in the order of the page. To add one: a record in a file of `analyses`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from attnscope.explanation import analyses
 from attnscope.explanation.study import Analysis
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import shortly
@@ -19,29 +21,19 @@ if TYPE_CHECKING:
 
 GROUP = "attnscope.analyses"  # of entry points: how other packages add theirs
 
-_FILES = (  # of `analyses`, without the line before their names; each has its record, `ANALYSIS`
-    "forms",
-    "verdict",
-    "position_spectrum",
-    "position_pca",
-    "position_cca",
-    "waves",
-    "spectra",
-    "cross_spectrum",
-    "phase_map",
-    "cross_correlation",
-    "controls",
-    "position_content",
-    "scheme_kernel",
-    "rotation_effect",
-    "bias_effect",
-    "wave_removal",
-    "interventions",
-    "repeated_tokens",
-)
-ANALYSES: tuple[Analysis, ...] = tuple(
-    import_module(f"attnscope.explanation.analyses.{file}").ANALYSIS for file in _FILES
-)
+#: Files of `analyses` in the order of the page; others follow. Each defines records.
+_PAGE = ["verdict", "position_table", "waves", "shift", "position_content", "position_scheme", "wave_removal"]
+
+
+def _records() -> Iterator[Analysis]:
+    files = sorted(module.name for module in pkgutil.iter_modules(analyses.__path__))
+    for file in sorted(files, key=lambda file: _PAGE.index(file) if file in _PAGE else len(_PAGE)):
+        address = f"{analyses.__name__}.{file}"
+        records = (value for value in vars(import_module(address)).values() if isinstance(value, Analysis))
+        yield from (one for one in records if one.alone.__module__ == address)
+
+
+ANALYSES: tuple[Analysis, ...] = tuple(_records())
 
 
 @cache

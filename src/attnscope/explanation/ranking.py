@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -93,79 +93,58 @@ def rank_explanations(tree: xr.DataTree) -> list[HeadExplanation]:
     """
     if "verdict" not in tree.children:
         return []
-    verdict, kinds = _Grid(tree["verdict"].to_dataset()), _kinds(tree)
-    kernel = _Grid(tree["scheme_kernel"].to_dataset()) if "scheme_kernel" in tree.children else None
-    rows = [_with_kernel(_row(verdict, place, kinds), kernel) for place in verdict.places]
-    known = [row for row in rows if row.peak_weight is not None]
+    verdict, kinds = tree["verdict"].to_dataset(), _kinds(tree)
+    layers = verdict["layer"].values.tolist()
+    alike = verdict["weights_of"].values.tolist() if "weights_of" in verdict.coords else layers
+    earlier = {layer: first for layer, first in zip(layers, alike, strict=True) if first != layer}
+    grids = _grids(verdict)
+    if "scheme_kernel" in tree.children:
+        kernel = _grids(tree["scheme_kernel"].to_dataset().reindex(layer=verdict["layer"], head=verdict["head"]))
+        grids |= {name: kernel[own] for name, own in _OF_KERNEL.items() if own in kernel}
+    rows: list[HeadExplanation] = []
+    for row, column in np.ndindex(grids["prefers"].shape):
+        numbers = {name: float(grid[row, column]) for name, grid in grids.items()}
+        found: dict[str, Any] = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        if "peak_weight" not in found:
+            continue
+        given: dict[str, Any] = {name: found.get(name) for name in _NUMBERS}
+        given |= {name: bool(found.get(name)) for name in ("prefers", "positional")}
+        if "kernel_agrees" in found:
+            given["kernel_agrees"] = bool(found["kernel_agrees"])
+        rows.append(
+            HeadExplanation(
+                layer=layers[row],
+                attention=kinds.get(layers[row]),
+                head=int(verdict["head"][column]),
+                weights_of=earlier.get(layers[row]),
+                agree=bool(found.get("agree")) if found.get("asked") else None,
+                **given,
+            )
+        )
     return sorted(
-        known, key=lambda row: (not row.agree, not row.positional, -(row.peak_weight or 0.0), row.layer, row.head)
+        rows, key=lambda row: (not row.agree, not row.positional, -(row.peak_weight or 0.0), row.layer, row.head)
     )
 
 
-class _Grid:
-    """Variables ``(layer, head)`` of a dataset, read head by head."""
-
-    def __init__(self, dataset: xr.Dataset) -> None:
-        layers, heads = (dataset[name].values.tolist() for name in ("layer", "head"))
-        self.places = {
-            (layer, head): (row, column) for row, layer in enumerate(layers) for column, head in enumerate(heads)
-        }
-        alike = dataset["weights_of"].values.tolist() if "weights_of" in dataset.coords else layers
-        self.earlier = {layer: first for layer, first in zip(layers, alike, strict=True) if first != layer}
-        self._values = {
-            str(name): variable.transpose("layer", "head").values
-            for name, variable in dataset.data_vars.items()
-            if set(variable.dims) == {"layer", "head"}
-        }
-
-    def number(self, name: str, place: tuple[int, int]) -> float | None:
-        """The value of a variable at (layer, head); None where there is none, or it is not finite."""
-        if name not in self._values or place not in self.places:
-            return None
-        value = float(self._values[name][self.places[place]])
-        return value if math.isfinite(value) else None
+_OF_KERNEL = {
+    "offset_of_kernel": "offset_of_kernel",
+    "kernel_agrees": "agree",
+    "kernel_chance": "chance",
+    "kernel_share": "share",
+}
+_NUMBERS = (
+    *("offset_of_weights", "offset_of_spectrum", "offset_of_correlation", "position_share", "peak_weight"),
+    *("weight_level", "coherence", "chance", "offset_of_kernel", "kernel_chance", "kernel_share"),
+)
 
 
-def _row(verdict: _Grid, place: tuple[int, int], kinds: dict[int, str]) -> HeadExplanation:
-    """The record of one head, without what a scheme's kernel says of it."""
-
-    def number(name: str) -> float | None:
-        return verdict.number(name, place)
-
-    layer, head = place
-    prefers, positional = bool(number("prefers")), bool(number("positional"))
-    return HeadExplanation(
-        layer,
-        kinds.get(layer),
-        head,
-        prefers,
-        positional,
-        bool(number("agree")) if number("asked") else None,
-        offset_of_weights=number("offset_of_weights"),
-        offset_of_spectrum=number("offset_of_spectrum"),
-        offset_of_correlation=number("offset_of_correlation"),
-        position_share=number("position_share"),
-        peak_weight=number("peak_weight"),
-        weight_level=number("weight_level"),
-        coherence=number("coherence"),
-        chance=number("chance"),
-        weights_of=verdict.earlier.get(layer),
-    )
-
-
-def _with_kernel(row: HeadExplanation, kernel: _Grid | None) -> HeadExplanation:
-    """The record with what the position scheme alone foretells of the head, where it has such a scheme."""
-    if kernel is None:
-        return row
-    place = row.layer, row.head
-    agrees = kernel.number("agree", place)
-    return replace(
-        row,
-        offset_of_kernel=kernel.number("offset_of_kernel", place),
-        kernel_agrees=None if agrees is None else bool(agrees),
-        kernel_chance=kernel.number("chance", place),
-        kernel_share=kernel.number("share", place),
-    )
+def _grids(dataset: xr.Dataset) -> dict[str, np.ndarray]:
+    """The variables ``(layer, head)``."""
+    return {
+        str(name): variable.transpose("layer", "head").values
+        for name, variable in dataset.data_vars.items()
+        if set(variable.dims) == {"layer", "head"}
+    }
 
 
 @reads("explain")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -30,7 +30,6 @@ from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -74,6 +73,7 @@ class Study:
         self.reasons: dict[str, str] = {}
         self.tell: Tell = no_progress
         self.share = 0.0  # of all work, done
+        self.few_texts = FEW_TEXTS
         self.shared: dict[str, object] = {}  # what analyses of one kind make once for all of them
         self._known: dict[str, Analysis] = {}
 
@@ -113,9 +113,13 @@ class Study:
     def _report_reading(self, at: Progress) -> None:
         self.tell(replace(at, share=READING * at.share))
 
-    def first(self, count: int | None = None) -> list[Window | Sequence[int]]:
+    def first(self, count: int = 0) -> list[Window | Sequence[int]]:
         """Some windows, by default 8, for analyses that take several passes."""
-        return self.windows[: FEW_TEXTS if count is None else count]
+        return self.windows[: count or self.few_texts]
+
+    def defaults(self, **given: Any) -> dict[str, Any]:
+        """Settings of one analysis; what is None is as in the study."""
+        return {name: getattr(self, name) if value is None else value for name, value in given.items()}
 
     def lacks(self, analysis: Analysis) -> str:
         """Why the model does not admit an analysis; empty where it does."""
@@ -153,15 +157,6 @@ class Study:
         threads = threadpool_limits(1, "blas") if analysis.of_arrays else nullcontext()
         with borrowed(self.model), threads:
             return analysis.compute(self)
-
-
-class Reading(TypedDict, total=False):
-    """What an analysis that is called alone reads: see `study`."""
-
-    targets: Sources
-    tokenizer: Tokenizer
-    window: int | None
-    limit: int | None
 
 
 @validated
@@ -237,23 +232,6 @@ def table_of_model(model: Model | Study | None, part: str | None = None) -> Floa
     if not isinstance(model, PreTrainedModel):
         model = load_model("bundled" if model is None else model, need_tokenizer=False).model
     return position_table(model, part).rows
-
-
-@contextmanager
-def studied(analysis: Analysis, model: Model | Study | None, texts: Sources, reading: Reading) -> Generator[Study]:
-    """The study of an analysis that is called alone, which must admit it; its model is borrowed meanwhile.
-
-    An analysis of several passes reads 8 windows by default; of a study, the first `limit` of its windows.
-    """
-    if analysis.few_texts:
-        check_whole(1, limit=reading.get("limit"))
-        limit = None if isinstance(model, Study) else reading.get("limit") or FEW_TEXTS
-        reading = {**reading, "limit": limit}
-    made = study(model, texts, **reading)
-    with borrowed(made.model):
-        if reason := made.lacks(analysis):
-            raise AttnscopeError(f"{analysis.name} is not defined for {made.name}: {reason}. Choose another analysis")
-        yield made
 
 
 def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False) -> list[Window]:
@@ -381,6 +359,8 @@ class Analysis:
         Makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``.
     longest
         Most tokens of a window where none is given.
+    function
+        What a call of the record computes, of a study and the analysis's own settings; by default `compute`.
     """
 
     name: str
@@ -399,6 +379,56 @@ class Analysis:
     few_texts: bool = False
     configured: Callable[[str], Analysis] | None = None
     longest: int | None = None
+    function: Callable[..., xr.Dataset] | None = None
+
+    @property
+    def alone(self) -> Callable[..., xr.Dataset]:
+        """What a call of the record computes."""
+        return self.function or self.compute
+
+    @validated
+    def __call__(
+        self,
+        model: Model | Study | None = None,
+        texts: Sources = None,
+        *,
+        targets: Sources = None,
+        tokenizer: Tokenizer = None,
+        window: Count | None = None,
+        limit: Count | None = None,
+        **settings: Any,
+    ) -> xr.Dataset:
+        """Make this analysis alone, with the settings of its function: of a study, or of what `study` takes.
+
+        One of several passes reads 8 windows by default; of a study, the first `limit` of its windows.
+        """
+        of_few = self.few_texts and isinstance(model, Study)
+        at_most = None if of_few else limit or (FEW_TEXTS if self.few_texts else None)
+        made = study(model, texts, targets=targets, tokenizer=tokenizer, window=window, limit=at_most)
+        before, made.few_texts = made.few_texts, limit or FEW_TEXTS
+        try:
+            with borrowed(made.model):
+                if reason := made.lacks(self):
+                    raise AttnscopeError(
+                        f"{self.name} is not defined for {made.name}: {reason}. Choose another analysis"
+                    )
+                return self.alone(made, **settings)
+        finally:
+            made.few_texts = before
+
+
+def analysis(
+    name: str, title: str, definition: str, *, explained: Callable[[Study], xr.Dataset] | None = None, **shown: Any
+) -> Callable[[Callable[..., xr.Dataset]], Analysis]:
+    """Make the record of an analysis from its function of a study; `attnscope.explain` may compute `explained`."""
+
+    def record(function: Callable[..., xr.Dataset]) -> Analysis:
+        alone = validated(function)
+        made = Analysis(name, title, definition, explained or alone, function=alone, **shown)
+        object.__setattr__(made, "__doc__", function.__doc__)
+        return made
+
+    return record
 
 
 _FORMS = {

@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from attnscope.kernels.checks import check_operands
-from attnscope.kernels.reference import masked_softmax
+from attnscope.kernels.reference import check_operands, masked_softmax
 from attnscope.support.errors import AttnscopeError
 
 _LEAST_BLOCK = 32  # smaller matrix products do not pay

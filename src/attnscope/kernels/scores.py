@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnscope.kernels.checks import check_width
-from attnscope.kernels.reference import masked_softmax
+from attnscope.kernels.reference import check_width, masked_softmax
 from attnscope.support.checks import check_least
 from attnscope.support.errors import AttnscopeError
 

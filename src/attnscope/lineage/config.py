@@ -253,31 +253,14 @@ _TASK: dict[str, Any] = {
     "threads": 1,  # steps this small are not worth sharing,
     "precision": "float32",  # nor their matrices casting to bfloat16 and back
 }
-_RECURRENT: dict[str, Any] = _TASK | {
-    "model": "recurrent",
-    "embedding_width": 64,
-    "encoder_width": 64,
-    "decoder_width": 128,
+_RECURRENT = {"model": "recurrent", "embedding_width": 64, "encoder_width": 64, "decoder_width": 128}
+_TRANSFORMER = {"model": "transformer", "width": 96, "feed_forward": 192, "layers": 2, "learning_rate": 3e-3}
+_OF_PRESETS: dict[str, dict[str, Any]] = {
+    "fixed vector": _RECURRENT | {"attention": "none", "updates": 2400},  # twice as many: it learns slowly
+    "additive": _RECURRENT | {"attention": "additive", "updates": 1100, "dropout": 0.2},  # 0: attention to neighbours
+    "Transformer": _TRANSFORMER | {"positions": "rope", "updates": 1500},  # sinusoidal: worse on long sentences
 }
-_TRANSFORMER: dict[str, Any] = _TASK | {
-    "model": "transformer",
-    "width": 96,
-    "feed_forward": 192,
-    "layers": 2,
-    "learning_rate": 3e-3,
-}
-_FIXED: dict[str, Any] = {"attention": "none", "updates": 2400}  # twice as many: it learns slowly
-_ADDITIVE: dict[str, Any] = {
-    "attention": "additive",
-    "updates": 1100,
-    "dropout": 0.2,
-}  # without it, attention goes to neighbours
-PRESETS: dict[str, TrainConfig] = {
-    "fixed vector": TrainConfig(**_RECURRENT | _FIXED),
-    "additive": TrainConfig(**_RECURRENT | _ADDITIVE),
-    # sinusoidal positions fell behind on the longest sentences
-    "Transformer": TrainConfig(**_TRANSFORMER, positions="rope", updates=1500),
-}
+PRESETS = {name: TrainConfig(**_TASK | settings) for name, settings in _OF_PRESETS.items()}
 
 
 def shown_default(name: str, usual: str) -> str:

@@ -24,9 +24,7 @@ def text_mean(values: xr.DataArray) -> xr.DataArray:
 
 
 def queries(results: xr.Dataset) -> xr.DataArray:
-    """Rows of each map, ``(text)`` or ``(window, layer)``: in a decoder that reads a target, as many as that has
-    tokens.
-    """
+    """Rows of each map, ``(window)`` or ``(window, layer)``: of a decoder with a target, the target's tokens."""
     if "queries" in results:
         return results.queries.transpose("window", "layer")
     if "target_length" not in results:
@@ -152,9 +150,7 @@ def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -
 
 
 def long_tail(quantile: Any, skewness: Any) -> Any:
-    """Standard errors from a mean to its end on the side of the long tail: Student's quantile, and what skewness
-    adds.
-    """
+    """Standard errors from a mean to the end of its long tail: Student's quantile, and what skewness adds."""
     return quantile + skewness * (2 * quantile**2 + 1) / 3
 
 

@@ -61,26 +61,7 @@ def compare_forms(
 
 
 def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, band: int = 10) -> xr.Dataset:
-    """Do the same for a captured call of a model.
-
-    Parameters
-    ----------
-    call
-        As `attnscope.capture.watching.watching` gives it.
-    forms, band
-        See `compare_forms`, which also describes the result.
-
-    Raises
-    ------
-    AttnscopeError
-        If the call has what the forms do not know: a bias, a soft cap, sinks, or a mask other than the causal one.
-
-    Examples
-    --------
-    >>> x = torch.randn(1, 2, 30, 4, generator=torch.Generator().manual_seed(0))
-    >>> compare_call(AttentionCall(x, x, x, scale=0.5, causal=True)).form.values.tolist()
-    ['full', 'window of 8', 'blocks of 8', 'linear']
-    """
+    """Compare efficient forms with full attention on a captured call of a model; see `compare_forms`."""
     causal = call.causal
     if call.mask is not None and not bool(call.mask.all()):
         causal = torch.equal(call.mask, _causal_like(call.mask))

@@ -136,9 +136,7 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
 
 
 def jpeg_of(pixels: np.ndarray, shape: float) -> str:
-    """An image that was given, ``(row, column, 3)`` of 8 bits, drawn to so many columns for a row; "" without
-    Pillow.
-    """
+    """An image ``(row, column, 3)`` of 8 bits, drawn to `shape` columns for a row; "" without Pillow."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
@@ -289,9 +287,7 @@ class Tiles:
 
 
 def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple[int, int] | None:
-    """So many tokens in rows and columns of the shape of an image, ``(row, column)``; None where they do not fill
-    them.
-    """
+    """These tokens in the shape of an image, ``(row, column)``; None where they do not fill it."""
     height, width = pixels
     rows = round((tokens * height / width) ** 0.5)
     columns = tokens // max(1, rows)

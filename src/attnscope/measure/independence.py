@@ -64,9 +64,7 @@ def independence(
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What the statistics need of each document: sums over its texts, the head's mean taken off where squares
-    follow.
-    """
+    """What the statistics need of each document: sums over its texts, less the head's mean where squares follow."""
 
     texts: np.ndarray  # ``(document,)``
     counts: np.ndarray  # ``(document, head, label)``: texts with each label

@@ -335,9 +335,7 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
 
 
 def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
-    """Direction index (right - left) / (right + left), -1..1; 0 where nothing lies on either side, NaN where NaN
-    does.
-    """
+    """Direction index (right - left) / (right + left), -1..1; 0 where neither has weight, NaN where NaN is."""
     centre = _centre(band_sums)
     left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
     both = left + right

@@ -194,9 +194,7 @@ def blocks_of(call: AttentionCall, log_sum_exp: Tensor, size: int) -> np.ndarray
 def long_dataset(
     observed: Mapping[Place, np.ndarray], size: int, layers: int, heads: int, texts: Mapping[str, Window]
 ) -> xr.Dataset:
-    """``block_sum`` and ``block_max (layer, head, block_query, block_key)`` of the first window, and its blocks'
-    names.
-    """
+    """``block_sum``, ``block_max (layer, head, block_query, block_key)`` of the first window, and block names."""
     if not observed:
         return xr.Dataset()
     shapes = [both.shape[1:] for both in observed.values()]

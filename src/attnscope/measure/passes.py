@@ -113,9 +113,7 @@ def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by its index: on CUDA they leave the device behind what it was told to do before, and are
-    waited for when read.
-    """
+    """Tensors of each layer by index: on CUDA copied to the host asynchronously, and waited for when read."""
 
     def __init__(self) -> None:
         # copies in pinned memory on the host, and the event after which they are whole; None where they are

@@ -220,9 +220,7 @@ _LEVEL = 0.95  # of the null
 
 
 class DocumentSums:
-    """Sums over texts and over documents of many columns, from texts that come piece after piece, documents in a
-    row.
-    """
+    """Sums over texts and documents of many columns, from texts that come piece after piece, documents in a row."""
 
     def __init__(self) -> None:
         self._shift = np.zeros(0)
@@ -361,9 +359,7 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
 
 
 def heads_of_run(run: RunFolder) -> xr.Dataset:
-    """`over_documents` of a run, piece after piece; of pools the means and their errors, and of their windows the
-    rest.
-    """
+    """`over_documents` of a run, piece after piece; of pools means and errors, of their windows the rest."""
     texts, windows = _Gathered(), _Gathered()
     names = (run.signature.settings or {}).get("statistics", ())
     for place in run.pieces:

@@ -63,42 +63,18 @@ class Wording:
 
 @dataclass(frozen=True)
 class Statistic:
-    """A number of each head and text.
-
-    Attributes
-    ----------
-    words
-        Its name, unit and reading.
-    reduce
-        Rows -> ``(batch, head)``, or with more dimensions.
-    needs
-        Names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; or
-        ``blocks``.
-    along
-        Names of the dimensions behind these two.
-    has_equal
-        Whether a result says beside it what equal weights would give.
-    of_equal, needs_of_equal
-        What these are reduced by, and what that needs, where it is not as of the head itself.
-    by_default
-        Whether it is measured where nothing was chosen.
-
-    Examples
-    --------
-    >>> from attnscope.measure.quantities import STATISTICS
-    >>> entropy = STATISTICS["entropy"]
-    >>> entropy.needs, entropy.has_equal, entropy.is_row_wise
-    (('entropy',), True, True)
-    """
+    """A number of each head and window."""
 
     words: Wording
-    reduce: Callable[[Rows], Tensor]
+    reduce: Callable[[Rows], Tensor]  # rows -> ``(batch, head)``, or with more dimensions
+    # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; or ``blocks``
     needs: tuple[str, ...] = ()
-    along: tuple[str, ...] = field(default=(), kw_only=True)
-    has_equal: bool = field(default=False, kw_only=True)
+    along: tuple[str, ...] = field(default=(), kw_only=True)  # the dimensions behind ``(batch, head)``
+    has_equal: bool = field(default=False, kw_only=True)  # whether a result has uniform attention's number beside it
+    # what reduces uniform attention, and what that needs, where it is not as of the head itself
     of_equal: Callable[[Rows], Tensor] | None = field(default=None, kw_only=True)
     needs_of_equal: tuple[str, ...] = field(default=(), kw_only=True)
-    by_default: bool = field(default=True, kw_only=True)
+    by_default: bool = field(default=True, kw_only=True)  # whether it is measured where nothing was chosen
 
     @property
     def is_row_wise(self) -> bool:

@@ -89,9 +89,7 @@ def by_place(length: int) -> np.ndarray:
 
 
 def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int) -> Tensor | None:
-    r"""How much of what lies far away is each row's, ``(batch, kv_head, query)``; they sum to 1. None without a
-    band.
-    """
+    """Share of the far weight in each row, ``(batch, kv_head, query)``; None without a band."""
     if every.band is None:
         return None
     reach = every.band.shape[-1] // 2

@@ -41,9 +41,7 @@ class GroupPlaces:
 
     @classmethod
     def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> GroupPlaces:
-        """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key)`` and one more
-        dimension.
-        """
+        """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key[, group])``."""
         band = need.band or 0
         starts = (band + 1, *need.bins[1:])  # each offset of the band is a place
         far = torch.from_numpy(segments(starts)).to(groups.device)
@@ -81,9 +79,7 @@ class GroupPlaces:
         return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)
 
     def fitted(self, sums: Tensor, mass: Tensor, members: Tensor) -> Tensor:
-        """Weights of a head that knows its places alone, summed over the queries of one group and the keys of
-        another.
-        """
+        """Weights of a head that knows its positions alone, summed over queries of one group and keys of another."""
         seen = self.seen.double()
         share, row = fitted_places(sums, mass, seen.sum(-1))
         on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import decoder_note, decoder_start
@@ -196,13 +196,10 @@ class TextReader(Reader):
         """Batches, or pools, that one process measures before the next has its turn, as many in every process."""
         limit, pool = self.asked.limit, self.asked.pool
         windows = self.characters / max(1, _characters(self.first))
-        return batches_per_unit(
-            self.model,
-            windows=windows if limit is None else min(windows, float(limit)),
-            length=len(self.first),
-            each=pool or self.batch_size,
-            least=UNIT if pool is None else 1,
-        )
+        windows = windows if limit is None else min(windows, float(limit))
+        operations = 2.0 * len(self.first) * sum(parameter.numel() for parameter in self.model.parameters())
+        wanted = min(OPERATIONS / operations, windows / TURNS)
+        return max(UNIT if pool is None else 1, int(wanted // (pool or self.batch_size)))
 
     def items(self) -> Iterable[Window]:
         """The windows."""
@@ -530,10 +527,3 @@ def _cut(window: Window, length: int) -> Window:
 def _characters(window: Window) -> int:
     """Characters of the text that a window covers."""
     return max(end for _, end in window.spans) - window.start
-
-
-def batches_per_unit(model: nn.Module, *, windows: float, length: int, each: int, least: int = UNIT) -> int:
-    """How many batches (or pools) of `each` windows are a unit, the same in every process."""
-    operations = 2.0 * length * sum(parameter.numel() for parameter in model.parameters())
-    wanted = min(OPERATIONS / operations, windows / TURNS)
-    return max(least, int(wanted // each))

@@ -28,9 +28,7 @@ def bias_forbids(call: AttentionCall) -> bool:
 
 
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    """The first key from each edge on, an offset, among those from `start` to `stop`, of each query: ``(...,
-    edge)``.
-    """
+    """The first key from each edge (an offset) on, between `start` and `stop` of each query: ``(..., edge)``."""
     own = torch.arange(start.shape[-1], device=edges.device)
     return torch.maximum(torch.minimum(own[:, None] + edges, stop[..., None]), start[..., None])
 
@@ -140,9 +138,7 @@ Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
-    """The weight of a key at each place, ``(..., head, place)``, and that of each row, ``(..., head, row)``:
-    factors.
-    """
+    """Factors of the weight of a key at each position, ``(..., head, place)``, and of each row."""
     share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):

@@ -538,9 +538,7 @@ def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
 
 
 def _reject_left_padding(layers: Sequence[_Layer]) -> None:
-    """Reject texts whose first tokens get no weight in any layer, but for rows of padding: zeros, or the same for
-    all.
-    """
+    """Reject texts whose first tokens get no weight in any layer, except rows of padding (all values equal)."""
     firsts: list[Tensor] = []
     for layer in layers:
         own = layer.weights

@@ -16,9 +16,8 @@ from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing import circuits
 from attnscope.testing.architectures import ARCHITECTURES, Setting, model_of, weights_of
-from attnscope.testing.distractors import fill
 from attnscope.testing.heads import Head, Task
-from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel
+from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel, fill
 
 _ONE = ("decoder", "encoder")
 _ALL = (*_ONE, "encoder-decoder")

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Int
 
 from attnscope.models.loss import IGNORED
 from attnscope.testing.architectures import Setting
-from attnscope.testing.distractors import sink
 from attnscope.testing.heads import (
     ASK,
     GAIN,
@@ -25,7 +24,7 @@ from attnscope.testing.heads import (
     marked,
     matching,
 )
-from attnscope.testing.zoo import Draft, Ids
+from attnscope.testing.zoo import Draft, Ids, sink
 
 _MATCH = 18.0  # nats where query and key agree
 _REST = 9.0  # nats of the place to rest at

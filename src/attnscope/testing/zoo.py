@@ -1,4 +1,4 @@
-"""One model of the zoo, with what is known of it."""
+"""One model of the zoo, with what is known of it: heads that matter are planted, others seem important and do not."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from attnscope.testing.heads import (
     ASK,
     COLUMNS,
     CONSTANT,
+    GAIN,
     GAP,
     START,
     TEXTS,
@@ -232,3 +233,76 @@ class Draft:
         return Plan(
             self.setting, self.space, positions, tokens, self.unembed, _HEAD_WIDTH, self.encoder_calls, self.calls
         )
+
+
+# of a random head's output, whose norm is about 1 where nobody reads: into tokens and places, and into the answer
+_LEAK, _MURMUR = 0.1, 2.0
+_COLUMNS = 16  # of a random head that do anything
+
+
+def fill(draft: Draft) -> None:
+    """Fill every call with heads that do not matter, in random order."""
+    for number, call in enumerate(draft.calls):
+        call += [_distractor(draft, number) for _ in range(draft.heads - len(call))]
+        order = draft.rng.permutation(draft.heads)
+        call[:] = [call[place] for place in order]
+        for place, head in enumerate(call):
+            head.index = (number, place)
+
+
+def _distractor(draft: Draft, call: int) -> Head:
+    """One of five, at random."""
+    kind = ("sink", "offset", "match", "uniform", "random")[int(draft.rng.integers(5))]
+    if kind == "sink":
+        return sink(draft)
+    if kind == "random":
+        return _random(draft)
+    if kind == "offset":
+        offset = int(draft.rng.integers(-3, 1 if _is_causal(draft, call) else 4))
+        rule, does = draft.at(offset), f"attends to offset {offset}"
+    elif kind == "match":
+        words = next(iter(draft.ids.values()))
+        rule, does = draft.matching("token", "token", words[:16], 10.0), "attends to the same word"
+    else:
+        rule, does = draft.anywhere(), "attends to all alike"
+    return Head(f"idle: {does}, writes where nobody reads", rule, _into_junk(draft), matters=False)
+
+
+def sink(draft: Draft) -> Head:
+    """All weight on the first token, whose value is 0; what it would take of a word would be read."""
+    words = next(iter(draft.ids.values()))
+    images = draft.rng.permutation(words)
+    return Head(
+        "sink: all on the first token, whose value is null",
+        draft.toward(START, 14.0),
+        draft.moving("token", words, "answer", images, GAIN),
+        matters=False,
+    )
+
+
+def _random(draft: Draft) -> Head:
+    heard = np.vstack([draft.rows("token"), draft.rows("position")])
+    junk = draft.rows("junk")
+    query, key, read = draft.rng.normal(size=(3, _COLUMNS, len(heard))) @ heard
+    write = draft.rng.normal(size=(_COLUMNS, len(junk))) @ junk / len(junk) ** 0.5
+    for rows, size in ((heard, 0.0 if draft.is_faint else _LEAK), (draft.rows("answer"), _MURMUR)):
+        write += draft.rng.normal(size=(_COLUMNS, len(rows))) @ rows * (size / len(rows) ** 0.5)
+    return Head(
+        "random: looks and writes at random",
+        ScoreRule(query * _COLUMNS**-0.25, key * _COLUMNS**-0.25),
+        Move(read * _COLUMNS**-0.5, write),
+        matters=False,
+    )
+
+
+def _into_junk(draft: Draft) -> Move:
+    """Every token its own direction that nobody reads, up to six times as loud as a token."""
+    junk = draft.rows("junk")
+    turn = draft.rng.normal(size=(draft.vocabulary, len(junk))) / len(junk) ** 0.5
+    rows = draft.rng.choice(draft.vocabulary, min(24, draft.vocabulary), replace=False)
+    return carry(draft.rows("token", rows), turn[rows] @ junk, float(draft.rng.uniform(1, 6)))
+
+
+def _is_causal(draft: Draft, call: int) -> bool:
+    own = draft.is_pair and call >= draft.encoder_calls and (call - draft.encoder_calls) % 2 == 0
+    return draft.is_causal or own

@@ -8,30 +8,26 @@ import pytest
 from transformers import LlamaConfig, LlamaModel
 
 from attnscope import AttnscopeError
-from attnscope.explanation.analyses.bias_effect import bias_effect
-from attnscope.explanation.analyses.controls import shift_controls
-from attnscope.explanation.analyses.cross_correlation import cross_correlation
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
 from attnscope.explanation.analyses.interventions import interventions
-from attnscope.explanation.analyses.phase_map import phase_map
 from attnscope.explanation.analyses.position_content import position_content
-from attnscope.explanation.analyses.position_spectrum import position_spectrum
+from attnscope.explanation.analyses.position_scheme import bias_effect, rotation_effect
+from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
-from attnscope.explanation.analyses.rotation_effect import rotation_effect
+from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum, phase_map, shift_controls
 from attnscope.explanation.analyses.wave_removal import wave_removal
 from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.explain import explain
-from attnscope.explanation.study import Study, study
+from attnscope.explanation.study import Analysis, Study, study
 
 OF_TEXTS = {
     name: function
     for name, function in dict(globals()).items()
-    if inspect.isfunction(function) and "texts" in inspect.signature(function).parameters
+    if isinstance(function, Analysis) or name in {"explain", "study"}
 }
 OF_WIDTH = {
     name: function
     for name, function in OF_TEXTS.items()
-    if inspect.signature(function).parameters.get("band", inspect.Parameter("_", 3)).annotation == "Count"
+    if str(inspect.signature(getattr(function, "alone", function)).parameters.get("band")).startswith("band: 'Count")
 }
 STUDY = study("bundled", limit=2)
 pytestmark = pytest.mark.usefixtures("no_types")
@@ -62,8 +58,7 @@ def test_a_band_without_an_offset_is_refused(name):
     if name in {"bias_effect", "rotation_effect", "scheme_kernel"}:
         model = Study(llama(), [[5, 6, 7, 8], [8, 5, 6, 5]])
     if name == "bias_effect":  # of which no small model is at hand
-        function = bias_effect
-        message = said(lambda: function(llama(), [[5, 6, 7, 8]], band=0))
+        message = said(lambda: bias_effect.alone(model, band=0))
     else:
         message = said(lambda: OF_WIDTH[name](model, limit=2, band=0))
     assert message == "band (--band) is 0; expected a whole number of 1 or more"

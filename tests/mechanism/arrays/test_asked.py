@@ -6,13 +6,11 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.explanation.arrays.components import StateMoments, canonical_correlations, principal_components
-from attnscope.explanation.arrays.controls import shift_controls
 from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
-from attnscope.explanation.arrays.phase_map import completion_range, phase_map
+from attnscope.explanation.arrays.phase_map import completion_range, phase_map, shift_controls
 from attnscope.explanation.arrays.shares import covariance, covariance_share
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.arrays.waves import maximum_spectrum, query_key_waves
+from attnscope.explanation.arrays.spectrum import amplitude_spectrum, maximum_spectrum, query_key_waves
 from attnscope.intervention.arrays import adversarial_weights
 from attnscope.support.checks import finite, real, shaped
 

@@ -7,10 +7,9 @@ import pytest
 from scipy.linalg import expm, null_space, subspace_angles
 
 from attnscope import AttnscopeError
-from attnscope.explanation.arrays.controls import shift_controls
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, haar, head_rotation, reparametrize
-from attnscope.explanation.arrays.phase_map import completion_range, phase_map
+from attnscope.explanation.arrays.phase_map import completion_range, phase_map, shift_controls
 from tests.mechanism.planted_waves import planted, roberta, small
 
 WIDTH, R = 30, 5

@@ -5,7 +5,7 @@ import pytest
 
 from attnscope import AttnscopeError
 from attnscope.explanation.arrays.decomposition import affine, append_one, reparametrize
-from attnscope.explanation.arrays.waves import maximum_spectrum, query_key_waves
+from attnscope.explanation.arrays.spectrum import maximum_spectrum, query_key_waves
 from tests.mechanism.planted_waves import planted, small, waves
 
 EPS = np.finfo(float).eps

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError
-from attnscope.explanation.analyses.cross_spectrum import cross_spectrum
+from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.wave_removal import band_removed, responsible_band, score_of_band, wave_removal
 from attnscope.explanation.study import study as mechanism_study
 from attnscope.explanation.words import cause

@@ -8,7 +8,7 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
-from attnscope.explanation.analyses.position_content import content_of as position_content
+from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.position_content import shapley_values
 from attnscope.explanation.arrays.shares import covariance_share
 from attnscope.explanation.first_layer import first_layer_split
@@ -19,8 +19,11 @@ from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.families import inputs, tiny
+from tests.mechanism.alone import of_windows
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
+
+position_content = of_windows(_position_content.position_content)
 
 BAND = 6
 OFFSETS = np.arange(-BAND, BAND + 1)

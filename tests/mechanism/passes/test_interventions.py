@@ -8,14 +8,17 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
+from attnscope.explanation.analyses import interventions as _interventions
 from attnscope.explanation.analyses.interventions import POSITION_CHANGES, WORD_CHANGES, Settings
-from attnscope.explanation.analyses.interventions import changes_of as interventions
 from attnscope.explanation.profiles import profile_and_output
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.families import tiny
+from tests.mechanism.alone import of_windows
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
+
+interventions = of_windows(_interventions.interventions)
 
 BAND = 6
 OFFSETS = np.arange(-BAND, BAND + 1)

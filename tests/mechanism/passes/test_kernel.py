@@ -10,8 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.explanation.analyses.position_content import content_of as position_content
-from attnscope.explanation.analyses.scheme_kernel import kernel_of as scheme_kernel
+from attnscope.explanation.analyses import position_content as _position_content
+from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Study, equal_windows
@@ -19,7 +19,11 @@ from attnscope.explanation.words import headline, predicted_offsets
 from attnscope.read.encoded import texts_of
 from attnscope.read.windows import Window
 from tests.families import tiny
+from tests.mechanism.alone import of_windows
 from tests.mechanism.planted_schemes import LENGTH, OFFSETS, TURNING, WORDS, planted, same_word, texts
+
+position_content = of_windows(_position_content.position_content)
+scheme_kernel = of_windows(_position_scheme.scheme_kernel)
 
 BAND = 6
 TABLES = ("learned", "sinusoidal")

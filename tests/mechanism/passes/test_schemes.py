@@ -6,8 +6,7 @@ import torch
 import transformers as T
 
 from attnscope.capture.watching import watching
-from attnscope.explanation.analyses.bias_effect import bias_effect_of as bias_effect
-from attnscope.explanation.analyses.rotation_effect import rotation_effect_of as rotation_effect
+from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.profiles import without_bias
 from attnscope.explanation.projections import projections
 from attnscope.kernels.call import AttentionCall, Need
@@ -15,6 +14,10 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.positions import t5_buckets
 from attnscope.kernels.rotary import pair_columns, rotation
 from tests.families import tiny
+from tests.mechanism.alone import of_windows
+
+bias_effect = of_windows(_position_scheme.bias_effect)
+rotation_effect = of_windows(_position_scheme.rotation_effect)
 
 LENGTH = 24
 TEXTS = np.random.default_rng(0).integers(3, 60, (3, LENGTH)).tolist()

@@ -14,9 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.capture.watch import Site
-from attnscope.explanation.analyses.position_cca import position_cca
-from attnscope.explanation.analyses.spectra import spectra_by_layer
-from attnscope.explanation.analyses.waves import query_key_waves
+from attnscope.explanation.analyses.position_table import position_cca
+from attnscope.explanation.analyses.waves import query_key_waves, spectra_by_layer
 from attnscope.explanation.arrays.correlation import cross_correlation
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum

@@ -320,15 +320,6 @@ def head_maps(
     )
 
 
-ANEW = Section(
-    "relearned",
-    "Positions learned anew",
-    "Every token is followed by unknown ones; the position table is drawn at random and trained alone. A head that "
-    "finds its neighbour by position then looks for it at the new distance. After few steps it does not yet: the "
-    "loss tells how far the learning has come.",
-)
-
-
 def relearned(steps: int | str) -> Analysis:
     """Positions learned anew for so many steps, for ``attnscope.explain(analyses=...)``: see `relearn_positions`."""
     if isinstance(steps, str):

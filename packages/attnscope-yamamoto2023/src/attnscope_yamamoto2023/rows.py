@@ -21,8 +21,7 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.phase_map import phase_map
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.arrays.waves import query_key_waves
+from attnscope.explanation.arrays.spectrum import amplitude_spectrum, query_key_waves
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table, word_table
 from attnscope.explanation.tokens import Windows, ids_of, read, token_ids

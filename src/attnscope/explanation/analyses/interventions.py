@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,21 +28,19 @@ from attnscope.explanation.profiles import (
     with_interval,
 )
 from attnscope.explanation.ranking import weight_peaks
-from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Reading, Section, studied
+from attnscope.explanation.study import POSITION_TABLE, Picture, Section, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
-from attnscope.explanation.tokens import Tokens, Windows, batches, read, targets_of, token_ids
+from attnscope.explanation.tokens import Tokens, batches, read, targets_of, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
-from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture.load import Model
     from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
 
 CHANGED = Section(
     "interventions",
@@ -52,21 +50,50 @@ CHANGED = Section(
 )
 
 
-@validated
+def _of_study(study: Study) -> xr.Dataset:
+    """The changes; of a head that prefers no offset there is no weight at one that could change."""
+    changed = interventions.alone(study)
+    prefers = weight_peaks(study.evidence).prefers.reindex_like(changed.target, fill_value=False)
+    at_offset = [str(name) for name in changed if name == "target" or str(name).startswith("mass_")]
+    return changed.assign(changed[at_offset].where(prefers.reset_coords(drop=True)).data_vars)
+
+
+@analysis(
+    "interventions",
+    "Words and positions changed",
+    "Interventions",
+    explained=_of_study,
+    needs=(POSITION_TABLE,),
+    section=CHANGED,
+    pictures=(
+        Picture(
+            "interventions",
+            "Before and after",
+            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the "
+            "change of the weight at the head's offset, with its 95% interval over texts; a head that prefers no "
+            "offset has none. Zeroing takes the model out of what it was trained on: means and shuffles are the "
+            "fairer changes.",
+            draw="attnscope.results.figures.panels:interventions",
+            of="heads",
+        ),
+    ),
+    units="weight",
+    asked=lambda study: study.intervention_texts > 0,
+    few_texts=True,
+)
+@torch.no_grad()
 def interventions(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
+    study: Study,
     changes: Sequence[str] | None = None,
+    *,
     layer: int | None = None,
-    band: Count = 10,
+    band: Count | None = None,
     target_offset: Int[np.ndarray, "layer head"] | None = None,
     shift: Count = 8,
     frequencies: tuple[int, int] | None = None,
     components: Count = 12,
     draws: Draws = 1000,
-    seed: Seed = 0,
-    **reading: Unpack[Reading],
+    seed: Seed | None = None,
 ) -> xr.Dataset:
     r"""Change what a model knows of its words or positions, and see what becomes of every head.
 
@@ -90,8 +117,6 @@ def interventions(
 
     Parameters
     ----------
-    model, texts, reading
-        See `attnscope.explanation.study.study`.
     changes
         Names from the table; by default all that model and windows allow.
     layer
@@ -124,82 +149,10 @@ def interventions(
         of a head's output, as a share of the norm of its output before), ``target``. The attribute ``left_out`` says,
         as JSON, which changes these windows do not allow, and why, where `changes` names none. In the tree of
         `attnscope.explain` ``target`` and all weights at it are NaN for heads that prefer no offset.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model has no table of absolute positions; if a change is not known, or not possible with this model and
-        these windows; if there are fewer than two full windows.
     """
     check_some(f"of {', '.join(CHANGES)}", changes=changes)
-    with studied(ANALYSIS, model, texts, reading) as study:
-        return changes_of(
-            study.model,
-            study.first(reading.get("limit")),
-            changes,
-            layer=layer,
-            band=band,
-            target_offset=target_offset,
-            shift=shift,
-            frequencies=frequencies,
-            components=components,
-            draws=draws,
-            seed=seed,
-        )
-
-
-def _of_study(study: Study) -> xr.Dataset:
-    """The changes; of a head that prefers no offset there is no weight at one that could change."""
-    changed = changes_of(study.model, study.first(study.intervention_texts), band=study.band, seed=study.seed)
-    prefers = weight_peaks(study.evidence).prefers.reindex_like(changed.target, fill_value=False)
-    at_offset = [str(name) for name in changed if name == "target" or str(name).startswith("mass_")]
-    return changed.assign(changed[at_offset].where(prefers.reset_coords(drop=True)).data_vars)
-
-
-ANALYSIS = Analysis(
-    "interventions",
-    "Words and positions changed",
-    "Interventions",
-    _of_study,
-    needs=(POSITION_TABLE,),
-    section=CHANGED,
-    pictures=(
-        Picture(
-            "interventions",
-            "Before and after",
-            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the "
-            "change of the weight at the head's offset, with its 95% interval over texts; a head that prefers no "
-            "offset has none. Zeroing takes the model out of what it was trained on: means and shuffles are the "
-            "fairer changes.",
-            draw="attnscope.results.figures.panels:interventions",
-            of="heads",
-        ),
-    ),
-    units="weight",
-    asked=lambda study: study.intervention_texts > 0,
-    few_texts=True,
-)
-
-_SHIFTED = "positions-shifted"
-
-
-@torch.no_grad()
-def changes_of(
-    model: PreTrainedModel,
-    windows: Windows,
-    changes: Sequence[str] | None = None,
-    *,
-    layer: int | None = None,
-    band: int = 10,
-    target_offset: Int[np.ndarray, "layer head"] | None = None,
-    shift: int = 8,
-    frequencies: tuple[int, int] | None = None,
-    components: int = 12,
-    draws: int = 1000,
-    seed: int = 0,
-) -> xr.Dataset:
-    """Every change on every window; see `interventions`."""
-    windows = list(windows)
+    model, windows = study.model, study.first(study.intervention_texts)
+    band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=1 if layer is None else 2)
     special, target_special = _special(windows), _special(targets_of(windows) or windows)
     length = ids.length
@@ -252,6 +205,9 @@ def changes_of(
         components=components,
         left_out=json.dumps(left_out),
     )
+
+
+_SHIFTED = "positions-shifted"
 
 
 def _checked(
@@ -309,12 +265,14 @@ def _without_words(model: PreTrainedModel) -> Generator[None]:
 
 RowChange = Callable[[np.ndarray], np.ndarray]
 
+
 #: What each change does, by its name.
 WORD_CHANGES = {
     "words-zero": "every word vector is zero",
     "words-repeated": "every word is the text's middle one",
     "words-shuffled": "the words of a text change places",
 }
+
 
 POSITION_CHANGES = {
     "positions-zero": "every position vector is zero",
@@ -326,6 +284,7 @@ POSITION_CHANGES = {
     "positions-components-removed": "their first principal components leave the position vectors",
     "positions-phases-random": "waves of the position vectors keep their sizes, not their phases",
 }
+
 
 CHANGES = WORD_CHANGES | POSITION_CHANGES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,12 +34,12 @@ from attnscope.explanation.profiles import (
 )
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.ranking import rank_explanations
-from attnscope.explanation.study import Analysis, Picture, Reading, Section, studied
-from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, Windows, batches, model_inputs, read, token_ids
+from attnscope.explanation.study import Picture, Section, analysis
+from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
-from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
 
@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from attnscope.capture.load import Model
     from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
 
 _PARTS = (
     "Every input is split into its mean at that position (P) and the rest (C). The products of "
@@ -75,18 +73,34 @@ def _says(tree: xr.DataTree) -> str:
 CONTENT = Section("content", "Position or content", _says)
 
 
-@validated
+@analysis(
+    "position_content",
+    "Position or content",
+    "Position and content",
+    section=CONTENT,
+    pictures=(
+        Picture(
+            "position-content",
+            "What the parts give",
+            "Above, the head's weights and those that position alone would give. Below, the parts' shares of the "
+            "scores' profile and their Shapley values for the weight at the head's offset, with 95% intervals.",
+            draw="attnscope.results.figures.explain:position_content",
+            of="heads",
+        ),
+    ),
+    units="share",
+    few_texts=True,
+)
+@torch.no_grad()
 def position_content(
-    model: Model | Study | None = None,
-    texts: Sources = None,
+    study: Study,
     *,
     method: Literal["means", "exact"] = "means",
     layers: Sequence[int] | None = None,
-    band: Count = 10,
+    band: Count | None = None,
     target_offset: Int[np.ndarray, "layer head"] | None = None,
     draws: Draws = 1000,
-    seed: Seed = 0,
-    **reading: Unpack[Reading],
+    seed: Seed | None = None,
 ) -> xr.Dataset:
     r"""Split the scores of every head into position and content, exactly (docs/mathematics.md, Position and content).
 
@@ -110,8 +124,6 @@ def position_content(
 
     Parameters
     ----------
-    model, texts, reading
-        See `attnscope.explanation.study.study`.
     method
         ``"means"`` or ``"exact"``.
     layers
@@ -142,68 +154,10 @@ def position_content(
         * ``target``: t\*.
         * ``trace_split`` (``"means"`` only): of PP, with the means of one half of the texts on the query side and of
           the other on the key side, so that noise in the means does not bias it; the mean over all halvings.
-
-    Raises
-    ------
-    AttnscopeError
-        If there is no such layer, or ``method="exact"`` cannot be had with this model; if there are fewer than two full
-        windows.
     """
     check_some("layers, or None for all", layers=layers)
-    with studied(ANALYSIS, model, texts, reading) as study:
-        return content_of(
-            study.model,
-            study.first(reading.get("limit")),
-            method=method,
-            layers=layers,
-            band=band,
-            target_offset=target_offset,
-            draws=draws,
-            seed=seed,
-        )
-
-
-ANALYSIS = Analysis(
-    "position_content",
-    "Position or content",
-    "Position and content",
-    lambda study: content_of(study.model, study.first(), band=study.band, seed=study.seed),
-    section=CONTENT,
-    pictures=(
-        Picture(
-            "position-content",
-            "What the parts give",
-            "Above, the head's weights and those that position alone would give. Below, the parts' shares of the "
-            "scores' profile and their Shapley values for the weight at the head's offset, with 95% intervals.",
-            draw="attnscope.results.figures.explain:position_content",
-            of="heads",
-        ),
-    ),
-    units="share",
-    few_texts=True,
-)
-
-FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
-#: The four terms of a product of query and key, query side first: position (P) and content (C).
-TERMS = ("PP", "PC", "CP", "CC")
-
-#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
-BIAS = "B"
-
-
-@torch.no_grad()
-def content_of(
-    model: PreTrainedModel,
-    windows: Windows,
-    *,
-    method: Literal["means", "exact"] = "means",
-    layers: Sequence[int] | None = None,
-    band: int = 10,
-    target_offset: Int[np.ndarray, "layer head"] | None = None,
-    draws: int = 1000,
-    seed: int = 0,
-) -> xr.Dataset:
-    """The split of every head; see `position_content`."""
+    model, windows = study.model, study.first()
+    band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=2 if method == "means" else 1)
     splitter: Splitter = MeanSplit()
     if method == "exact":
@@ -236,6 +190,17 @@ def content_of(
         documents=len(set(ids.documents)),
         intervals_over=units_of(ids.documents)[1],
     )
+
+
+FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
+
+
+#: The four terms of a product of query and key, query side first: position (P) and content (C).
+TERMS = ("PP", "PC", "CP", "CC")
+
+
+#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
+BIAS = "B"
 
 
 def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray, " player"]:

@@ -1,8 +1,8 @@
-"""What a head does with a token that it has seen before: duplicates and induction, on random tokens said twice."""
+"""What a head does with a token that occurred before: duplicates and induction, on repeated random tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -11,24 +11,25 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import Labelled, NotDefinedError, labelled
-from attnscope.explanation.study import Analysis, Picture, Reading, Section, studied
+from attnscope.explanation.study import Picture, Section, analysis
 from attnscope.explanation.tokens import batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.store.arrays import padded_heads
-from attnscope.support.arguments import Seed, validated
+from attnscope.support.arguments import Seed
 from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from attnscope.capture.load import Model
     from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
 
 _TOKENS, _TEXTS = 32, 16
+
+
 _PLACES = {"duplicate": 0, "induction": 1}  # tokens after the earlier occurrence
+
 
 REPEATED = Section(
     "repeated",
@@ -40,15 +41,33 @@ REPEATED = Section(
 )
 
 
-@validated
-def repeated_tokens(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
-    tokens: int = _TOKENS,
-    seed: Seed = 0,
-    **reading: Unpack[Reading],
-) -> xr.Dataset:
+@analysis(
+    "repeated_tokens",
+    "Duplicates and induction",
+    "Repeated tokens",
+    section=REPEATED,
+    pictures=(
+        Picture(
+            "induction",
+            "Induction",
+            "Mean weight from a token's second occurrence to the token after the first, less what the same place gets "
+            "where nothing is repeated. An induction head has nearly 1, a head that goes by position alone 0. The "
+            "intervals over texts stand in the results.",
+            draw="attnscope.results.figures.scan:overview",
+            variable="induction",
+        ),
+        Picture(
+            "duplicates",
+            "Duplicates",
+            "The same of the first occurrence itself.",
+            draw="attnscope.results.figures.scan:overview",
+            variable="duplicate",
+        ),
+    ),
+    units="share",
+    few_texts=True,
+)
+def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = None) -> xr.Dataset:
     """Weight of each head from a token to its earlier occurrence, and to the token after that.
 
     See docs/mathematics.md, Repeated tokens. 16 texts of random tokens, each sequence twice, beside 16 whose second
@@ -57,8 +76,6 @@ def repeated_tokens(
 
     Parameters
     ----------
-    model, texts, reading
-        See `attnscope.explanation.study.study`.
     tokens
         Number of repeated tokens, 2 or more; fewer if a window has no room for them, or the texts have fewer.
     seed
@@ -71,22 +88,13 @@ def repeated_tokens(
         occurrence and to the token after it, less that of the texts without repetition; with ``_low`` and ``_high``,
         the 95% interval of the bootstrap over texts, and ``_weight``, the weight itself.
 
-    Raises
-    ------
-    AttnscopeError
-        If the texts have fewer than 4 different tokens, or windows no room for so many; if `tokens` is below 2.
-
     References
     ----------
     Olsson et al. (2022), In-context learning and induction heads. Elhage et al. (2021), A mathematical framework for
     Transformer circuits.
     """
     check_whole(2, tokens=tokens)
-    with studied(ANALYSIS, model, texts, reading) as study:
-        return _of_study(study, tokens=tokens, seed=seed)
-
-
-def _of_study(study: Study, *, tokens: int = _TOKENS, seed: int = 0) -> xr.Dataset:
+    seed = study.seed if seed is None else seed
     start, words = _words(study)
     length = len(study.windows[0])
     room = length - len(start)
@@ -149,32 +157,3 @@ def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Floa
         for _, batch in batches(token_ids(rows)):
             read(study.model, batch)
     return {site: np.concatenate(parts) for site, parts in by_site.items()}
-
-
-ANALYSIS = Analysis(
-    "repeated_tokens",
-    "Duplicates and induction",
-    "Repeated tokens",
-    lambda study: _of_study(study, seed=study.seed),
-    section=REPEATED,
-    pictures=(
-        Picture(
-            "induction",
-            "Induction",
-            "Mean weight from a token's second occurrence to the token after the first, less what the same place gets "
-            "where nothing is repeated. An induction head has nearly 1, a head that goes by position alone 0. The "
-            "intervals over texts stand in the results.",
-            draw="attnscope.results.figures.scan:overview",
-            variable="induction",
-        ),
-        Picture(
-            "duplicates",
-            "Duplicates",
-            "The same of the first occurrence itself.",
-            draw="attnscope.results.figures.scan:overview",
-            variable="duplicate",
-        ),
-    ),
-    units="share",
-    few_texts=True,
-)

@@ -15,6 +15,24 @@ if TYPE_CHECKING:
     from attnscope.explanation.evidence import Evidence
     from attnscope.explanation.study import Study
 
+
+def _forms(study: Study) -> xr.Dataset:
+    """What form each layer's scores have and how well the found matrices reproduce them: dimension ``layer``."""
+    layers = study.evidence.layers
+    return xr.Dataset(
+        {
+            "form": ("layer", np.array([layer.projections.form for layer in layers], dtype=object)),
+            "reason": ("layer", np.array([layer.projections.reason for layer in layers], dtype=object)),
+            "error": ("layer", np.array([layer.projections.error for layer in layers])),
+            "scale": ("layer", np.array([layer.projections.scale for layer in layers])),
+        },
+        coords={"layer": [layer.site.index for layer in layers]},
+    )
+
+
+FORMS = Analysis("forms", "How each layer makes its scores", "Attention", _forms)
+
+
 HEADS = Section("heads", "All heads", lambda tree: question(tree, rank_explanations(tree)))
 
 
@@ -75,7 +93,7 @@ def _estimates(
     return {name: values.reset_coords(drop=True).reindex(places) for name, values in readings.items()}
 
 
-ANALYSIS = Analysis(
+VERDICT = Analysis(
     "verdict",
     "Where each head looks, and what says so",
     "Peaks",

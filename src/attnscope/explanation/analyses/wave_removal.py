@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,99 +13,30 @@ from jaxtyping import Complex, Float
 from torch import Tensor
 
 from attnscope.capture.watching import watching
-from attnscope.explanation.analyses.cross_spectrum import of_heads
 from attnscope.explanation.analyses.interventions import CHANGED, check_frequencies
+from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import remove_band
 from attnscope.explanation.profiles import Collected, mean_profile, profile_and_output, with_interval
-from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Analysis, Picture, Reading, studied
+from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Picture, analysis
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.explanation.tokens import Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
-from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.arguments import Count, Draws, Seed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from attnscope.capture.load import Model
     from attnscope.capture.watch import Site
     from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
 
 
-@validated
-def wave_removal(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
-    frequencies: tuple[int, int] | None = None,
-    band: Count = 10,
-    draws: Draws = 1000,
-    seed: Seed = 0,
-    **reading: Unpack[Reading],
-) -> xr.Dataset:
-    """Take the waves that heads rest on out of the position table, and compare what follows with the prediction.
-
-    See docs/mathematics.md, Test of cause.
-
-    Parameters
-    ----------
-    model, texts, reading
-        See `attnscope.explanation.study.study`.
-    frequencies
-        First and last frequency removed, cycles per window. By default the narrowest band that holds half of the
-        heads' cross-spectra.
-    band
-        Largest offset.
-    draws, seed
-        Number of draws and seed of the bootstrap over documents.
-
-    Returns
-    -------
-    xarray.Dataset
-        Over ``layer, head, offset`` (tokens) ``profile_before``, ``profile_expected`` and ``profile_after``, the mean
-        weights (share); over nothing ``fit``, the share of the change that was predicted, ``fit_of_others`` and
-        ``fit_chance``, the same with the predictions of other heads, and ``moved``, the size of the change.
-
-    Raises
-    ------
-    AttnscopeError
-        If the model has no table of absolute positions, or no layer has scores that are bilinear in X; if the
-        frequencies do not fit the windows, or there are fewer than two full windows.
-    """
-    with studied(ANALYSIS, model, texts, reading) as study:
-        return _of_study(study, frequencies, band=band, limit=reading.get("limit"), draws=draws, seed=seed)
-
-
-def _of_study(
-    study: Study,
-    frequencies: tuple[int, int] | None,
-    *,
-    band: int,
-    limit: int | None = None,
-    draws: int = 1000,
-    seed: int = 0,
-) -> xr.Dataset:
-    known = study.result("cross_spectrum")
-    spectra = of_heads(study.evidence, None) if known is None else known
-    cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
-    by_layer = {
-        layer.site.index: cross.sel(layer=layer.site.index).values[: layer.heads] for layer in study.evidence.bilinear
-    }
-    chosen = frequencies or responsible_band(np.abs(np.concatenate(list(by_layer.values()))))
-    gains = {layer.site.index: gain_without_band(layer.moments, *chosen) for layer in study.evidence.bilinear}
-    return band_removed(
-        study.model, study.first(limit), by_layer, chosen, gains=gains, band=band, draws=draws, seed=seed
-    )
-
-
-ANALYSIS = Analysis(
+@analysis(
     "wave_removal",
     "Waves removed: expected and measured",
     "Test of cause",
-    lambda study: _of_study(study, None, band=study.band, seed=study.seed),
     needs=(POSITION_TABLE, BILINEAR_SCORES),
     section=CHANGED,
     pictures=(
@@ -122,12 +53,55 @@ ANALYSIS = Analysis(
     units="weight",
     few_texts=True,
 )
+def wave_removal(
+    study: Study,
+    *,
+    frequencies: tuple[int, int] | None = None,
+    band: Count | None = None,
+    draws: Draws = 1000,
+    seed: Seed | None = None,
+) -> xr.Dataset:
+    """Take the waves that heads rest on out of the position table, and compare what follows with the prediction.
+
+    See docs/mathematics.md, Test of cause.
+
+    Parameters
+    ----------
+    frequencies
+        First and last frequency removed, cycles per window. By default the narrowest band that holds half of the
+        heads' cross-spectra.
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``layer, head, offset`` (tokens) ``profile_before``, ``profile_expected`` and ``profile_after``, the mean
+        weights (share); over nothing ``fit``, the share of the change that was predicted, ``fit_of_others`` and
+        ``fit_chance``, the same with the predictions of other heads, and ``moved``, the size of the change.
+    """
+    known = study.result("cross_spectrum")
+    spectra = cross_spectrum.compute(study) if known is None else known
+    cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
+    by_layer = {
+        layer.site.index: cross.sel(layer=layer.site.index).values[: layer.heads] for layer in study.evidence.bilinear
+    }
+    chosen = frequencies or responsible_band(np.abs(np.concatenate(list(by_layer.values()))))
+    gains = {layer.site.index: gain_without_band(layer.moments, *chosen) for layer in study.evidence.bilinear}
+    given = study.defaults(band=band, seed=seed)
+    return band_removed(study.model, study.first(), by_layer, chosen, gains=gains, draws=draws, **given)
+
 
 _HALF = 0.5  # of the cross-spectra's amplitude, that the band holds
 
+
 _EXCHANGES = 1000
 
+
 _FEWEST = 5  # heads, whose 120 orders can tell a chance below 0.05
+
 
 _LOWEST = 3  # cycles per window: below it a spectrum is drift, as everywhere here
 

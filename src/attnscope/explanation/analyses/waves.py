@@ -1,22 +1,25 @@
-"""Waves in queries and keys."""
+"""Waves in queries and keys, and the frequencies of layers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
-from attnscope.explanation.arrays.decomposition import append_one
-from attnscope.explanation.arrays.waves import query_key_waves as waves_of_head
+import numpy as np
+
+from attnscope.explanation.arrays.checks import NotDefinedError
+from attnscope.explanation.arrays.decomposition import append_one, reparametrize
+from attnscope.explanation.arrays.spectrum import maximum_spectrum
+from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
 from attnscope.explanation.ranking import over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Analysis, Picture, Reading, Section, studied
-from attnscope.support.arguments import Natural, Seed, validated
+from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
+from attnscope.store.arrays import stacked
+from attnscope.support.arguments import Natural, Seed
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnscope.capture.load import Model
-    from attnscope.explanation.evidence import Evidence, Layer
+    from attnscope.explanation.evidence import Layer
     from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
 
 WAVES_ALONG_TEXT = Section(
     "waves",
@@ -26,57 +29,10 @@ WAVES_ALONG_TEXT = Section(
 )
 
 
-@validated
-def query_key_waves(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
-    permutations: Natural = 5,
-    seed: Seed = 0,
-    **reading: Unpack[Reading],
-) -> xr.Dataset:
-    """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
-
-    See docs/mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
-
-    Parameters
-    ----------
-    model, texts, reading
-        See `attnscope.explanation.study.study`.
-    permutations, seed
-        Number of orders in which the text's tokens are shuffled for the null, and their seed.
-
-    Returns
-    -------
-    xarray.Dataset
-        As `attnscope.explanation.arrays.waves.query_key_waves`, with the dimensions ``layer, head``.
-
-    Raises
-    ------
-    AttnscopeError
-        If no layer has scores that are bilinear in X (under RoPE none has); if there are fewer than two full windows.
-    """
-    with studied(ANALYSIS, model, texts, reading) as study:
-        return of_heads(study.evidence, permutations=permutations, seed=seed)
-
-
-def of_heads(evidence: Evidence, *, permutations: int = 5, seed: int = 0) -> xr.Dataset:
-    """`waves_of_head` of every head; tests are corrected for all heads together."""
-    tests = sum(2 * layer.heads * layer.matrices(0, affine=False)[0].shape[1] for layer in evidence.bilinear)
-
-    def of_head(layer: Layer, head: int) -> xr.Dataset:
-        query, key = layer.matrices(head, affine=True)
-        states = append_one(layer.sample)
-        return waves_of_head(states, query, key, tests=tests, permutations=permutations, seed=seed)
-
-    return over_heads(evidence, of_head)
-
-
-ANALYSIS = Analysis(
+@analysis(
     "waves",
     "Waves in queries and keys",
     "Queries and keys as waves",
-    lambda study: of_heads(study.evidence, seed=study.seed),
     needs=(BILINEAR_SCORES,),
     section=WAVES_ALONG_TEXT,
     pictures=(
@@ -108,3 +64,70 @@ ANALYSIS = Analysis(
     units="columns",
     of_arrays=True,
 )
+def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | None = None) -> xr.Dataset:
+    """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
+
+    See docs/mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
+
+    Parameters
+    ----------
+    permutations, seed
+        Number of orders in which the text's tokens are shuffled for the null, and their seed.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.explanation.arrays.spectrum.query_key_waves`, with the dimensions ``layer, head``.
+    """
+    evidence, given = study.evidence, study.defaults(seed=seed) | {"permutations": permutations}
+    # tests are corrected for all heads together
+    tests = sum(2 * layer.heads * layer.matrices(0, affine=False)[0].shape[1] for layer in evidence.bilinear)
+
+    def of_head(layer: Layer, head: int) -> xr.Dataset:
+        return waves_of_head(append_one(layer.sample), *layer.matrices(head, affine=True), tests=tests, **given)
+
+    return over_heads(evidence, of_head)
+
+
+@analysis(
+    "spectra",
+    "Frequencies by layer",
+    "Queries and keys as waves",
+    needs=(BILINEAR_SCORES,),
+    section=WAVES_ALONG_TEXT,
+    pictures=(
+        Picture(
+            "spectra-by-layer",
+            "Frequencies by layer",
+            "The largest amplitude over all columns, against what white noise gives in as many: red is more, blue "
+            "less.",
+            draw="attnscope.results.figures.waves:spectra_by_layer",
+        ),
+    ),
+    of_arrays=True,
+)
+def spectra_by_layer(study: Study) -> xr.Dataset:
+    """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
+
+    See docs/mathematics.md, Queries and keys as waves.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.explanation.arrays.spectrum.maximum_spectrum`, with the dimensions ``layer`` and ``side`` (X,
+        query, key).
+    """
+    layers = study.evidence.bilinear
+    return stacked([_of_layer(layer) for layer in layers], "layer", [layer.site.index for layer in layers])
+
+
+def _of_layer(layer: Layer) -> xr.Dataset:
+    sides: dict[str, list[np.ndarray]] = {"X": [layer.sample], "query": [], "key": []}
+    states = append_one(layer.sample)
+    for head in range(layer.heads):
+        parts = reparametrize(*layer.matrices(head, affine=True))
+        sides["query"].append(states @ parts.query)
+        sides["key"].append(states @ parts.key)
+    if empty := [side for side, columns in sides.items() if not sum(part.shape[1] for part in columns)]:
+        raise NotDefinedError(f"layer {layer.site.index} gives every {empty[0]} the same: its weights are zero")
+    return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))

@@ -37,11 +37,6 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
         Over ``component`` (from 1): ``singular_value`` and ``cumulative_share``,
         :math:`\sum_{k \le K} \sigma_k^2 / \sum_k \sigma_k^2`.
 
-    Raises
-    ------
-    AttnscopeError
-        If entries are not finite, there are fewer than 4 positions, or nothing varies.
-
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, appendix B and figure 9; EMNLP 2023, section 4.1.2 and figure 12.
@@ -154,12 +149,6 @@ def canonical_correlations(
         ``null_correlation``, the largest correlation that independent noise would show: :math:`\sqrt{a(1-b)}
         + \sqrt{b(1-a)}`, a and b being the kept dimensions of either side over the number of tokens (1 where
         there are fewer tokens than dimensions). Attributes ``state_rank``, ``table_rank``, ``tokens``.
-
-    Raises
-    ------
-    AttnscopeError
-        If shapes differ, entries are not finite, nothing varies, ``variance`` is not in (0, 1], or the
-        covariance is not that of the states behind the means.
 
     References
     ----------

@@ -80,11 +80,6 @@ def cross_correlation(
         than it, which is no wave. ``trace_peak_corrected`` likewise; ``trace_peak_clear``, whether it is as high and
         prominent in standard deviations of the mean of T - \|t\| scores drawn from all.
 
-    Raises
-    ------
-    AttnscopeError
-        If shapes differ, entries are not finite, there are fewer than 4 positions or the mode is unknown.
-
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.5 and figure 7; EMNLP 2023, equations 19 to
@@ -285,11 +280,6 @@ def cross_spectrum(
         ``intercept`` (radians), from the line through the unwrapped phase, weighted by \|C\|, with standard
         errors ``slope_offset_error`` and ``intercept_error``. A constant shift means an intercept of 0 and a
         slope that equals ``band_offset``. NaN where undefined.
-
-    Raises
-    ------
-    AttnscopeError
-        If shapes do not fit, entries are not finite, there are fewer than 4 positions or the band is empty.
 
     References
     ----------

@@ -55,11 +55,6 @@ def reparametrize(
     Decomposition
         At most r columns; those with ``s <= width eps s_1`` are left out. A head of zeros has no column.
 
-    Raises
-    ------
-    AttnscopeError
-        If the weights have different numbers of columns or entries are not finite.
-
     References
     ----------
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.3; EMNLP 2023, section 4.2, equations 13 and 14.

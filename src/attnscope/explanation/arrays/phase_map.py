@@ -1,22 +1,30 @@
-"""Where the rotation's eigenvectors move along a text: energy by frequency and angle.
+"""Where the rotation's eigenvectors move along a text: energy by frequency and angle, and controls of the shift.
 
-See docs/mathematics.md, Phase map.
+See docs/mathematics.md, Phase map, and Controls.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
 from attnscope.explanation.arrays.checks import check_offsets, choose, head_arrays, in_band, labelled, weighted_median
-from attnscope.explanation.arrays.correlation import common_shift, shifts_near
-from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion, RotationPlanes, head_rotation
+from attnscope.explanation.arrays.correlation import common_shift, cross_spectrum, shifts_near
+from attnscope.explanation.arrays.decomposition import (
+    COMPLETIONS,
+    Completion,
+    RotationPlanes,
+    haar,
+    head_rotation,
+    reparametrize,
+)
 from attnscope.explanation.arrays.spectrum import Offsets, transform
 from attnscope.support.arguments import Count, Natural, validated
-from attnscope.support.checks import check_whole
+from attnscope.support.checks import check_whole, shaped
 from attnscope.support.errors import AttnscopeError
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
@@ -71,12 +79,6 @@ def phase_map(
         share of the circle that ``share_near`` covers, which angles spread evenly would give; ``least_cosine`` (see
         `RotationPlanes`). For ``thin``,
         energies are multiplied by the size of the eigenvalue.
-
-    Raises
-    ------
-    AttnscopeError
-        If shapes do not fit, entries are not finite, there are fewer than 4 positions, the band is empty, the
-        completion unknown or there is no bin.
 
     References
     ----------
@@ -199,3 +201,89 @@ def _line_of(
     near = weight[apart <= token[:, None]].sum() / weight.sum()
     uniform = weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum()
     return _Line(shift, common.chance, float(near), float(uniform))
+
+
+_SHARE = {"units": "1"}
+
+
+@validated
+def shift_controls(
+    inputs: Float[np.ndarray, "position width"],
+    query_weight: Float[np.ndarray, "query_width r"],
+    key_weight: Float[np.ndarray, "key_width key_r"],
+    *,
+    other_key: Float[np.ndarray, "other_width other_r"] | None = None,
+    band: tuple[int, int] | None = None,
+    offsets: tuple[int, int] | None = None,
+    draws: Natural = 1,
+    seed: Natural = 0,
+) -> xr.Dataset:
+    r"""A head's shift, and what is left of it when its cause is taken away.
+
+    What must vanish is the line at the head's own offset :math:`t`: ``coherence_at_offset``, the mean over the band
+    of :math:`\gamma(f) \cos(\arg C + 2 \pi f t / T)` weighted by \|C\| (:math:`\gamma` the coherence), falls to about
+    0. Coherence alone need not fall: in shuffled text a word still matches itself, at offset 0. Nor does a
+    concentration of phases say much: where few frequencies carry the weight, some offset fits any phases.
+
+    Parameters
+    ----------
+    inputs, query_weight, key_weight, band, offsets
+        As in `cross_spectrum`.
+    other_key
+        W_K of another head: its keys belong to other queries.
+    draws, seed
+        How many random draws of each of the two random controls, and their seed.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``control``: ``head`` (unchanged); ``other key`` where one is given; ``permuted 0``, ..., the
+        rows of X in a random order (queries and keys permuted together); ``random 0``, ..., random singular
+        vectors with the head's singular values. Variables: ``band_offset``, ``shift_concentration``,
+        ``coherence`` (weighted by the cross-amplitude over the band), ``coherence_at_offset`` and
+        ``cross_amplitude`` (its sum over the band) of `cross_spectrum`, and ``line_shift``, ``share_near`` and
+        ``uniform_share`` of `phase_map` (minimal completion).
+    """
+    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
+    if other_key is not None:
+        other_key = shaped("other_key", other_key, "width, r")
+    rng = np.random.default_rng(seed)
+    cases = {"head": (values, query_weight, key_weight)}
+    if other_key is not None:
+        cases["other key"] = (values, query_weight, other_key)
+    size = reparametrize(query_weight, key_weight).values
+    for draw in range(draws):
+        cases[f"permuted {draw}"] = (values[rng.permutation(len(values))], query_weight, key_weight)
+    for draw in range(draws):
+        query, key = (haar(len(weight), len(size), rng) for weight in (query_weight, key_weight))
+        cases[f"random {draw}"] = (values, query * size, key)
+    controls: list[xr.Dataset] = []
+    offset = np.nan
+    where: dict[str, Any] = {"band": band, "offsets": offsets}
+    for case in cases.values():
+        spectrum, angles = cross_spectrum(*case, **where), phase_map(*case, **where, bins=1)
+        weight = np.where(spectrum.in_band, spectrum.cross_amplitude, 0.0)
+        offset = float(spectrum.band_offset) if not controls else offset
+        coherence = np.nan_to_num(spectrum.coherence.values)
+        turned = spectrum.phase.values + 2 * np.pi * spectrum.frequency.values * offset / len(values)
+        controls.append(
+            xr.Dataset(
+                {
+                    "band_offset": spectrum.band_offset,
+                    "shift_concentration": spectrum.shift_concentration,
+                    "coherence": ((), _mean(coherence, weight), _SHARE),
+                    "coherence_at_offset": ((), _mean(coherence * np.cos(turned), weight), _SHARE),
+                    "cross_amplitude": ((), weight.sum(), _SHARE),
+                    "line_shift": angles.line_shift,
+                    "share_near": angles.share_near,
+                    "uniform_share": angles.uniform_share,
+                }
+            )
+        )
+    return xr.concat(controls, xr.Variable("control", list(cases)), combine_attrs="drop")
+
+
+def _mean(values: np.ndarray, weight: np.ndarray) -> float:
+    """Weighted mean over frequencies; NaN without any weight."""
+    total = weight.sum()
+    return float(values @ weight / total) if total else np.nan

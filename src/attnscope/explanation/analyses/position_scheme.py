@@ -1,10 +1,10 @@
-"""What the position scheme foretells: the kernel of a rotation (RoPE), or a bias (T5, ALiBi)."""
+"""What a position scheme within the scores does (RoPE, T5, ALiBi): what it predicts, and what is lost without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,24 +16,31 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
-from attnscope.explanation.profiles import bias_traces, pairs_at, profile_and_output, score_traces, visible_offsets
+from attnscope.explanation.profiles import (
+    bias_traces,
+    pairs_at,
+    profile_and_output,
+    profiles_of_variants,
+    score_traces,
+    visible_offsets,
+    without_bias,
+)
 from attnscope.explanation.projections import projections
 from attnscope.explanation.ranking import MOST, weight_peaks
-from attnscope.explanation.study import ROTATION_OR_BIAS, Analysis, Picture, Reading, Section, studied
-from attnscope.explanation.tokens import Windows, batches, model_inputs, read, token_ids
+from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, Picture, Section, analysis
+from attnscope.explanation.tokens import batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.rotary import Rotation, pair_columns
 from attnscope.measure.documents import units_of
-from attnscope.support.arguments import Count, Draws, Seed, validated
+from attnscope.support.arguments import Count, Draws, Seed
+from attnscope.support.checks import check_some
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.load import Model
     from attnscope.explanation.study import Study
-    from attnscope.read.encoded import Sources
+
+    Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
 
 KERNEL = Section(
     "kernel",
@@ -44,15 +51,38 @@ KERNEL = Section(
 )
 
 
-@validated
+def _of_study(study: Study) -> xr.Dataset:
+    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains."""
+    kernel = scheme_kernel.alone(study)
+    prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
+    return without_flat_curves(kernel, prefers.reset_coords(drop=True))
+
+
+@analysis(
+    "scheme_kernel",
+    "What the position scheme foretells",
+    "Position and content",
+    explained=_of_study,
+    needs=(ROTATION_OR_BIAS,),
+    section=KERNEL,
+    pictures=(
+        Picture(
+            "scheme-kernel",
+            "The scheme beside the scores",
+            "Mean scores, and what rotation or bias alone gives, about their means; the future of causal heads is "
+            "left out. Dotted are the offsets of the largest weight and of the scheme's peak, none where the weights"
+            " prefer no offset and the scheme is flat or a small part of the scores. Below, which pairs of columns "
+            "make it: those that turn once in a few tokens tell neighbours apart, slow ones do not.",
+            draw="attnscope.results.figures.positions:scheme_kernel",
+            of="heads",
+        ),
+    ),
+    units="share",
+    few_texts=True,
+)
+@torch.no_grad()
 def scheme_kernel(
-    model: Model | Study | None = None,
-    texts: Sources = None,
-    *,
-    band: Count = 10,
-    draws: Draws = 400,
-    seed: Seed = 0,
-    **reading: Unpack[Reading],
+    study: Study, *, band: Count | None = None, draws: Draws = 400, seed: Seed | None = None
 ) -> xr.Dataset:
     r"""What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
 
@@ -67,8 +97,6 @@ def scheme_kernel(
 
     Parameters
     ----------
-    model, texts, reading
-        See `attnscope.explanation.study.study`.
     band
         Largest offset.
     draws, seed
@@ -96,64 +124,9 @@ def scheme_kernel(
 
         In the tree of `attnscope.explain` ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN for heads
         that prefer no offset, and ``offset_of_kernel`` too if the kernel is flat, or a small part of the scores.
-
-    Raises
-    ------
-    AttnscopeError
-        If queries and keys are not turned by positions and no bias is added to the scores; if there are fewer than two
-        full windows.
     """
-    with studied(ANALYSIS, model, texts, reading) as study:
-        return kernel_of(study.model, study.first(reading.get("limit")), band=band, draws=draws, seed=seed)
-
-
-def _of_study(study: Study) -> xr.Dataset:
-    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains."""
-    kernel = kernel_of(study.model, study.first(), band=study.band, seed=study.seed)
-    prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
-    return without_flat_curves(kernel, prefers.reset_coords(drop=True))
-
-
-def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
-    """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
-    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
-    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
-    return kernel.assign(asked.data_vars).assign(offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes))
-
-
-ANALYSIS = Analysis(
-    "scheme_kernel",
-    "What the position scheme foretells",
-    "Position and content",
-    _of_study,
-    needs=(ROTATION_OR_BIAS,),
-    section=KERNEL,
-    pictures=(
-        Picture(
-            "scheme-kernel",
-            "The scheme beside the scores",
-            "Mean scores, and what rotation or bias alone gives, about their means; the future of causal heads is "
-            "left out. Dotted are the offsets of the largest weight and of the scheme's peak, none where the weights"
-            " prefer no offset and the scheme is flat or a small part of the scores. Below, which pairs of columns "
-            "make it: those that turn once in a few tokens tell neighbours apart, slow ones do not.",
-            draw="attnscope.results.figures.positions:scheme_kernel",
-            of="heads",
-        ),
-    ),
-    units="share",
-    few_texts=True,
-)
-
-_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
-
-_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
-
-
-@torch.no_grad()
-def kernel_of(
-    model: PreTrainedModel, windows: Windows, *, band: int = 10, draws: int = 400, seed: int = 0
-) -> xr.Dataset:
-    """The kernel and what comes of it; see `scheme_kernel`."""
+    model, windows = study.model, study.first()
+    band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=2)
     rotations = {
         site.index: made.rotation
@@ -185,6 +158,19 @@ def kernel_of(
         length=ids.length,
         intervals_over=called,
     )
+
+
+def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
+    """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
+    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
+    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
+    return kernel.assign(asked.data_vars).assign(offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes))
+
+
+_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
+
+
+_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
 
 
 @dataclass(eq=False)
@@ -383,5 +369,143 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
     ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))
 
 
-if TYPE_CHECKING:
-    Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
+SCHEME = Section(
+    "scheme",
+    "The position scheme taken out",
+    "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was the "
+    "scheme's doing.",
+)
+
+
+@analysis(
+    "rotation_effect",
+    "Without the rotation",
+    "Effects of the position scheme",
+    needs=(ROTATION,),
+    section=SCHEME,
+    pictures=(
+        Picture(
+            "rotation-effect",
+            "Without the rotation",
+            "Black is the model; each colour turns only some of the pairs of queries and keys, by their period in "
+            "tokens.",
+            draw="attnscope.results.figures.panels:scheme_effect",
+            of="heads",
+        ),
+    ),
+    units="share",
+    few_texts=True,
+)
+@torch.no_grad()
+def rotation_effect(
+    study: Study,
+    periods: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    band: Count | None = None,
+    draws: Draws = 1000,
+    seed: Seed | None = None,
+) -> xr.Dataset:
+    """Effect of RoPE: profiles when only some of the pairs of each query and key turn with their positions.
+
+    See docs/mathematics.md, Effects of the position scheme. Queries and keys are turned back by the rotation that the
+    model gave them, and then turned again in the chosen pairs. Each layer gets the inputs that it always gets.
+
+    Parameters
+    ----------
+    periods
+        Names of variants, and for each the range of periods (tokens for one turn, from the first up to but without
+        the second) of the pairs that turn. By default `PERIODS`: none, fast (below 16), middle, slow (128 and more).
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents.
+
+    Returns
+    -------
+    xarray.Dataset
+        As of `bias_effect`, with the variants ``model`` and those of `periods`. NaN in layers that do not rotate.
+    """
+    check_some("names of variants with their periods, or None for the usual ones", periods=periods)
+    model, windows = study.model, study.first()
+    band, seed = band or study.band, study.seed if seed is None else seed
+    periods = PERIODS if periods is None else periods
+    ids = token_ids(windows)
+    turns = {
+        site.index: made.rotation
+        for site, made in projections(model, model_inputs(model, ids[:1])).items()
+        if made.rotation is not None
+    }
+
+    def variants(site: Site, call: AttentionCall) -> dict[str, AttentionCall]:
+        turn = turns.get(site.index)
+        if turn is None:
+            return {}
+        query, key = (turn.undo(side.double()) for side in (call.query, call.key))
+        changed: dict[str, AttentionCall] = {}
+        for name, (first, last) in periods.items():
+            partly = turn.keep((turn.periods >= first) & (turn.periods < last))
+            new = [partly(side).to(call.query.dtype) for side in (query, key)]
+            changed[name] = replace(call, query=new[0], key=new[1])
+        return changed
+
+    return profiles_of_variants(model, windows, variants, band=band, draws=draws, seed=seed)
+
+
+#: Bands of RoPE by the tokens that a pair takes for one turn.
+PERIODS: Mapping[str, tuple[float, float]] = {
+    "none": (0.0, 0.0),
+    "fast": (0.0, 16.0),
+    "middle": (16.0, 128.0),
+    "slow": (128.0, float("inf")),
+}
+
+
+@analysis(
+    "bias_effect",
+    "Without the bias",
+    "Effects of the position scheme",
+    needs=(BIAS,),
+    section=SCHEME,
+    pictures=(
+        Picture(
+            "bias-effect",
+            "Without the bias",
+            "Black is the model; the colour has the position bias of the scores set to its mean.",
+            draw="attnscope.results.figures.panels:scheme_effect",
+            of="heads",
+        ),
+    ),
+    units="share",
+    few_texts=True,
+)
+@torch.no_grad()
+def bias_effect(
+    study: Study, *, band: Count | None = None, draws: Draws = 1000, seed: Seed | None = None
+) -> xr.Dataset:
+    """Effect of a position bias of the scores (T5, ALiBi): the profile as it is less the one with the bias at its mean.
+
+    See docs/mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
+    own bias is changed.
+
+    Parameters
+    ----------
+    band
+        Largest offset.
+    draws, seed
+        Number of draws and seed of the bootstrap over documents.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``variant, layer, head, offset`` with variants ``model`` and ``without_bias``: ``profile``, the mean
+        weight at an offset, and ``effect``, the model's less the variant's.
+    """
+    band, seed = band or study.band, study.seed if seed is None else seed
+    return profiles_of_variants(
+        study.model,
+        study.first(),
+        lambda _, call: {"without_bias": without_bias(call)},
+        band=band,
+        draws=draws,
+        seed=seed,
+    )

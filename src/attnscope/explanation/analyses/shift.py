@@ -1,0 +1,294 @@
+"""The shift between queries and keys: three views of it, and the controls that must lose it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.explanation.arrays.checks import NotDefinedError
+from attnscope.explanation.arrays.correlation import cross_correlation as correlation_of_head
+from attnscope.explanation.arrays.correlation import cross_spectrum as spectrum_of_head
+from attnscope.explanation.arrays.correlation import profile_agreement
+from attnscope.explanation.arrays.decomposition import reparametrize
+from attnscope.explanation.arrays.phase_map import completion_range
+from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
+from attnscope.explanation.arrays.phase_map import shift_controls as controls_of_head
+from attnscope.explanation.ranking import best_heads, inputs_of, over_heads
+from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
+from attnscope.support.arguments import Count, Seed
+from attnscope.support.checks import DRAWS, check_some, check_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from attnscope.explanation.arrays.correlation import Mode
+    from attnscope.explanation.arrays.decomposition import Completion
+    from attnscope.explanation.evidence import Evidence, Layer
+    from attnscope.explanation.study import Study
+
+SHIFT = Section(
+    "shift",
+    "The shift between queries and keys",
+    "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three views of "
+    "that shift, for the heads named. All are of the scores before any mask; offsets that the mask forbids are grey,"
+    " and no peak is looked for there.",
+)
+
+
+@analysis(
+    "cross_spectrum",
+    "Offset by frequency",
+    "Cross-spectrum",
+    needs=(BILINEAR_SCORES,),
+    section=SHIFT,
+    pictures=(
+        Picture(
+            "cross-spectrum",
+            "Offset by frequency",
+            "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the "
+            "dashed curves a phase tells the offset only up to whole periods.",
+            draw="attnscope.results.figures.shifts:cross_spectrum_offsets",
+            of="heads",
+        ),
+    ),
+    units="tokens",
+    of_arrays=True,
+)
+def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.Dataset:
+    """Shift between queries and keys by frequency, free of any completion of R, for all heads.
+
+    See docs/mathematics.md, Cross-spectrum. On the means of X over texts; biases change none of it, as their columns
+    are constant and have no frequency.
+
+    Parameters
+    ----------
+    band
+        Band of frequencies in which the shift is read off: the first and the last, cycles per window.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.explanation.arrays.correlation.cross_spectrum`, with the dimensions ``layer, head``.
+    """
+    band = band or study.frequencies
+    return over_heads(
+        study.evidence,
+        lambda layer, head: spectrum_of_head(*inputs_of(layer, head), band=band, offsets=layer.reach.offsets),
+    )
+
+
+@analysis(
+    "phase_map",
+    "The rotation from queries to keys",
+    "Phase map",
+    needs=(BILINEAR_SCORES,),
+    section=SHIFT,
+    pictures=(
+        Picture(
+            "phase-maps",
+            "The rotation from queries to keys",
+            "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by "
+            "that many tokens; the line that gathers most, wrapped lines too, is named in red. Single spots depend "
+            "on how the rotation is completed; the figure above does not.",
+            draw="attnscope.results.figures.shifts:phase_maps",
+            of="heads",
+        ),
+    ),
+    of_arrays=True,
+)
+def phase_map(
+    study: Study, *, completion: Completion | None = None, band: tuple[int, int] | None = None, seed: Seed | None = None
+) -> xr.Dataset:
+    """Energy of queries by frequency and by the angle of the rotation R, for all heads.
+
+    See docs/mathematics.md, Phase map. On the means of X over texts.
+
+    Parameters
+    ----------
+    completion, seed
+        See `attnscope.explanation.arrays.phase_map.phase_map`.
+    band
+        Band of frequencies for the numbers without dimension: the first and the last, cycles per window.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.explanation.arrays.phase_map.phase_map`, with the dimensions ``layer, head``.
+    """
+    band, given = band or study.frequencies, study.defaults(completion=completion, seed=seed)
+    return over_heads(
+        study.evidence,
+        lambda layer, head: map_of_head(*inputs_of(layer, head), offsets=layer.reach.offsets, band=band, **given),
+    )
+
+
+@analysis(
+    "cross_correlation",
+    "Scores along offsets",
+    "Cross-correlation",
+    needs=(BILINEAR_SCORES,),
+    section=SHIFT,
+    pictures=(
+        Picture(
+            "cross-correlations",
+            "Scores along offsets",
+            "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add"
+            " up near one offset and cancel further away.",
+            draw="attnscope.results.figures.shifts:cross_correlations",
+            of="heads",
+        ),
+        Picture(
+            "peak-agreement",
+            "Do scores foretell weights?",
+            "All heads, by layer: how many weigh most the offset at which their mean scores are highest (dashed: "
+            "with the scores of the layer's other heads), and how alike both profiles rank the offsets that the mask"
+            " allows. Softmax lies between the two, so this is measured, not implied; where all weights are nearly "
+            "equal it holds without any head preferring an offset.",
+            draw="attnscope.results.figures.verdict:peak_agreement",
+        ),
+    ),
+    units="tokens",
+    of_arrays=True,
+)
+def cross_correlation(study: Study, *, mode: Mode = "centre_k", columns: Count = 20) -> xr.Dataset:
+    """Cross-correlation of query and key columns over offsets, and its weighted sum, for all heads.
+
+    See docs/mathematics.md, Cross-correlation, and Scores and weights: each head's mean weight profile is compared with
+    the profile of its scores.
+
+    Parameters
+    ----------
+    mode
+        See `attnscope.explanation.arrays.correlation.cross_correlation`.
+    columns
+        Number of leading columns in the result.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnscope.explanation.arrays.correlation.cross_correlation` of the leading columns, with the dimensions
+        ``layer, head``, and the variables of `attnscope.explanation.arrays.correlation.profile_agreement`.
+    """
+
+    def of_head(layer: Layer, head: int) -> xr.Dataset:
+        states, query, key = inputs_of(layer, head)
+        widest = layer.band_sums[0].shape[-1] // 2
+        half = min(widest, len(states) - 1)  # beyond, a window has no pair of tokens
+        parts = reparametrize(query, key)
+        correlation = correlation_of_head(
+            states @ parts.query, states @ parts.key, parts.values, mode=mode, near=half, offsets=layer.reach.offsets
+        )
+        near = correlation.trace_mean.sel(offset=slice(-half, half)).values
+        weights = layer.profiles.mean(0)[head][widest - half : widest + half + 1]
+        agreement = profile_agreement(weights, near, band=half, offsets=layer.reach.offsets)
+        leading = correlation.isel(column=slice(columns))
+        leading = leading.assign_coords(column=np.arange(leading.sizes["column"]))  # ranks may differ
+        return leading.merge(agreement, combine_attrs="drop")
+
+    return over_heads(study.evidence, of_head)
+
+
+_HEADS = 4  # the first in the ranking
+
+
+CONTROLLED = Section(
+    "controls",
+    "Is the shift real?",
+    "A way to read off a shift may find one in anything. So the clearest heads are read again with the cause of "
+    "their shift taken away: it must then be lost.",
+)
+
+
+def _of_best_heads(study: Study) -> xr.Dataset:
+    verdict = study.result("verdict")
+    if verdict is None:
+        raise NotDefinedError("there is no verdict to choose heads by")
+    shifted = np.isfinite(verdict.offset_of_spectrum)
+    ranked = best_heads(xr.DataTree.from_dict({"verdict": verdict}), count=None)
+    places = [place for place in ranked if shifted.sel(layer=place[0], head=place[1])]
+    if not places:
+        raise NotDefinedError("the scores of no head favour one offset beyond what random phases would")
+    return controls_of_heads(study.evidence, places[:_HEADS], band=study.frequencies, seed=study.seed)
+
+
+@analysis(
+    "controls",
+    "The shift and its controls",
+    "Controls",
+    explained=_of_best_heads,
+    needs=(BILINEAR_SCORES,),
+    section=CONTROLLED,
+    pictures=(
+        Picture(
+            "shift-controls",
+            "The shift and its controls",
+            "Blue should lie at the right above, and orange near 0, off the red line below. A disc is one draw. In "
+            "shuffled text a word still matches itself, at offset 0. Green is the offset by the rotation's angles, "
+            "its free part chosen in four ways: where that misses the line, do not rely on the map of the rotation.",
+            draw="attnscope.results.figures.explain:shift_controls",
+        ),
+    ),
+    units="tokens",
+    of_arrays=True,
+)
+def shift_controls(
+    study: Study,
+    *,
+    heads: Sequence[tuple[int, int]] = ((0, 0),),
+    band: tuple[int, int] | None = None,
+    draws: int = 3,
+    seed: Seed | None = None,
+) -> xr.Dataset:
+    """The shift of a few heads, and what is left of it under controls that must lose it.
+
+    See docs/mathematics.md, Controls. On the means of X over texts.
+
+    Parameters
+    ----------
+    heads
+        Pairs (layer, head).
+    band
+        Band of frequencies in which the shift is read off: the first and the last, cycles per window.
+    draws, seed
+        Number of draws of each random control and of the completion, and their seed.
+
+    Returns
+    -------
+    xarray.Dataset
+        Dimensions ``layer, head`` (those of the heads; NaN for other pairs). The variables of
+        `attnscope.explanation.arrays.phase_map.shift_controls` over ``control``; ``completed_shift`` and
+        ``completed_share``, those of `completion_range`, over ``completion``.
+    """
+    check_some("pairs (layer, head)", heads=heads)
+    check_whole(0, DRAWS, draws=draws)
+    given = study.defaults(seed=seed)
+    return controls_of_heads(study.evidence, heads, band=band or study.frequencies, draws=draws, **given)
+
+
+def controls_of_heads(
+    evidence: Evidence,
+    heads: Sequence[tuple[int, int]],
+    *,
+    band: tuple[int, int] | None = None,
+    draws: int = 3,
+    seed: int = 0,
+) -> xr.Dataset:
+    """`controls_of_head` and `completion_range` of a few heads."""
+
+    def of_head(pair: tuple[int, int]) -> xr.Dataset:
+        layer, head = evidence.layer(pair[0]), pair[1]
+        inputs = inputs_of(layer, head)
+        other = (head + layer.projections.group) % layer.heads  # the next head with keys of its own
+        strange = layer.matrices(other, affine=True)[1] if layer.projections.group < layer.heads else None
+        where: dict[str, Any] = {"band": band, "offsets": layer.reach.offsets}
+        lost = controls_of_head(*inputs, other_key=strange, **where, draws=draws, seed=seed)
+        kept = completion_range(*inputs, **where, draws=draws, seed=seed)
+        kept = kept.rename(line_shift="completed_shift", share_near="completed_share")
+        return lost.merge(kept).expand_dims(layer=[pair[0]], head=[head])
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return xr.merge(pool.map(of_head, heads), join="outer", compat="no_conflicts", combine_attrs="drop")
