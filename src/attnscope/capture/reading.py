@@ -187,7 +187,8 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
     targets
         Translations for the decoder of an encoder-decoder, or transcripts of sounds: one sentence a line on both sides
         (each string is one), line i beside line i. The decoder reads them as in training, after its start token.
-        Without them it reads the same as the encoder.
+        Without them it reads the same as the encoder. With a tokenizer of many languages,
+        ``{"fra_Latn": texts}`` names theirs (or its ``tgt_lang``, or the model's ``forced_bos_token_id``).
     batch_size
         Windows at a time. By default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     stride
@@ -197,8 +198,8 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
         ``"unicode"`` (word boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a
         text to its spans, as a word segmenter gives them. See `attnscope.read.words.word_rule_of`.
     by
-        Field of JSON Lines (language, source, year) by which heads are compared: each text has its value in the
-        coordinate ``by``, and `attnscope.contrasts` reports the differences.
+        Field of JSON Lines or of a table (language, source, year) by which heads are compared: each text has its
+        value in the coordinate ``by``, and `attnscope.contrasts` reports the differences.
     device_map
         Rule that spreads a large model: auto, balanced, balanced_low_0, sequential. Or a mapping from modules to
         devices; see `attnscope.capture.placement.Placement`.

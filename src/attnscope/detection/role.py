@@ -45,7 +45,6 @@ _CLARK = "Clark et al. 2019, What Does BERT Look At?"
 _SINK = "Gu et al. 2024, When Attention Sink Emerges in Language Models (sail-sg/Attention-Sink)"
 _LENS = "TransformerLens, head_detector"
 _ONE_SIDED = "every layer sees both sides or another text"
-
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (

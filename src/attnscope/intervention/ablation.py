@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from attnscope.intervention.stack import StackedPasses
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
-
 _WORDS = {
     "loss_change": ("Change of the loss without the head", "nats"),
     "kl": ("KL divergence of the predictions without the head", "nats"),
@@ -176,7 +175,6 @@ if TYPE_CHECKING:
     _Variable = tuple[str | tuple[str, ...], np.ndarray]
 
 SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
-
 _REMOVED = 0.1  # share of the heads that one set of a search takes out
 
 

@@ -200,19 +200,12 @@ def column_basis(
 
 
 Objective = Literal["top_weight", "distance"]
-
 OBJECTIVES = ("top_weight", "distance")
-
 LONGEST_PROGRAM = 2048  # keys: a row of them is a linear program of as many variables
-
 _EXACT = 1e-12  # singular values below this share of the largest: constraints that say nothing new
-
 _STEPS = 20
-
 _LEAST_WEIGHT = 1e-11  # weight that is part of a vertex
-
 _FINE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}  # the finest that HiGHS takes
-
 _MOVED = 1e-6  # of the weight: less is the solver's rounding
 
 

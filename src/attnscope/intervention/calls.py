@@ -222,9 +222,7 @@ def log_probabilities(
 
 
 MATRIX_BYTES = 2 << 30
-
 NUMBERS_AT_ONCE = 1 << 25  # 128 MiB of weights, or of probabilities
-
 _IN_A_GRAPH = 4  # matrices of each head: scores, their exponentials and what makes weights of them
 
 

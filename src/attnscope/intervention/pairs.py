@@ -23,7 +23,6 @@ from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 _FIELDS = ("clean", "corrupted", "answer", "wrong")
-
 _WHOLE: Mapping[str, Any] = dict.fromkeys(_FIELDS, "")  # has every field
 
 _SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too

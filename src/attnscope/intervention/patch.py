@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
 
 Name = TypeVar("Name", bound=str)
-
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
@@ -400,7 +399,6 @@ def _changes(pairs: xr.Dataset) -> xr.DataArray:
 
 
 Direction = Literal["noising", "denoising"]
-
 DIRECTIONS: tuple[Direction, ...] = ("noising", "denoising")
 
 
@@ -475,7 +473,6 @@ def check_pairs_differ(pairs: xr.Dataset) -> None:
 
 
 What = Literal["heads", "residual"]
-
 WHATS: tuple[What, ...] = ("heads", "residual")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from attnscope.intervention.stack import Outputs
 
 MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
-
 Kind = Literal["masked", "next", "translation"]
 
 
@@ -172,7 +171,6 @@ def _hidden(window: Window, seed: int) -> np.ndarray:
 
 
 Ablation = Literal["zero", "mean", "resample"]
-
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 
@@ -281,9 +279,9 @@ class PredictionSession:
         """All windows, batch after batch."""
         return map(self.batch, self.slices())
 
-    def name(self, first: int = 0) -> _Name:
+    def name(self, first: int = 0) -> Callable[[int], str]:
         """What to call a text of a batch that begins at window `first`."""
-        return _Name(self.windows, first)
+        return lambda number: window_name(self.windows[first + number], first + number)
 
     def check(self) -> None:
         """Refuse a model whose heads cannot be taken out, before anything is measured."""
@@ -336,15 +334,6 @@ class PredictionSession:
             replacement(ablation, output, None if means is None else means.of(call), valid)  # pyright: ignore[reportArgumentType]
             for call, (output, valid) in enumerate(zip(outputs, real, strict=True))
         ]
-
-
-@dataclass(frozen=True)
-class _Name:
-    windows: Sequence[Window]
-    first: int
-
-    def __call__(self, number: int) -> str:
-        return window_name(self.windows[self.first + number], self.first + number)
 
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:

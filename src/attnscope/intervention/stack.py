@@ -326,9 +326,7 @@ def same_without_what_is_skipped(
 
 
 _LOGITS = 1 << 28  # bytes of the logits of variants at once
-
 _TOKENS = 1 << 15  # tokens of variants at once on a GPU
-
 _STATES = 1 << 19  # numbers of their states at once on a CPU, whose cache holds what a layer makes of them
 
 

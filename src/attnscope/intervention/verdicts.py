@@ -26,23 +26,16 @@ from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count, places
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
-
 _NAMED = 5  # heads named of a search
-
 _FORBIDDEN = 10  # heads in the table of what is forbidden
-
 SURE = 0.05  # chance, below which an agreement of orders is reported without a warning
-
 _CORRECTED = "for all heads and ablations"
-
 _LEAST = "6 or more windows"
 
 _WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Are its weights to be trusted?"
 
 _WHETHER = "Change of the loss without it, nats"
-
 _PEAK = "offset (key position minus query position, in tokens) with the largest share of all weight"
-
 _LOSS = (
     "change of the loss in nats when nothing (zero), the head's mean (mean) or its output on another text (resample) "
     "replaces its output"

@@ -211,9 +211,7 @@ def same_size(
 
 
 ORDERS = ("attention", "gradient", "product", "random")
-
 FRACTIONS = tuple(np.linspace(0.1, 1.0, 10).round(3).tolist())
-
 _ERASURE = {
     "flipped": ("Predictions that flipped at this fraction or before", "share", "order", "fraction"),
     "tvd": ("Total variation distance of the predictions", "share", "order", "fraction"),
@@ -367,9 +365,7 @@ def cut_weights(
 
 
 _ONE_IN_TWENTY = 0.05
-
 _POINT = 1.6448536269514722  # of a normal distribution, above which 5 % lie
-
 _AGREEMENT = {
     "tau_gradient": ("Kendall's tau of weights and gradients, mean over predictions", "1"),
     "tau_gradient_null": ("95 % point of that mean for weights in random order", "1"),
@@ -462,13 +458,9 @@ def token_gradients(text: ReadText, places: Int[Tensor, " prediction"]) -> Float
 
 
 _SHARES = np.linspace(1.0, 0.0, 21)  # of the way from the head's own weights to others
-
 _LEAST = 1e-6  # weight from which the search starts where there is none
-
 _NOISE = 0.1  # of the logits at the start, where both distances are 0 and have no slope
-
 _RATE = 0.2  # of Adam, in logits
-
 _ADVERSARIAL = {
     "weights_jsd": ("Largest divergence of the weights found within the bound, mean over rows", "nats"),
     "weights_tvd": ("Total variation distance of these weights, mean over rows", "share"),

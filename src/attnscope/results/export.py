@@ -108,7 +108,7 @@ def parquet_file(path: Path, told: Told) -> Generator[Add]:
     def attributes(name: str) -> dict[str, str]:
         return {key: _text(value) for key, value in told.get(name, {}).items()}
 
-    def field(name: str, column: pd.Series) -> Any:
+    def field(name: str, column: Any) -> Any:
         kind = pa.from_numpy_dtype(column.dtype) if _is_number(column) else pa.string()
         return pa.field(name, kind, metadata=attributes(name))
 

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from attnscope.intervention.inputs import InterventionInput
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
-
 Name = TypeVar("Name", bound=str)
-
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
 _HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
@@ -309,9 +307,7 @@ def shares(matrix: Float[Tensor, "*head row key"]) -> Float[Tensor, "*head row k
 
 
 _LEAST_TOLERANCE = 1e-6  # of singular values that are roots of eigenvalues in double precision
-
 _ROWS_AT_ONCE = 64  # each with a matrix of its own
-
 _ONES_WITHIN = 1e-8  # of the column of ones that lies outside the values' columns: less is rounding
 
 
