@@ -48,6 +48,12 @@ def test_the_help_of_a_command_is_of_whole_sentences():
     assert not {name: said for name, said in texts.items() if not said.endswith((".", "?"))}
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_help(name):
+    command = COMMANDS[name]
+    assert command.get_help(command.make_context(name, [], resilient_parsing=True)).startswith("Usage: ")
+
+
 @pytest.mark.parametrize("name", ["scan", "explain", "intervene", "roles", "generate", "patch"])
 def test_a_help_fits_two_screens_and_opens_with_three_examples(name, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")

@@ -130,5 +130,5 @@ def test_what_are_no_spans_is_refused(spans, message):
 
 
 def test_token_ids_have_no_words():
-    with pytest.raises(AttnscopeError, match="is of token ids, whose text is not known"):
+    with pytest.raises(AttnscopeError, match="has no words, as the characters behind its tokens are not known"):
         worded("space", window_of("", ((0, 0),), ("a",)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeAlias, get_args, get_type_hints, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_origin, get_type_hints, runtime_checkable
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -292,8 +292,10 @@ def _name_of(parameter: Any) -> str:
     if parameter.is_flag or parameter.count:
         return names
     kind = parameter.type_descriptor.annotation
-    kind = next(iter(get_args(kind)), kind)
-    return f"{names} {parameter.metavar or _KINDS.get(kind.__name__, 'TEXT')}"
+    if get_origin(kind) is not Literal:
+        kind = next(iter(get_args(kind)), kind)
+    words = "|".join(get_args(kind)) if get_origin(kind) is Literal else _KINDS.get(kind.__name__, "TEXT")
+    return f"{names} {parameter.metavar or words}"
 
 
 def _is_list(option: object) -> bool:
