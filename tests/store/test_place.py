@@ -11,7 +11,7 @@ from attnscope.results.export import export
 from tests.store.test_hostile import VERBS as FOLDERS
 
 VERBS = FOLDERS | {
-    "diff": lambda out: attnscope.diff("bundled", "bundled", ["The tide."], out=out),
+    "diff": lambda out: attnscope.diff("one", "one", out=out),
     "compare": lambda out: attnscope.compare(["none.yaml"], out=out),
     "open_run": attnscope.open_run,
     "runs": attnscope.runs,
