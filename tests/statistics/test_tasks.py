@@ -75,14 +75,6 @@ def test_as_many_as_there_are_give_the_same_arrays(count, whole, tmp_path):
     assert scan(out, f"1/{count}", show=[]).identical(whole)  # given again, it is there already
 
 
-def test_what_other_counts_of_tasks_have_done_is_taken_once(whole, tmp_path):
-    out = tmp_path / "run"
-    scan(out, "1/2")
-    for number in (1, 2):
-        scan(out, Task(number, 3))
-    assert scan(out, "3/3").identical(whole)
-
-
 def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
     def stop(progress):
         if progress.told["windows"] > 20:
@@ -138,21 +130,12 @@ def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, 
     assert (len(pieces) == 1) == (room > 1)
 
 
-@pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])
-def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(end, pooled, tmp_path, monkeypatch):
-    out = tmp_path / "run"
-    scan(out, "1/2", pool=8)
-    with monkeypatch.context() as patched:
-        patched.setattr(Parts, "gather", raising(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            scan(out, "2/2", pool=8)
-    end(out)
-    assert "Windows are in pools of 8" in open_run(out).attrs["pool"]
-    assert open_run(out).identical(pooled)
-
-
-@pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
-def test_merge_gives_what_the_last_task_would_have_given(more, whole, pooled, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [({}, merge), ({"pool": 8}, merge), ({"pool": 8}, lambda out: scan(out, "2/2", pool=8))],
+    ids=["windows", "pools", "pools, again"],
+)
+def test_merge_or_a_task_again_ends_what_others_measured(more, end, whole, pooled, tmp_path, monkeypatch):
     out = tmp_path / "run"
     scan(out, "1/2", **more)
     with monkeypatch.context() as patched:
@@ -160,9 +143,10 @@ def test_merge_gives_what_the_last_task_would_have_given(more, whole, pooled, tm
         with pytest.raises(KeyboardInterrupt):
             scan(out, "2/2", **more)
     assert not is_finished(out)
-    merge(out)
+    end(out)
     assert open_run(out).identical(pooled if more else whole)
     if more:
+        assert "Windows are in pools of 8" in pooled.attrs["pool"]
         assert windows_of(out).identical(windows_of(pooled.encoding["source"]))
 
 
