@@ -6,12 +6,10 @@ import json
 import lzma
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import attnscope
 from attnscope import AttnscopeError
 from attnscope.read.chats import are_chats
 from attnscope.read.files import unpacked
@@ -111,13 +109,6 @@ def test_a_table_that_changes_is_refused(tmp_path):
     pyarrow.parquet.write_table(pa.table({"text": ["other"]}), path)
     with pytest.raises(AttnscopeError, match="changed while it was being read"):
         list(corpus)
-
-
-def test_a_scan_reads_them(tmp_path):
-    tables(tmp_path)
-    plain = attnscope.scan(texts=TEXTS[:5])
-    found = attnscope.scan(texts=tmp_path / "a.parquet", limit=5)
-    np.testing.assert_array_equal(found.entropy, plain.entropy)
 
 
 CHATS = [

@@ -46,6 +46,13 @@ def masked(tokenizer):
     )
 
 
+def verdict_alone(model, tokenizer, band=10):
+    study = mechanism_study(model, [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, band=band)
+    spectra = mechanism_cross_spectrum(study, band=(1, 15))
+    found = verdict_of(study.evidence, spectra, mechanism_cross_correlation(study), None)
+    return xr.DataTree.from_dict({"verdict": found})
+
+
 # --- causal models ---
 
 
@@ -148,9 +155,7 @@ def test_phases_in_disorder_have_a_common_shift_as_often_as_stated():
 
 
 def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
-    found = attnscope.explain(
-        wave_bert((-5, 1, 5, 4)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, band=4, frequencies=(1, 15)
-    )
+    found = verdict_alone(wave_bert((-5, 1, 5, 4)), tokenizer, band=4)
     at = found["verdict"].offset_of_weights.values[0]
     assert at[1] == 1
     assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
@@ -303,9 +308,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
 
 def test_heads_that_all_look_alike_tell_nothing(tokenizer):
     """With the scores of another head in its place each agrees as well."""
-    found = attnscope.explain(
-        wave_bert((-1, -1, -1, -1)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, frequencies=(1, 15)
-    )
+    found = verdict_alone(wave_bert((-1, -1, -1, -1)), tokenizer)
     np.testing.assert_allclose(found["verdict"].chance, 1)
     said = summary(rank_explanations(found))[-1]
     assert "with the scores of other heads 4 of 4 would" in said

@@ -5,11 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.bundled import MODEL
 from attnscope.capture.forward import decoder_start
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
@@ -17,7 +15,7 @@ from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.rows import GroupMarks
 from attnscope.read.encoded import texts_of, windows_of
-from tests.families import tiny
+from tests.families import tiny_reader
 from tests.translation.small_translators import small_model, small_tokenizer
 
 N = 20
@@ -162,10 +160,7 @@ def lengths(tokens):
 
 @pytest.mark.parametrize("family", ["bert", "bloom"])  # bloom never asks the registry: by eager weights
 def test_a_scan_of_padded_texts_equals_eager_attention_of_each_alone(family):
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = tiny(family)
-    model.resize_token_embeddings(len(tokenizer))
+    model, tokenizer = tiny_reader(family)
     found = attnscope.scan(
         model, TEXTS, tokenizer=tokenizer, window=32, batch_size=3, band=2, statistics="entropy", groups=lengths
     )

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
@@ -18,7 +17,7 @@ from attnscope.measure.stored import SAMPLE, notes_of
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.page.scan import write_report
 from attnscope.store.runs import RunFolder
-from tests.families import tiny
+from tests.families import tiny_reader
 
 LENGTHS = (130, 90)
 OBSERVED = 32
@@ -114,10 +113,7 @@ def test_a_window_with_no_more_queries_than_its_observation_window_is_told(windo
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_path):
-    torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    model = tiny(family)
-    model.resize_token_embeddings(len(tokenizer))
+    model, tokenizer = tiny_reader(family)
     texts = ["The tide comes in twice a day, and twice a day it goes out again.", "Out."]
     given = {"tokenizer": tokenizer, "window": 32, "out": tmp_path, "show": []}
     result = attnscope.scan(model, texts, statistics="recent_top_key", observation=5, **given)

@@ -59,20 +59,19 @@ def windows_of(out):
     return open_run(out, part="windows")
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_as_many_as_there_are_give_the_same_arrays(count, whole, tmp_path):
+def test_as_many_as_there_are_give_the_same_arrays(whole, tmp_path):
     out = tmp_path / "run"
-    for number in range(count, 1, -1):
-        found = scan(out, f"{number}/{count}", show=[])
+    for number in (3, 2):
+        found = scan(out, f"{number}/3", show=[])
         assert not found.data_vars
-        assert f"Task {number} of {count} is done" in found.attrs["task"]
+        assert f"Task {number} of 3 is done" in found.attrs["task"]
         assert not out.exists()
-    last = scan(out, f"1/{count}", show=[])
+    last = scan(out, "1/3", show=[])
     assert last.identical(whole)
     assert open_run(out).identical(whole)
     assert sample(out).identical(sample(Path(whole.encoding["source"])))
     assert not parts_of(out).exists()
-    assert scan(out, f"1/{count}", show=[]).identical(whole)  # given again, it is there already
+    assert scan(out, "1/3", show=[]).identical(whole)  # given again, it is there already
 
 
 def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):

@@ -142,7 +142,6 @@ def prompts(*lengths, seed=0):
 
 CASES = [
     ("minimax", (7,), {}),
-    ("llama", (7,), {}),
     ("llama", (7,), {"use_cache": False}),
     ("llama", (7, 4), {"cache_implementation": "static"}),
     ("llama", (7, 4), {"num_beams": 3, "num_return_sequences": 2}),

@@ -175,17 +175,6 @@ def test_of_clip_the_vision_tower_is_measured_and_of_siglip_the_pooling_head_is_
         assert ("pools the last layer" in found.attrs.get("pooling", "")) == (family == "siglip")
 
 
-def test_a_run_folder_gives_the_same_and_goes_on(tmp_path, pictures):
-    model, processor = vision_model("vit")
-    given = {"tokenizer": processor, "batch_size": 1, "out": tmp_path / "run", "show": []}
-    first = attnscope.scan(model, pictures, **given)
-    again = attnscope.scan(model, pictures, **given)
-    assert first.identical(again)
-    assert attnscope.open_run(tmp_path / "run").identical(first)
-    plain = attnscope.scan(model, pictures, tokenizer=processor, batch_size=1)
-    np.testing.assert_array_equal(plain.patch_profile, first.patch_profile)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
