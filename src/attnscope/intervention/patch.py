@@ -486,7 +486,7 @@ def patched(
     variants: int | None = None,
     skips: bool = True,
 ) -> xr.Dataset:
-    """The differences of each pair; see `activation_patch`."""
+    """The differences of each pair."""
     with both_runs(loaded, encoded, direction, skips=skips) as runs:
         most = runs.variants(variants)
         if what == "residual":
@@ -556,7 +556,7 @@ def patched_through(
     variants: int | None = None,
     skips: bool = True,
 ) -> xr.Dataset:
-    """The differences of each pair; see `path_patch`."""
+    """The differences of each pair."""
     layer, head = receiver
     with both_runs(loaded, encoded, direction, skips=skips) as runs:
         own = runs.passes.outputs
@@ -607,7 +607,7 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
 def estimated(
     loaded: LoadedModel, encoded: EncodedPairs, *, by_position: bool, direction: Direction, steps: int
 ) -> xr.Dataset:
-    """The estimates of each pair; see `attribution_patch`."""
+    """The estimates of each pair."""
     model = loaded.model
     encoded = encoded if direction == "noising" else encoded.turned()  # from here on, clean is what is patched
     with borrowed(model):
