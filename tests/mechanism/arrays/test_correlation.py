@@ -187,7 +187,6 @@ def test_profiles_agree_by_their_largest_and_their_order():
         (lambda x: cross_correlation(x, x[:, 1:]), "5 columns in Q and 4 in K"),
         (lambda x: cross_correlation(x, x, np.ones(3)), "5 columns in Q and 3 in the singular values"),
         (lambda x: cross_correlation(x[:3], x[:3]), "3 positions"),
-        (lambda x: cross_correlation(x / 0, x), "NaN or infinite"),
         (lambda x: profile_agreement(x, x), "5 offsets and the band is 10"),
         (lambda x: profile_agreement(x[:, 1:], x, band=1), "4 offsets"),
         (lambda x: profile_agreement(x, x, band=0), "band is 0"),

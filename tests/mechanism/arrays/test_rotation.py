@@ -33,10 +33,6 @@ def active(rotation):
     return np.abs(np.sin(rotation.angles)) > 1e-6
 
 
-def sorted_angles(rotation):
-    return np.sort(np.r_[rotation.angles, np.zeros(rotation.parked)])
-
-
 @pytest.mark.parametrize("completion", FULL)
 def test_every_completion_takes_query_directions_to_key_directions(completion):
     """Mechanism F3: U_K U_Q^T = V U^T + V_2 O U_2^T is orthogonal and maps u_j to v_j."""
@@ -78,7 +74,7 @@ def test_the_minimal_completion_is_nearest_to_the_identity():
     assert np.cos(head_rotation(query, key, completion="lapack").angles).sum() < best
 
 
-@pytest.mark.parametrize("size", [1e-1, 1e-4, 1e-6, 1e-10])
+@pytest.mark.parametrize("size", [1e-1, 1e-6, 1e-10])
 def test_eigenvectors_of_nearly_equal_angles_are_orthonormal(size):
     """Keys turned against queries by tiny angles, whose cosines rounding cannot tell apart."""
     query, _ = head()
