@@ -8,7 +8,7 @@ from attnscope.explanation.arrays.correlation import cross_correlation, profile_
 from attnscope.explanation.arrays.decomposition import head_rotation, reparametrize
 from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from tests.mechanism.planted_waves import small, waves
+from tests.mechanism.planted_waves import planted, waves
 
 LENGTH, COLUMNS = 30, 5
 EPS = np.finfo(float).eps
@@ -120,7 +120,8 @@ def test_the_taper_pulls_slow_waves_to_zero_and_dividing_by_it_does_not(frequenc
 @pytest.mark.parametrize("shift", [-7, -2, 0, 1, 10])
 def test_planted_shifts_are_found_exactly(shift):
     """Mechanism G10, with noise and words in the way."""
-    for model in (small(offset=shift), small(offset=shift, noise=0.05), small(offset=shift, noise=0.05, content=0.3)):
+    for more in ({}, {"noise": 0.05}, {"noise": 0.05, "content": 0.3}):
+        model = planted(offset=shift, **more)
         parts = reparametrize(model.query, model.key)
         found = cross_correlation(model.inputs @ parts.query, model.inputs @ parts.key, parts.values)
         assert found.trace_peak_offset.values.tolist() == [shift, shift]
