@@ -14,14 +14,13 @@ from attnscope.results.figures.panels import (
     ALONE,
     INK,
     MEASURED,
+    MOST_COLUMNS,
     OTHERS,
     curve,
     head_panels,
-    is_leftmost,
     legend_above,
     names,
     one_head,
-    the_heads,
     tokens,
     up_to_the_mask,
     with_interval,
@@ -133,49 +132,30 @@ _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw how much of each head's profile position alone makes, and what the four parts of the scores give."""
     needs = ("profile", "profile_position", "share", "shapley", "target")
-    pairs = the_heads(content, heads, needs, purpose="position_content")
-    terms = names(content, "term")
+    labels = ("Mean weight", "Share of the\nscores' profile", "Part of\nthe weight")
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.7, 1.3, 1.3))
-        for index, ((layer, head), (profile, share, shapley)) in enumerate(zip(pairs, panels, strict=True)):
-            part = up_to_the_mask(one_head(content, layer, head), "profile")
+        figure, columns = head_panels(content, heads, needs, (1.7, 1.3, 1.3), labels, purpose="position_content")
+        for whole, (profile, share, shapley) in columns:
+            part = up_to_the_mask(whole, "profile")
             offset = part["offset"].values
             zero_line(profile)
-            curve(
-                profile,
-                offset,
-                with_interval(part, "profile"),
-                MEASURED,
-                label="The model's weights",
-                marker="o",
-                markersize=2.2,
-            )
-            curve(
-                profile,
-                offset,
-                part["profile_position"].values,
-                ALONE,
-                label="Position alone",
-                linewidth=1.1,
-                linestyle="--",
-            )
+            dots = {"label": "The model's weights", "marker": "o", "markersize": 2.2}
+            curve(profile, offset, with_interval(part, "profile"), MEASURED, **dots)
+            dashes = {"label": "Position alone", "linewidth": 1.1, "linestyle": "--"}
+            curve(profile, offset, part["profile_position"].values, ALONE, **dashes)
             profile.set(xlim=(offset[0], offset[-1]), ylim=(0, None), xlabel="Offset, tokens")
-            profile.set_title(f"Layer {layer}, head {head}", loc="left")
-            _draw_bars(share, part, "share", terms)
-            _draw_bars(shapley, part, "shapley", terms)
+            _draw_bars(share, part, "share")
+            _draw_bars(shapley, part, "shapley")
             at = f"{int(part['target']):+d}".replace("-", "−").replace("+0", "0")
             shapley.set_title(f"weight at offset {at}", loc="right", fontsize=7)
-            if is_leftmost(index):
-                profile.set_ylabel("Mean weight")
-                share.set_ylabel("Share of the\nscores' profile")
-                shapley.set_ylabel("Part of\nthe weight")
-        for of_heads in zip(*panels, strict=True):
+        for of_heads in zip(*(axes for _, axes in columns), strict=True):
             one_scale(of_heads)
-        legend_above(figure, panels[0][0], 2)
+        legend_above(figure, figure.axes[0], 2)
     return figure
 
 
-def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> None:
+def _draw_bars(axes: Axes, part: xr.Dataset, name: str) -> None:
+    terms = names(part, "term")
     value, low, high = (np.nan_to_num(bound) for bound in with_interval(part, name))
     place = np.arange(len(terms))
     colours = [_COLOURS.get(term, OTHERS[row % len(OTHERS)]) for row, term in enumerate(terms)]
@@ -205,7 +185,8 @@ _ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled
 
 def shift_controls(controls: xr.Dataset) -> Figure:
     """Draw what is left of each head's shift when its cause is taken away: it must vanish."""
-    require(controls, ("control", "coherence_at_offset", "band_offset"), purpose="shift_controls")
+    needs = ("control", "coherence_at_offset", "band_offset")
+    require(controls, needs, purpose="shift_controls")
     pairs = [
         (layer, head)
         for layer in axis_values(controls, "layer")
@@ -216,17 +197,15 @@ def shift_controls(controls: xr.Dataset) -> Figure:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in names(controls, "control")])
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.05, 1.25), width=2.2)
-        for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(controls, layer, head)
+        figure, columns = head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=2.2)
+        for index, (part, axes) in enumerate(columns):
             _draw(axes[0], axes[1], part, rows)
             for panel in axes:
                 panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
-                panel.set_yticks(range(len(_ROWS)), _ROWS if is_leftmost(index) else [])
+                panel.set_yticks(range(len(_ROWS)), _ROWS if index % MOST_COLUMNS == 0 else [])
                 panel.tick_params(axis="y", length=0)
                 panel.grid(axis="y", color="0.92", linewidth=0.6)
-            axes[0].set_title(f"Layer {layer}, head {head}", loc="left")
-        legend_above(figure, panels[0][0], 3)
+        legend_above(figure, figure.axes[0], 3)
     return figure
 
 

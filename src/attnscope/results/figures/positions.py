@@ -20,11 +20,8 @@ from attnscope.results.figures.panels import (
     NOISE_BAND,
     curve,
     head_panels,
-    is_leftmost,
     legend_above,
     names,
-    one_head,
-    the_heads,
     tokens,
     zero_line,
 )
@@ -57,10 +54,10 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     same = len({_positions(table) for table in models.values()}) == 1
     with figure_style():
         figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
-        for row, panels in enumerate(rows):
+        for row, drawn in enumerate(rows):
             first: Axes | None = None
-            for column, (name, kind, part) in enumerate(panels):
-                shared = first if first is not None and panels[0][0] == name else None
+            for column, (name, kind, part) in enumerate(drawn):
+                shared = first if first is not None and drawn[0][0] == name else None
                 axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=shared)
                 first = first or axes
                 _draw_spectrum(axes, part, name_peaks=kind == "positions", per_token=not same)
@@ -250,22 +247,18 @@ _FEW = 6  # pairs that can all be labelled
 def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw what the rotation or the bias adds to each head's scores at every offset, and which pairs make it."""
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
-    pairs = the_heads(kernel, heads, needs, purpose="scheme_kernel")
-    by_pair = "pair_share" in kernel
+    heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
+    labels = ("Score, nats", "Share of the\nscores' profile")
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.7, 1.3) if by_pair else (1.7,))
-        for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(kernel, layer, head)
+        figure, drawn = head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
+        for part, axes in drawn:
             _draw_curves(axes[0], part)
             offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
-            axes[0].set_title(f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
-            if is_leftmost(index):
-                axes[0].set_ylabel("Score, nats")
-            if by_pair:
+            name = axes[0].get_title("left")
+            axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
+            if "pair_share" in kernel:
                 _draw_pairs(axes[1], part)
-                if is_leftmost(index):
-                    axes[1].set_ylabel("Share of the\nscores' profile")
-        legend_above(figure, panels[0][0], 4)
+        legend_above(figure, figure.axes[0], 4)
     return figure
 
 

@@ -17,10 +17,7 @@ from attnscope.results.figures.panels import (
     colour_bar,
     head_panels,
     heat,
-    is_leftmost,
-    one_head,
     place,
-    the_heads,
     tokens,
     zero_line,
 )
@@ -40,28 +37,29 @@ _TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle."""
-    pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
-    frequency = maps["frequency"].values
-    positions = int(maps.attrs.get("positions", 2 * frequency[-1]))
     with figure_style():
-        figure, panels = head_panels(len(pairs), (2.5,), width=2.6)
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(maps, layer, head)
+        needs, labels = ("energy", "angle"), ("Angle of the eigenvalue",)
+        figure, drawn = head_panels(maps, heads, needs, (2.5,), labels, purpose="phase_maps", width=2.6)
+        frequency, positions = _frequencies(maps)
+        for part, (axes,) in drawn:
             energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
             extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
             norm = PowerNorm(0.5, 0, float(np.nanmax(energy, initial=0.0)) or 1.0)
             heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
             _draw_lines(axes, positions, float(frequency[-1]))
-            axes.set_title(f"Layer {layer}, head {head}", loc="left")
             if "line_shift" in part:
                 axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
             ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
-            axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if is_leftmost(index) else [])
+            axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
             axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
-            if is_leftmost(index):
-                axes.set_ylabel("Angle of the eigenvalue")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens", fontsize=8)
     return figure
+
+
+def _frequencies(result: xr.Dataset) -> tuple[np.ndarray, int]:
+    """Frequencies, and of how many tokens they are cycles."""
+    frequency = result["frequency"].values
+    return frequency, int(result.attrs.get("positions", 2 * frequency[-1]))
 
 
 def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
@@ -114,24 +112,23 @@ def cross_correlations(
     correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60, curves: int = _CURVES
 ) -> Figure:
     """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum."""
-    pairs = the_heads(correlations, heads, ("correlation", "trace"), purpose="cross_correlations")
     if reach < 1:
         raise AttnscopeError(f"reach must be at least 1 token, found {reach}.")
-    offset = correlations["offset"].values
-    reach = min(reach, int(offset.max()))
-    near = np.abs(offset) <= reach
-    shown = min(curves, correlations.sizes["column"])
-    colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.5, 1.5), width=2.4)
-        for index, ((layer, head), (columns, total)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(correlations, layer, head)
+        labels = ("Correlation", "Sum of scores" if "lowest_offset" not in correlations.coords else "Sum before mask")
+        purpose, needs = "cross_correlations", ("correlation", "trace")
+        figure, drawn = head_panels(correlations, heads, needs, (1.5, 1.5), labels, purpose=purpose, width=2.4)
+        offset = correlations["offset"].values
+        reach = min(reach, int(offset.max()))
+        near = np.abs(offset) <= reach
+        shown = min(curves, correlations.sizes["column"])
+        colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
+        for part, (columns, total) in drawn:
             lines = part["correlation"].transpose("column", "offset").values[:, near]
             for column in reversed(range(shown)):
                 columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
             columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
             columns.set_xticklabels([])
-            columns.set_title(f"Layer {layer}, head {head}", loc="left")
             columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=6.5, color="0.35")
             trace = part["trace"].values[near]
             total.plot(offset[near], trace, color=INK, linewidth=1.1)
@@ -142,9 +139,6 @@ def cross_correlations(
             for axes in (columns, total):
                 zero_line(axes)
                 _grey_out(axes, part, across=True)
-            if is_leftmost(index):
-                columns.set_ylabel("Correlation")
-                total.set_ylabel("Sum of scores" if "lowest_offset" not in part.coords else "Sum before mask")
         figure.supxlabel(OFFSET, fontsize=8)
     return figure
 
@@ -165,14 +159,12 @@ def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
 def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the offset that each frequency of a head's scores favours."""
     needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
-    pairs = the_heads(spectra, heads, needs, purpose="cross_spectrum_offsets")
-    frequency = spectra["frequency"].values
-    positions = int(spectra.attrs.get("positions", 2 * frequency[-1]))
     with figure_style():
-        figure, panels = head_panels(len(pairs), (2.3,), width=2.5)
+        purpose, labels = "cross_spectrum_offsets", ("Offset, tokens",)
+        figure, drawn = head_panels(spectra, heads, needs, (2.3,), labels, purpose=purpose, width=2.5)
+        frequency, positions = _frequencies(spectra)
         discs = None
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(spectra, layer, head)
+        for part, (axes,) in drawn:
             middle = _clear(part["band_offset"], part["band_offset_chance"])
             limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
             below = frequency > 0
@@ -202,12 +194,9 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
                 zorder=3,
             )
             axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
-            axes.set_title(f"Layer {layer}, head {head}", loc="left")
             axes.set_title(_named(middle), **_TITLE)
             _grey_out(axes, part, across=False)
-            if is_leftmost(index):
-                axes.set_ylabel("Offset, tokens")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used", fontsize=8)
         if discs is not None:
-            colour_bar(figure, discs, [row[0] for row in panels], "Coherence", pad=0.01, aspect=18)
+            colour_bar(figure, discs, [*figure.axes], "Coherence", pad=0.01, aspect=18)
     return figure
