@@ -47,7 +47,7 @@ class OwnedFolder:
 
     def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
         with files.explained(f"use {self.path}", "Choose another folder with --out"):
-            self._look()
+            self.look()
             if not self.state.get("complete"):  # a finished one is read, also where nothing can be written
                 self.lock()
         return self
@@ -77,16 +77,11 @@ class OwnedFolder:
             with suppress(FileNotFoundError):  # who has just left took it away: once more
                 self._lock = files.locked(self.path / files.WORKPLACE / "lock")
         try:
-            self._look()  # another may have written between the first look and the lock
+            self.look()  # another may have written between the first look and the lock
             _reject_links(self.path)
         except BaseException:
             self.__exit__(None, None, None)
             raise
-
-    def look(self) -> OwnedFolder:
-        """Read what there is, without the right to write."""
-        self._look()
-        return self
 
     def is_writable(self) -> bool:
         """Whether files can be written here: a finished run may lie where nothing can."""
@@ -96,8 +91,8 @@ class OwnedFolder:
             return False
         return True
 
-    def _look(self) -> None:
-        """Read the manifest; refuse what is not ours."""
+    def look(self) -> OwnedFolder:
+        """Read the manifest, without the right to write; reject what is not ours."""
         place, manifest = self.path / files.WORKPLACE, self.path / files.MANIFEST
         if place.is_symlink() or place.is_file():
             raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
@@ -114,7 +109,7 @@ class OwnedFolder:
                     f"{self.path} holds other files ({min(others)}), which attnscope {self.command} did not write: "
                     "choose an empty or new folder with --out"
                 )
-            return
+            return self
         if content.command != self.command:
             raise AttnscopeError(
                 f"{self.path} belongs to attnscope {content.command}, not to attnscope {self.command}: "
@@ -122,6 +117,7 @@ class OwnedFolder:
             )
         self.files, self.state = dict(content.files), dict(content.state)
         self._growing, self._undefined = set(content.growing), set(content.undefined)
+        return self
 
     def path_of(self, name: str) -> Path:
         """Where a file of ours lies: within the folder, and behind no link."""
@@ -258,7 +254,7 @@ class OwnedFolder:
         """Whether another process has written the file, or begun to, since the manifest was read."""
         if self._lock is not None:
             return False
-        self._look()
+        self.look()
         return self.files.get(name) != expected
 
     def _is_whole(self, name: str, expected: Checksum) -> bool:
