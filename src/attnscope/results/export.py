@@ -59,7 +59,8 @@ def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: 
     start = {dim: first if dim == dims[0] else 0 for dim in dims}
     numbers = {dim: start[dim] + np.arange(part.sizes[dim]) for dim in dims if dim not in part.coords}
     labels = [*dims, *sorted(str(name) for name in part.coords if name not in dims)]
-    rows = part.assign_coords(numbers).to_dataframe(dim_order=list(dims)).reset_index()[[*labels, *names]]
+    rows = part.assign_coords(numbers).to_dataframe(dim_order=list(dims)).reset_index()
+    rows = rows.reindex(columns=[*labels, *names])
     return rows.astype({name: "category" for name in labels if not _is_number(rows[name])})  # strings are stored once
 
 
