@@ -4,14 +4,12 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.capture import watch as _watch
 from attnscope.capture.registry import attnscope_attention
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need, RowMeasures
 from attnscope.kernels.engines import measure, output_of
-from attnscope.kernels.masks import extent_of
 from attnscope.kernels.reference import attend
 from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
@@ -125,10 +123,9 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
         assert [kind for kind, _ in kinds] == ["self", "self", "causal", "cross", "causal", "cross"]
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
 @pytest.mark.parametrize("family", MAKERS)
-def test_the_captured_attention_is_the_models_own(family, padded):
-    given, valid = inputs(family, padded=padded)
+def test_the_captured_attention_is_the_models_own(family):
+    given, valid = inputs(family, padded=True)
     sites, _ = verify(tiny(family), given, valid)
     assert len(sites) == LAYERS.get(family, 2)
     assert [site.index for site in sites] == list(range(len(sites)))
@@ -141,20 +138,6 @@ def test_a_model_off_the_registry_is_refused(family):
         verify(tiny(family), given, valid)
 
 
-def test_a_model_is_left_as_it_was():
-    model = tiny("llama")
-    before = model.config._attn_implementation
-    hooks = sum(len(module._forward_pre_hooks) for module in model.modules())
-
-    def fail(site, call):
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), watching(model, fail):
-        model(input_ids=torch.tensor([[3, 4]]))
-    assert model.config._attn_implementation == before
-    assert sum(len(module._forward_pre_hooks) for module in model.modules()) == hooks
-
-
 @pytest.mark.parametrize("bias", [None, torch.linspace(-2, 2, 49).reshape(1, 1, 7, 7)])
 def test_a_mask_in_numbers_is_added_to_the_bias(bias):
     q, k, v = torch.randn(3, 2, 4, 7, 8, generator=torch.Generator().manual_seed(0))
@@ -163,23 +146,6 @@ def test_a_mask_in_numbers_is_added_to_the_bias(bias):
     total = mask if bias is None else mask + bias
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, total)
     torch.testing.assert_close(found, expected.transpose(1, 2))
-
-
-@torch.no_grad()
-def test_a_mask_that_layers_share_is_searched_once_a_pass(monkeypatch):
-    model, searched = tiny("bert"), []
-    given, _ = inputs("bert", padded=True)
-
-    def search(mask):
-        searched.append(mask)
-        return extent_of(mask)
-
-    monkeypatch.setattr(_watch, "extent_of", search)
-    with watching(model, lambda _, call: measure(call, Need())[0]):
-        for _ in range(2):
-            model(**given)
-    assert model.config.num_hidden_layers > 1
-    assert len(searched) == 2
 
 
 def test_layers_of_one_shared_module_are_told_apart():
@@ -213,7 +179,7 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
         verify(tiny("llama"), given)
 
 
-@pytest.mark.parametrize("name", ["llama", "bert", "t5"])
+@pytest.mark.parametrize("name", ["llama", "t5"])
 def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
     """Sharper scores than the model's own are no matter of masks: no way of capturing it gives its output."""
     from attnscope.capture import registry

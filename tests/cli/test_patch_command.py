@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import attnscope as package
 from tests.cli.command import attnscope
 
 LINES = [
@@ -29,19 +28,6 @@ def test_the_table_says_which_heads_carry_the_difference(finished):
     rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
     assert {"0.0", "0.3"} == set(rows[:2])
     assert {"report.html", "patched.npz", "agreement.npz"} <= {path.name for path in (place / "run").iterdir()}
-
-
-def test_damage_is_told_and_repaired(finished, tmp_path):
-    command = ("patch", "--out", "run", "--steps", "0", "--no-report")
-    attnscope(*command, cwd=tmp_path)
-    before = package.open_run(tmp_path / "run")
-    (piece,) = (tmp_path / "run" / "pieces").iterdir()
-    piece.write_bytes(piece.read_bytes()[:-1])
-    refused = attnscope(*command, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--repair" in refused.stderr
-    assert attnscope(*command, "--repair", cwd=tmp_path).returncode == 0
-    assert package.open_run(tmp_path / "run")["pairs"].identical(before["pairs"])
 
 
 def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
@@ -71,16 +57,10 @@ def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
         ("no json\n", (), "line 1: not JSON"),
         ("[1]\n", (), "found a JSON array"),
         ('{"clean": "a"}\n', (), "no field 'corrupted'"),
-        (json.dumps(LINES[0]), (), "no field 'answer'"),
         (json.dumps(LINES[0] | {"answer": 3}), (), "expected a string"),
         (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "is 5 tokens ("),
         (json.dumps(LINES[0] | {"clean": "It<mask>"}), ANSWERS, "tokens and the corrupted one"),
         (json.dumps(LINES[0] | {"clean": LINES[0]["corrupted"]}), ANSWERS, "are the same tokens"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "7.7"), "the receiver"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "x"), "expected layer.head"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--what", "neurons"), "expected heads or residual"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--direction", "up"), "expected noising or denoising"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--json", "--csv"), "choose one"),
         ("\ud800", (), "UTF-8"),
     ],
 )
@@ -95,4 +75,3 @@ def test_files_that_do_not_belong_together_are_told_in_a_line(tmp_path, refused)
     (tmp_path / "two.txt").write_text("a\nb\n")
     refused("patch", "bundled", "one.txt", "two.txt", *ANSWERS, says="1 lines and two.txt 2")
     refused("patch", "bundled", "one.txt", "one.txt", "one.txt", says="found 3 files")
-    refused("patch", "bundled", "none.jsonl", says="none.jsonl")

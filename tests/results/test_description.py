@@ -54,7 +54,7 @@ def test_one_piece_is_read_of_a_run_in_pools_however_many_there_are(tmp_path, mo
 
 def test_an_explanation_says_what_the_command_says(tmp_path):
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 30
-    tree = attnscope.explain(texts=[text], window=64, limit=2, device="cpu", out=tmp_path / "run")
+    tree = attnscope.explain(texts=[text], window=32, limit=2, device="cpu", out=tmp_path / "run")
     told = describe(tmp_path / "run")
     assert told.headline[:2] == summary(rank_explanations(tree))[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
@@ -89,14 +89,6 @@ def test_damage_is_looked_for_only_where_it_is_asked_for(tmp_path):
     assert describe(run).damaged is None
     assert describe(run, verify=True).damaged == [f"pieces/{last.name}"]
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
-
-
-def test_a_damaged_file_that_is_needed_is_named(tmp_path):
-    run = scan_run(tmp_path / "run")
-    (run / "summary.npz").unlink()
-    told = describe(run)
-    assert "summary.npz is gone" in told.unread
-    assert told.run.windows == 5
 
 
 def test_what_is_no_run_or_cannot_be_trusted_is_refused(tmp_path):
