@@ -12,7 +12,7 @@ from attnscope.comparison.findings import headline as difference_headline
 from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.ranking import best_heads, rank_explanations
-from attnscope.explanation.words import cause, headline, mask_note, skipped_by_reason
+from attnscope.explanation.sentences import cause, headline, mask_note, skipped_by_reason
 from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.verdicts import headline as faithfulness_headline
 from attnscope.intervention.verdicts import verdicts

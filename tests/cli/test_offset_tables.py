@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.read.encoded import texts_of, windows_of
-from attnscope.results import scanned
+from attnscope.results import scan_report
 from attnscope.results.render import as_json
 from tests.families import tiny
 
@@ -18,7 +18,7 @@ BAND = 2
 
 def offsets_of(results):
     """The shares as JSON has them, by profile: those of all heads together."""
-    rows = as_json(scanned.report(results, data=True), "")["tables"].get("offsets", [])
+    rows = as_json(scan_report.report(results, data=True), "")["tables"].get("offsets", [])
     told = {}
     for of in dict.fromkeys(row["of"] for row in rows):
         parts = [row for row in rows if row["of"] == of]
@@ -95,7 +95,7 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
 
 def test_what_is_too_much_to_print_says_where_it_is(monkeypatch, tmp_path):
     found = attnscope.scan(texts=TEXTS[:1], statistics="offset_sum", out=tmp_path)
-    monkeypatch.setattr(scanned, "_ROOM", 1000)
+    monkeypatch.setattr(scan_report, "_ROOM", 1000)
     told = offsets_of(found)
     assert "numbers are more than 1,000" in told["every"]["left_out"]
     np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)

@@ -12,7 +12,7 @@ import xarray as xr
 
 from attnscope import open_run, scan
 from attnscope.measure.stored import SUMMARY, notes_of
-from attnscope.results.scanned import ends_and_mean, means_of
+from attnscope.results.scan_report import ends_and_mean, means_of
 from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope
 from tests.families import tiny

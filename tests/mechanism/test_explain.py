@@ -21,9 +21,9 @@ from attnscope.explanation.analyses.waves import query_key_waves as mechanism_qu
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves
 from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.sentences import mask_note, predicted_offsets, skipped_by_reason, summary
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
-from attnscope.explanation.words import mask_note, predicted_offsets, skipped_by_reason, summary
 from tests.families import tiny
 from tests.planted import LENGTH, wave_bert
 

@@ -21,9 +21,9 @@ from attnscope.explanation.arrays.spectrum import find_peaks
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.profiles import Reach, pairs_at
 from attnscope.explanation.ranking import HeadExplanation, rank_explanations, weight_peaks
+from attnscope.explanation.sentences import independence_note, mask_note, peaks_of_noise, summary
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
-from attnscope.explanation.words import independence_note, mask_note, peaks_of_noise, summary
 from attnscope.kernels.call import AttentionCall
 from tests.families import tiny
 from tests.mechanism import planted_schemes

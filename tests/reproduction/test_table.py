@@ -17,7 +17,7 @@ from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses, requested_analyses
 from attnscope.explanation.study import Study
-from attnscope.measure.kinds import direction
+from attnscope.measure.labels import direction
 from attnscope_yamamoto2023 import rows as paper_figures
 from attnscope_yamamoto2023.models import SHAPES, SHARP, Subject, is_shaped_like, published_name
 from attnscope_yamamoto2023.rows import ROWS, offset_of_weights, other_side, paper_lines, paper_table

@@ -7,7 +7,7 @@ import xarray as xr
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.explanation.ranking import rank_explanations
-from attnscope.explanation.words import summary
+from attnscope.explanation.sentences import summary
 from attnscope.measure.stored import WINDOWS
 from attnscope.results.describe import describe
 from attnscope.store.files import MANIFEST

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import measure
 from attnscope.measure.documents import queries
-from attnscope.measure.kinds import named_clusters, over_texts, places_of, summarize, with_rows
+from attnscope.measure.labels import named_clusters, over_texts, places_of, summarize, with_rows
 from attnscope.measure.passes import bin_coordinates, dimensions, plan
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.ranking import majority_names, rank_heads

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.measure.kinds import cluster_profiles, direction, name_profile
+from attnscope.measure.labels import cluster_profiles, direction, name_profile
 
 KINDS = {
     "next-to-left": {-1: 0.7, 0: 0.1},

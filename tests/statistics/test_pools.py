@@ -12,7 +12,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.measure.kinds import with_rows
+from attnscope.measure.labels import with_rows
 from attnscope.measure.pools import in_pools
 from attnscope.results.account import headline_of
 from tests.families import tiny

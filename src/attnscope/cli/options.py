@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_o
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from attnscope.capture.reading import ScanReading
+from attnscope.capture.parameters import ScanReading
 from attnscope.read.urls import Url
 from attnscope.support.arguments import option_types, shared_docs
 from attnscope.support.checks import check_formats

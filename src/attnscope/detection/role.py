@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from attnscope.detection.calls import DELIMITERS, FIRST
-from attnscope.measure.kinds import LOCAL, MORE
+from attnscope.measure.labels import LOCAL, MORE
 from attnscope.support.arguments import validated
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError

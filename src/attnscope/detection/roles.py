@@ -23,8 +23,8 @@ from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.reading import Reading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site

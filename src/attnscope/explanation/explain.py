@@ -15,7 +15,7 @@ from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.forward import decoder_note
 from attnscope.capture.load import load_model
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.reading import StudyReading, loading
+from attnscope.capture.parameters import StudyReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.explanation.analyses.interventions import CHANGES
 from attnscope.explanation.ranking import READINGS, SAME, HeadExplanation, rank_explanations
-from attnscope.explanation.words import (
+from attnscope.explanation.sentences import (
     defined_columns,
     findings,
     independence_note,

@@ -20,7 +20,7 @@ from attnscope.capture.borrow import borrowed, preserve_model_state
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.reading import PairReading, loading
+from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention.ablation import of_layers

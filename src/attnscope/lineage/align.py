@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
-from attnscope.capture.reading import TextModelOptions
+from attnscope.capture.parameters import TextModelOptions
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
     LEAST_WEIGHT,

@@ -19,7 +19,7 @@ from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
-from attnscope.capture.reading import TextModelOptions
+from attnscope.capture.parameters import TextModelOptions
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text
 from attnscope.support.arguments import Count, Seed, validated

@@ -21,7 +21,7 @@ from attnscope.capture.borrow import inner_model, preserve_model_state
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.reading import TextModelOptions
+from attnscope.capture.parameters import TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs

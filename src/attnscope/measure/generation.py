@@ -18,8 +18,8 @@ from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import PromptReading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.reading import PromptReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference

@@ -17,7 +17,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.measure.geometry import Grid, grid_of, jpeg
 from attnscope.measure.independence import effective_labels, label_shares
-from attnscope.measure.kinds import (
+from attnscope.measure.labels import (
     ALIKE_ENTROPY,
     ALIKE_PLACES,
     LOCAL,

@@ -11,7 +11,7 @@ import xarray as xr
 from scipy import special
 
 from attnscope.measure.documents import queries
-from attnscope.measure.kinds import with_rows
+from attnscope.measure.labels import with_rows
 from attnscope.measure.offset_shares import pairs_of, profile_of, rows_of, with_profile
 from attnscope.measure.quantities import BY_GROUP, EQUAL, GROUP_ROWS, OF_GROUPS, OF_OFFSETS, wording
 from attnscope.measure.stored import WINDOWS

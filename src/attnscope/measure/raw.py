@@ -18,8 +18,8 @@ from attnscope.capture.load import Loading, load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import ModelOptions, TextModelOptions
 from attnscope.capture.placement import device_of
-from attnscope.capture.reading import ModelOptions, TextModelOptions
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need

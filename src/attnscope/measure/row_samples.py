@@ -11,7 +11,7 @@ import torch
 
 from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.sampled import measure_by_level, measure_rows
-from attnscope.measure.kinds import NEEDED
+from attnscope.measure.labels import NEEDED
 from attnscope.measure.quantities import CHOSEN, EFFECTIVE, ERROR, FREEDOM, KNOWN, SKEWNESS, STATISTICS
 from attnscope.measure.rows import Rows, first_of, reduce_call, there
 from attnscope.support.checks import check_whole

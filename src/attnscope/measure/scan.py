@@ -14,10 +14,10 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
+from attnscope.capture.parameters import ScanReading
 from attnscope.capture.placement import Placement
-from attnscope.capture.reading import ScanReading
 from attnscope.measure.images import ImageReader, kinds_of_images
-from attnscope.measure.kinds import kinds_of
+from attnscope.measure.labels import kinds_of
 from attnscope.measure.passes import OBSERVATION
 from attnscope.measure.reader import Reader, ScanSettings, end
 from attnscope.measure.sounds import SoundReader

@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnscope.capture.notes import numbering_note
 from attnscope.measure.documents import called_in, intervals_note, text_mean
-from attnscope.measure.kinds import LEAST_SHARE, LOCAL, NEEDED, SHARED_ODDS
+from attnscope.measure.labels import LEAST_SHARE, LOCAL, NEEDED, SHARED_ODDS
 from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.passes import WEIGHT_AT
 from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN

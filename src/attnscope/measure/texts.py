@@ -21,7 +21,7 @@ from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
-from attnscope.measure.kinds import summarize
+from attnscope.measure.labels import summarize
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.pools import in_pools, joined

@@ -22,7 +22,7 @@ from attnscope.capture.watch import Site
 from attnscope.kernels.call import call_of_weights
 from attnscope.measure.generation import generation_dataset
 from attnscope.measure.generation_pass import GenerationCall, Written
-from attnscope.measure.kinds import NEEDED, summarize
+from attnscope.measure.labels import NEEDED, summarize
 from attnscope.measure.passes import Marks, labelled, measure_call, stacked
 from attnscope.measure.pools import joined
 from attnscope.measure.quantities import EQUAL, STATISTICS, choose

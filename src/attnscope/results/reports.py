@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: By command: the module with its `report`, and that with its `figures` and their `captions`.
 REPORTS = {
-    "scan": ("attnscope.results.scanned", "attnscope.results.figures.scan"),
+    "scan": ("attnscope.results.scan_report", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "compare": ("attnscope.lineage.reports", "attnscope.results.figures.comparison"),

@@ -5,11 +5,11 @@ import pytest
 import xarray as xr
 
 from attnscope.explanation.ranking import best_heads, rank_explanations
-from attnscope.explanation.words import summary
+from attnscope.explanation.sentences import summary
 from attnscope.results.figures.explain import explain_figures, position_content, shift_controls
 from attnscope.results.figures.panels import interventions, scheme_effect
 from attnscope.results.figures.positions import position_components, position_correlations, position_spectrum
-from attnscope.results.figures.reading import NothingToShowError
+from attnscope.results.figures.selection import NothingToShowError
 from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
 from attnscope.results.figures.verdict import offset_agreement, peak_agreement, verdict_grid
 from attnscope.results.figures.waves import spectra_by_layer, wave_columns, wave_counts

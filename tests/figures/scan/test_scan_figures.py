@@ -16,8 +16,8 @@ from matplotlib.patches import Wedge
 from attnscope.results.figures import maps as pies_module
 from attnscope.results.figures import style as text_module
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, weight_maps
-from attnscope.results.figures.reading import can_be_drawn
 from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, scan_figures
+from attnscope.results.figures.selection import can_be_drawn
 from attnscope.results.figures.style import cluster_colours, drawable, name_columns, save_figure, svg_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_bins, with_blocks, with_groups

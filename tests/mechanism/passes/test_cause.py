@@ -7,8 +7,8 @@ import xarray as xr
 from attnscope import AttnscopeError
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.wave_removal import band_removed, responsible_band, score_of_band, wave_removal
+from attnscope.explanation.sentences import cause
 from attnscope.explanation.study import study as mechanism_study
-from attnscope.explanation.words import cause
 from tests.families import tiny
 from tests.mechanism.planted_models import mixed_bert, random_texts
 from tests.mechanism.planted_roberta import SMALL, planted_roberta, random_ids

@@ -14,8 +14,8 @@ from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.sentences import headline, predicted_offsets
 from attnscope.explanation.study import Study, equal_windows
-from attnscope.explanation.words import headline, predicted_offsets
 from attnscope.read.encoded import texts_of
 from attnscope.read.windows import Window
 from tests.families import tiny

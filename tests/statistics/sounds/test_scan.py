@@ -11,7 +11,7 @@ from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer, Whisper
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.measure.kinds import summarize
+from attnscope.measure.labels import summarize
 from attnscope.store.arrays import unpacked
 from tests.sounds import RATES, SAID, save_wav2vec2, save_whisper, write_sounds
 

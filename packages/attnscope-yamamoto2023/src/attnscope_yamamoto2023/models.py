@@ -28,7 +28,7 @@ from attnscope.explanation.tables import PositionTable
 from attnscope.explanation.tokens import Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
-from attnscope.measure.kinds import cluster_profiles, summarize
+from attnscope.measure.labels import cluster_profiles, summarize
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 

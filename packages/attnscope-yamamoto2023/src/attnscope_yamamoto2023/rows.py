@@ -28,7 +28,7 @@ from attnscope.explanation.tokens import Windows, ids_of, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.independence import RARE
-from attnscope.measure.kinds import PEAK_SHARE, direction
+from attnscope.measure.labels import PEAK_SHARE, direction
 from attnscope.support.errors import AttnscopeError
 from attnscope_yamamoto2023.models import (
     ABOVE_NULL,

@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from attnscope.explanation.ranking import ERROR, READINGS, judged, rank_explanations, weight_peaks
+from attnscope.explanation.sentences import defined_columns, question
 from attnscope.explanation.study import Analysis, Picture, Section
-from attnscope.explanation.words import defined_columns, question
 
 if TYPE_CHECKING:
     from attnscope.explanation.evidence import Evidence

@@ -12,7 +12,7 @@ from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.ranking import best_heads
 from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
-from attnscope.results.figures.reading import NothingToShowError, axis_values, require
+from attnscope.results.figures.selection import NothingToShowError, axis_values, require
 from attnscope.results.figures.style import MARK, figure_style, one_scale
 from attnscope.results.figures.verdict import verdict_grid
 from attnscope.support.arguments import reads

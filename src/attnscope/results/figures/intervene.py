@@ -12,7 +12,7 @@ from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import effect_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
-from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
+from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, cluster_colours, figure_style
 
 if TYPE_CHECKING:

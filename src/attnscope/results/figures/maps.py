@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
-from attnscope.results.figures import reading, style
+from attnscope.results.figures import selection, style
 from attnscope.results.figures.panels import colour_bar, heat, panel_grid
 from attnscope.support.errors import AttnscopeError
 
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
     """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys."""
-    reading.require(sample, ("token", "key", "weight"), purpose="weight_maps")
+    selection.require(sample, ("token", "key", "weight"), purpose="weight_maps")
     if tokens < 1:
         raise AttnscopeError(f"tokens must be at least 1, found {tokens}.")
-    pairs = reading.check_heads(sample, heads)
+    pairs = selection.check_heads(sample, heads)
     names = {
-        side: reading.side_tokens(sample, side)[:tokens] for pair in pairs for side in reading.sides(sample, pair[0])
+        side: selection.side_tokens(sample, side)[:tokens]
+        for pair in pairs
+        for side in selection.sides(sample, pair[0])
     }
     labels = {side: [style.drawable(token) for token in text] for side, text in names.items()}
     side = max(1.6, 0.155 * max(map(len, names.values()))) + 1.3  # inches
@@ -42,10 +44,10 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     with style.figure_style():
         figure, panels = panel_grid(len(pairs), (side, 0.9 * side))
         for (layer, head), axes in zip(pairs, panels, strict=True):
-            queries, keys = (labels[side] for side in reading.sides(sample, layer))
-            weights = reading.dense_weights(sample, layer, head, len(queries), len(keys))
+            queries, keys = (labels[side] for side in selection.sides(sample, layer))
+            weights = selection.dense_weights(sample, layer, head, len(queries), len(keys))
             cut |= bool(np.isnan(weights).any())
-            crossed = reading.layer_kind(sample, layer) == "cross"
+            crossed = selection.layer_kind(sample, layer) == "cross"
             image = heat(axes, weights, ends=(0.0, float(np.nanmax(weights, initial=0.0)) or 1.0))
             if not crossed:
                 axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=style.MARK, ls=":", lw=1.2)
@@ -72,14 +74,14 @@ _INK, _FEW = "0.1", 6  # so many layers are named one by one
 
 def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     """Draw how much of the weight the best blocks hold: every head as a dot above its layer, a panel for each share."""
-    reading.require(result, (statistic, "kept"), purpose="block_shares")
-    own = reading.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
+    selection.require(result, (statistic, "kept"), purpose="block_shares")
+    own = selection.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
     even = _of_equal(result, f"equal_{statistic}")
     kept = result["kept"].values.tolist()
-    count, noun = result.sizes.get("window", 1), reading.noun_of(result)
+    count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     with style.figure_style():
         width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
-        names = reading.layer_labels(result)
+        names = selection.layer_labels(result)
         height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
         figure = Figure(figsize=(width * len(kept), height), layout="constrained")
         panels = figure.subplots(1, len(kept), sharey=True, squeeze=False)[0]
@@ -89,7 +91,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
             axes.set_title(f"Best {percent}% of the blocks", loc="left")
         panels[0].set_ylabel("Share of the weight that they hold")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-        what = reading.wording(result, statistic).reading
+        what = selection.wording(result, statistic).reading
         said = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
         figure.suptitle(said, x=0.01, ha="left", fontsize=8, parse_math=False)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
@@ -134,10 +136,10 @@ def _name_layers(axes: Axes, names: list[str]) -> None:
 
 def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself."""
-    reading.require(result, ("patch_profile",), purpose="patch_profiles")
-    pairs = reading.check_heads(result, heads)
+    selection.require(result, ("patch_profile",), purpose="patch_profiles")
+    pairs = selection.check_heads(result, heads)
     layers, numbers = (result[dim].values.tolist() for dim in ("layer", "head"))
-    mean = reading.mean_over_texts(result["patch_profile"])
+    mean = selection.mean_over_texts(result["patch_profile"])
     down, right = (result[name].values for name in ("row_offset", "column_offset"))
     extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
     with style.figure_style():
@@ -159,9 +161,9 @@ _GRID, _PIES_INK = (3.4, "0.15")  # inches; the letters keep a readable size whe
 
 def label_pies(result: xr.Dataset) -> Figure:
     """Draw the share of texts that each head spends in each cluster, one pie per head."""
-    reading.require(result, ("label", "cluster", "centroid"), purpose="label_pies")
-    shares = reading.label_shares(result)  # (layer, head, cluster)
-    count, noun = result.sizes["window"], reading.noun_of(result)
+    selection.require(result, ("label", "cluster", "centroid"), purpose="label_pies")
+    shares = selection.label_shares(result)  # (layer, head, cluster)
+    count, noun = result.sizes["window"], selection.noun_of(result)
     names = [str(name) for name in result["cluster"].values]
     colours = style.cluster_colours(names)
     layers, heads, _ = shares.shape
@@ -181,7 +183,7 @@ def label_pies(result: xr.Dataset) -> Figure:
             (_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height)
         )
         _draw_pies(grid, shares, colours)
-        style.name_heads(grid, reading.layer_labels(result), reading.axis_values(result, "head"))
+        style.name_heads(grid, selection.layer_labels(result), selection.axis_values(result, "head"))
         grid.set_title(f"Kinds over {count} {noun}{'s' * (count != 1)}", loc="left")
 
         left = _LEFT + grid_width + _GAP
@@ -262,7 +264,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     longest = max(map(len, names))
     width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
-    count, noun = result.sizes.get("window", 1), reading.noun_of(result)
+    count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     said = "bins of offsets that double" if whole else "the offsets of the band"
     with style.figure_style():
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -274,7 +276,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
             for layer in range(1, layers):
                 axes.axhline(layer * heads - 0.5, color="0.55", linewidth=0.5)
             axes.set_title(title, loc="left")
-        _name_rows(grid[0], reading.layer_labels(result), reading.axis_values(result, "head"))
+        _name_rows(grid[0], selection.layer_labels(result), selection.axis_values(result, "head"))
         if image is not None:
             label = "Share of the weight (square-root scale)"
             bar = colour_bar(figure, image, grid[-1], label, pad=0.03, aspect=35)

@@ -12,7 +12,7 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
-from attnscope.results.figures.reading import axis_values, check_heads, require
+from attnscope.results.figures.selection import axis_values, check_heads, require
 from attnscope.results.figures.style import LEFT, RIGHT, figure_style
 from attnscope.support.errors import AttnscopeError
 

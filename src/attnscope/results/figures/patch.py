@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from attnscope.intervention.patch_findings import name_of, recovered_of
 from attnscope.intervention.verdicts import ESTIMATORS
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
-from attnscope.results.figures.reading import LISTED, captions_of, rank_caption
+from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from attnscope.results.figures import panels
-from attnscope.results.figures.reading import axis_values, require
+from attnscope.results.figures.selection import axis_values, require
 from attnscope.results.figures.style import MARK, figure_style
 from attnscope.support.errors import AttnscopeError
 

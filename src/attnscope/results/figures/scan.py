@@ -15,10 +15,10 @@ from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
-from attnscope.results.figures import reading, style
+from attnscope.results.figures import selection, style
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
-from attnscope.results.scanned import sample_of
+from attnscope.results.scan_report import sample_of
 from attnscope.support.arguments import reads
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
     for statistic in _OVERVIEWS:
         if statistic in result:
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
-    for statistic in reading.of_blocks(result):
+    for statistic in selection.of_blocks(result):
         yield statistic.replace("_", "-"), block_shares(result, statistic)
     if any(shares_by_offset(result, of) is not None for of in ("bins", "band")):
         yield "offsets", offset_shares(result)
@@ -103,15 +103,15 @@ _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 def overview(result: xr.Dataset, statistic: str) -> Figure:
     """Draw a statistic of every head, the mean over texts, as a grid of layers and heads."""
-    reading.check_statistic(result, statistic)
-    words = reading.wording(result, statistic)
-    values = reading.mean_over_texts(result[statistic])  # (layer, head)
+    selection.check_statistic(result, statistic)
+    words = selection.wording(result, statistic)
+    values = selection.mean_over_texts(result[statistic])  # (layer, head)
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "window" in result[statistic].dims:
         count = result.sizes["window"]
-        title += f", mean over {count} {reading.noun_of(result)}{'s' * (count != 1)}"
+        title += f", mean over {count} {selection.noun_of(result)}{'s' * (count != 1)}"
     width = max(heads * cell + 1.75, 0.7 + 0.068 * len(title))  # the title fits in
     height = layers * cell + 0.9
     with style.figure_style():
@@ -123,7 +123,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         for layer, head in np.argwhere(np.isnan(values)):
             place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
             axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
-        style.name_heads(axes, reading.layer_labels(result), reading.axis_values(result, "head"))
+        style.name_heads(axes, selection.layer_labels(result), selection.axis_values(result, "head"))
         axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
         axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=0.8)
@@ -187,7 +187,7 @@ def maps(sample: xr.Dataset) -> Iterator[Map]:
     last = np.cumsum(count.sum(1))
     names = (sample[name].values.tolist() for name in ("window_of", "layer_of", "head_of"))
     for at, (window, layer, head) in enumerate(zip(*names, strict=True)):
-        rows = int(sample[f"{reading.sides(sample, layer)[0]}tokens"].values[window])
+        rows = int(sample[f"{selection.sides(sample, layer)[0]}tokens"].values[window])
         entries = slice(last[at] - count[at].sum(), last[at])
         yield Map(window, layer, head, count[at, :rows], rest[at, :rows], key[entries], weight[entries])
 
@@ -224,9 +224,9 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
 
 def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts."""
-    reading.require(result, ("profile", "offset"), purpose="profile_curves")
-    pairs = reading.check_heads(result, heads)
-    layers, columns_of_heads = reading.axis_values(result, "layer"), reading.axis_values(result, "head")
+    selection.require(result, ("profile", "offset"), purpose="profile_curves")
+    pairs = selection.check_heads(result, heads)
+    layers, columns_of_heads = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     offsets = result["offset"].values
     labelled = {"label", "cluster"} <= set(result.variables)
     columns = min(len(pairs), 4)
@@ -237,8 +237,8 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
         for index, (layer, head) in enumerate(pairs):
             axes = figure.add_subplot(rows, columns, index + 1)
             at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
-            mean = reading.mean_over_texts(result["profile"].isel(at))[0, 0]
-            low, high = (edge[0, 0] for edge in reading.quantiles_over_texts(result["profile"].isel(at)))
+            mean = selection.mean_over_texts(result["profile"].isel(at))[0, 0]
+            low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(result["profile"].isel(at)))
             name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
             axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
@@ -254,11 +254,11 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
 def _majority(head: xr.Dataset) -> tuple[str, str]:
     """Name with its share, and colour, of the most frequent label of a result of one head."""
     names = [str(name) for name in head["cluster"].values]
-    shares = reading.label_shares(head)[0, 0]
+    shares = selection.label_shares(head)[0, 0]
     if np.isnan(shares).any():
         return "no label", style.LEFT
     best = int(np.argmax(shares))
-    return f"{style.with_minus(names[best])}, {shares[best]:.0%} of {reading.noun_of(head)}s", style.cluster_colours(
+    return f"{style.with_minus(names[best])}, {shares[best]:.0%} of {selection.noun_of(head)}s", style.cluster_colours(
         names
     )[best]
 
@@ -268,14 +268,14 @@ _MOST = 8  # groups whose numbers fit into the cells
 
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw how much the queries of each group look at the keys of each other, head by head."""
-    reading.require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
-    pairs = reading.check_heads(result, heads)
+    selection.require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
+    pairs = selection.check_heads(result, heads)
     means = MeanGroupWeights.of(result)
     kept = means.present
     names = [style.drawable(str(name)) for name in result.group_query.values[kept]]
     side = max(1.4, 0.3 * len(names))  # inches
     wide = 0.06 * max(map(len, names))
-    layers, columns = reading.axis_values(result, "layer"), reading.axis_values(result, "head")
+    layers, columns = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     with style.figure_style():
         size = (3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3)
         figure = Figure(figsize=size, layout="constrained")

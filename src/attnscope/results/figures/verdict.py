@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from attnscope.explanation.ranking import SAME
 from attnscope.results.figures.panels import ALONE, MEASURED, colour_bar, heat, legend_above, tokens, write_cells
-from attnscope.results.figures.reading import NothingToShowError, axis_values, layer_labels, require
+from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
 
 if TYPE_CHECKING:

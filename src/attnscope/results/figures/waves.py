@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.results.figures.panels import KEY, QUERY, colour_bar, head_panels, heat, legend_above, names, write_cells
-from attnscope.results.figures.reading import axis_values, layer_labels, require
+from attnscope.results.figures.selection import axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
 from attnscope.support.errors import AttnscopeError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.ranking import best_heads
 from attnscope.explanation.report import report
-from attnscope.explanation.words import said_of
+from attnscope.explanation.sentences import said_of
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.parts import Picture, cells, picture, write_page
 from attnscope.results.page.scan import pieces_note

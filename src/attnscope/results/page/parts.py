@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from attnscope.measure.ranking import context, key_side, recent_queries, top_places
-from attnscope.results.figures.reading import axis_values, require, side_tokens, sides
 from attnscope.results.figures.scan import Map, maps
+from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of
 from attnscope.results.render import Cell
 from attnscope.store.files import explained, write_output

@@ -16,11 +16,11 @@ from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_e
 from attnscope.measure.row_samples import ESTIMATED
 from attnscope.measure.stored import describe_layers, notes_of, unit_of
 from attnscope.read.shown import split_character
-from attnscope.results.figures import reading
+from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.render import Column, page_table
-from attnscope.results.scanned import contrasts_table, groups_table, sample_of
+from attnscope.results.scan_report import contrasts_table, groups_table, sample_of
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
@@ -45,7 +45,7 @@ def write(found: Report, path: Path | str, _: object = None) -> Path:
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
     """Write a result as one HTML page that needs no network, no server and no other file."""
     data = page_data(result)
-    data |= {"quantiles": [reading.LOW, reading.HIGH], "groups": group_data(result), "unit": unit_of(result)}
+    data |= {"quantiles": [selection.LOW, selection.HIGH], "groups": group_data(result), "unit": unit_of(result)}
     data["patches"] = patch_data(result)
     received, long, drawn, pieces = None, None, {}, ""
     if sample is not None:
@@ -96,8 +96,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_recent=bool(received and received["recent"]),
         has_long=long is not None,
         pieces=pieces,
-        quantiles=f"{reading.LOW * 100:.0f}–{reading.HIGH * 100:.0f}%",
-        summary=[parts.cells(reading.of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
+        quantiles=f"{selection.LOW * 100:.0f}–{selection.HIGH * 100:.0f}%",
+        summary=[parts.cells(selection.of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
         summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
     )
 
@@ -151,25 +151,25 @@ _SAID = {  # of the summary of a scan
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
     """Everything the page draws, except the sample window."""
-    if not reading.can_be_drawn(result):
+    if not selection.can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     result = with_each(result)
-    result = result if reading.statistics(result) or "label" in result else with_peak(result)
-    names, ends = reading.statistics(result), intervals(result)
-    layers, heads = reading.axis_values(result, "layer"), reading.axis_values(result, "head")
+    result = result if selection.statistics(result) or "label" in result else with_peak(result)
+    names, ends = selection.statistics(result), intervals(result)
+    layers, heads = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
     layer_names = result["layer_name"].values if "layer_name" in result.variables else layers
     return {
         "layers": layers,
-        "layerLabels": reading.layer_labels(result),
+        "layerLabels": selection.layer_labels(result),
         "layerNames": [str(name) for name in layer_names],
         "layerKinds": [str(kind) for kind in kinds],
         "heads": heads,
         "texts": result.sizes.get("window", 0),
-        "noun": reading.noun_of(result),
+        "noun": selection.noun_of(result),
         "statistics": [_statistic(result, name, ends) for name in names],
         "opens": _opens(result, names),
-        "blocks": [_blocks(result, name) for name in reading.of_blocks(result)],
+        "blocks": [_blocks(result, name) for name in selection.of_blocks(result)],
         "profile": _profile(result),
         "offsets": offset_data(result),
         "labels": _labels(result),
@@ -207,11 +207,13 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
 
 
 def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
-    words = reading.wording(result, name)
+    words = selection.wording(result, name)
     if name in SUMMARIES:
-        noun = reading.noun_of(result)
+        noun = selection.noun_of(result)
         words = replace(
-            words, long_name=reading.of_entries(words.long_name, noun), reading=reading.of_entries(words.reading, noun)
+            words,
+            long_name=selection.of_entries(words.long_name, noun),
+            reading=selection.of_entries(words.reading, noun),
         )
     variable = result[name]
     entry: dict[str, Any] = {
@@ -221,7 +223,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         "help": words.reading,
         "signed": words.signed,
         "largest": words.largest,
-        "mean": parts.numbers(reading.mean_over_texts(variable).ravel()),
+        "mean": parts.numbers(selection.mean_over_texts(variable).ravel()),
     }
     if (even := result.get(f"equal_{name}")) is not None:
         even = even.mean("window") if "window" in even.dims else even
@@ -230,7 +232,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         within = ends[name].transpose("bound", "layer", "head")
         entry["within"] = [parts.numbers(bound.ravel()) for bound in within.values]
     if "window" in variable.dims:
-        low, high = reading.quantiles_over_texts(variable)
+        low, high = selection.quantiles_over_texts(variable)
         entry["low"], entry["high"] = parts.numbers(low.ravel()), parts.numbers(high.ravel())
         values = variable.transpose("layer", "head", "window").values.astype(float)
         entry["counts"] = [_histogram(row) for row in values.reshape(-1, values.shape[-1])]
@@ -277,12 +279,12 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
     if not heads and apart is not None:
         heads = apart[1]
         layer, head = (
-            reading.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
+            selection.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
         )
         middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
         opens["says"] = (
             f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
-            f"“{reading.wording(result, name).long_name}”."
+            f"“{selection.wording(result, name).long_name}”."
         )
     opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
     return opens
@@ -292,7 +294,7 @@ def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
     """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
     kept = result["kept"].values.tolist()
     keys = [f"{name}_{percent}" for percent in kept]
-    words = reading.wording(result, name)
+    words = selection.wording(result, name)
     return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
 
 
@@ -300,8 +302,8 @@ def _profile(result: xr.Dataset) -> dict[str, Any] | None:
     if "profile" not in result.variables:
         return None
     offsets = [int(offset) for offset in result["offset"].values]
-    low, high = reading.quantiles_over_texts(result["profile"])
-    mean = reading.mean_over_texts(result["profile"])
+    low, high = selection.quantiles_over_texts(result["profile"])
+    mean = selection.mean_over_texts(result["profile"])
     flat = {
         name: parts.numbers(edge.reshape(-1, len(offsets)))
         for name, edge in (("mean", mean), ("low", low), ("high", high))
@@ -316,7 +318,7 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
     entry: dict[str, Any] = {
         "names": list(map(with_minus, names)),
         "colours": cluster_colours(names),
-        "shares": parts.numbers(reading.label_shares(result).reshape(-1, len(names))),
+        "shares": parts.numbers(selection.label_shares(result).reshape(-1, len(names))),
     }
     if "centroid" in result.variables:
         entry["offsets"] = [int(offset) for offset in result["offset"].values]
@@ -346,7 +348,7 @@ def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
     """The patch profile of each head, layer by layer, and what equal weights give; None where there is none."""
     if "patch_profile" not in result.variables:
         return None
-    mean = reading.mean_over_texts(result["patch_profile"])
+    mean = selection.mean_over_texts(result["patch_profile"])
     heads = mean.shape[1]
     equal = result["equal_patch_profile"].mean("window", skipna=True).transpose("layer", ...).values
     return {
@@ -445,7 +447,7 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
     elif profile is not None:
         offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
         elsewhere = sum(abs(offset) for offset in offsets) > 0
-        away = reading.mean_over_texts(result[profile].where(elsewhere))
+        away = selection.mean_over_texts(result[profile].where(elsewhere))
         away = away.reshape(*away.shape[:2], -1)
         said = "Largest mean weight at one offset other than 0"
     else:
