@@ -52,7 +52,6 @@ class EagerWay:
     places: Mapping[str, Path]  # from the name of a module to where in its output the weights stand
     # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
     names: tuple[str, ...]
-    # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
     kinds: tuple[str, ...]
 
 

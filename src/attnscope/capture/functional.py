@@ -542,7 +542,15 @@ class ModuleCalls:
             if self.is_aside:
                 return inner(*args, **options)
             if not self.running or isinstance(module, transformers.PreTrainedModel):  # perhaps in another's prompt
-                _reject_cache(name, options.get("past_key_values"))
+                # refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text
+                cache = options.get("past_key_values")
+                if hasattr(cache, "get_seq_length") and (
+                    cached_tokens(cache) or getattr(cache, "is_compileable", False)
+                ):
+                    raise AttnscopeError(
+                        f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), "
+                        "so the positions of its queries are unknown: leave it out, or call generate() within the context"
+                    )
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__
             with self.within(name, [*args, *options.values()]):
@@ -654,15 +662,6 @@ class _ModuleCalls(TorchFunctionMode):
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
         return output
-
-
-def _reject_cache(name: str, cache: Any) -> None:
-    """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
-    if hasattr(cache, "get_seq_length") and (cached_tokens(cache) or getattr(cache, "is_compileable", False)):
-        raise AttnscopeError(
-            f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so the "
-            "positions of its queries are unknown: leave it out, or call generate() within the context"
-        )
 
 
 def cached_tokens(cache: Any) -> int:

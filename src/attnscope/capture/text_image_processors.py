@@ -51,18 +51,16 @@ def load_processor(
         "tokenizer": load_tokenizer(replace(repository, taken={}), trust_remote_code=trust_remote_code),
     }
     if videos:
-        has["video_processor"] = _video_processor(repository, maker, trust_remote_code=trust_remote_code)
+        # what reads videos, if the processor has a part for that
+        if "video_processor" not in maker.get_attributes():
+            raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
+        has["video_processor"] = load_video_processor(
+            repository, "frames as images", trust_remote_code=trust_remote_code
+        )
     with quiet(), explaining(f"the processor of {source} cannot be loaded", advice), asking_trust(source):
         settings, more = maker.get_processor_dict(source, revision=repository.commit)
         lean: Any = type(maker.__name__, (maker,), {"check_argument_for_proper_class": _check_part})
         return lean.from_args_and_dict([has.get(part) for part in maker.get_attributes()], settings, **more)
-
-
-def _video_processor(repository: Repository, maker: Any, *, trust_remote_code: bool) -> Any:
-    """What reads videos, if the processor has a part for that."""
-    if "video_processor" not in maker.get_attributes():
-        raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
-    return load_video_processor(repository, "frames as images", trust_remote_code=trust_remote_code)
 
 
 def load_video_processor(repository: Repository, instead: str, *, trust_remote_code: bool) -> Any:

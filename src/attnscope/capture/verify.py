@@ -139,7 +139,12 @@ def _verified(
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
         if by_weights or products_requested(model):
-            _check_heads(where, model, site, call)
+            reported = reported_heads(model.get_submodule(site.name))
+            if reported and call.query.shape[1] not in reported:
+                raise UncapturedError(
+                    f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {reported[0]}: these are "
+                    "no weights of heads from token to token"
+                )
         if by_weights:
             _check_future(where, site, future_of(call))
         else:
@@ -236,7 +241,7 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
     for name, module in model.named_modules():
         if any(f"{name}.".startswith(f"{head}.") for head in aside):
             continue
-        if is_attention(module) and _has_projections(module):
+        if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
             hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
             hooks.append(module.register_forward_hook(leave))
     try:
@@ -244,10 +249,6 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _has_projections(module: nn.Module) -> bool:
-    return any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
 
 
 def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | None) -> None:
@@ -262,15 +263,6 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
             f"{name} gives another output through the captured attention (largest difference {difference:.1e} "
             f"of the largest output, allowed {limit:.0e}), with its masks left to its layers and with all of them "
             "written out: something in its attention, or what else reads its masks, is not captured, so it is refused"
-        )
-
-
-def _check_heads(where: str, model: PreTrainedModel, site: Site, call: AttentionCall) -> None:
-    said = reported_heads(model.get_submodule(site.name))
-    if said and call.query.shape[1] not in said:
-        raise UncapturedError(
-            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: these are no "
-            "weights of heads from token to token"
         )
 
 

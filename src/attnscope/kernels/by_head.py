@@ -71,20 +71,13 @@ class _Part:
     # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
     # at, with the rows of all heads one after the other
     query: Sequence[Tensor]
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
     output: Sequence[Tensor]
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
     column_sums: Sequence[Tensor]
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
     bounds: Sequence[_Bounds]
     # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     key: Sequence[Tensor]
     value: Sequence[Tensor]
     shared: list[int] | None  # which of these heads of keys each head of the part reads; None where each reads its own
-    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     columns: Sequence[Tensor]
     marked: Sequence[Tensor | None]
     mask: Tensor | None  # mask and bias of the part, ``(..., query, key)``
@@ -171,7 +164,13 @@ def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) 
         rows = slice(block * QUERY_TILE, block * QUERY_TILE + query.shape[-2])
         leftmost = bounds.first // KEY_TILE
         for tile in range(leftmost, -(-bounds.last // KEY_TILE)):
-            scores = _scores_of_a_tile((*query.shape[:-1], key[tile].shape[-1]))
+            # memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page
+            shape = (*query.shape[:-1], key[tile].shape[-1])
+            if not hasattr(_OWN, "scores"):
+                _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
+            if shape not in _OWN.shaped:
+                _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
+            scores = _OWN.shaped[shape]
             torch.matmul(query, key[tile], out=scores)
             keys = slice(tile * KEY_TILE, tile * KEY_TILE + scores.shape[-1])
             adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
@@ -204,15 +203,6 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
 
 
 _OWN = threading.local()
-
-
-def _scores_of_a_tile(shape: tuple[int, ...]) -> Tensor:
-    """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
-    if not hasattr(_OWN, "scores"):
-        _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
-    if shape not in _OWN.shaped:
-        _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
-    return _OWN.shaped[shape]
 
 
 def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:

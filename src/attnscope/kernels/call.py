@@ -301,7 +301,9 @@ def _has_finite_scores(call: AttentionCall) -> bool:
 
 def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> tuple[Tensor, RowMeasures]:
     """Let the pass see finite numbers alone, and find the rows that others reach by their scores, written out."""
-    finite = _only_finite(call)
+    sides = (call.query, call.key, call.value)
+    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
+    finite = replace(call, query=query, key=key, value=value)
     if wide is not None and not _has_finite_scores(finite):
         run = wide
     output, rows = run(finite, need)
@@ -309,12 +311,6 @@ def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> 
     strange = of_scores | ~(rows.log_sum_exp < torch.inf)  # a bias or a sink shows there
     output.masked_fill_(of_values | strange[..., None], torch.nan)
     return output, _marked(rows, strange)
-
-
-def _only_finite(call: AttentionCall) -> AttentionCall:
-    sides = (call.query, call.key, call.value)
-    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
-    return replace(call, query=query, key=key, value=value)
 
 
 def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
