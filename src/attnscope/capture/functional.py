@@ -7,7 +7,7 @@ import math
 import sys
 import types
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
@@ -90,19 +90,9 @@ def call_of_product(
     )
 
 
-def of_scaled_dot_product(
-    output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> CapturedCall:
+def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave."""
-    call = call_of_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call = call_of_product(*given, **named)
     call = replace(
         call,
         query=call.query.detach(),
@@ -396,17 +386,13 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
     def leave(*_: Any) -> None:
         running.pop()
 
-    hooks: list[Any] = []
-    for module in model.modules():
-        if is_attention(module) or is_pooling_head(module):
-            hooks.append(module.register_forward_pre_hook(enter))
-            hooks.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        with _Mode(watch, running):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if is_attention(module) or is_pooling_head(module):
+                hooks.enter_context(module.register_forward_pre_hook(enter))
+                hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        hooks.enter_context(_Mode(watch, running))
+        yield
 
 
 class _Mode(TorchFunctionMode):
@@ -548,8 +534,9 @@ class ModuleCalls:
                     cached_tokens(cache) or getattr(cache, "is_compileable", False)
                 ):
                     raise AttnscopeError(
-                        f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), "
-                        "so the positions of its queries are unknown: leave it out, or call generate() within the context"
+                        f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix "
+                        "tuning), so the positions of its queries are unknown: leave it out, or call generate() within "
+                        "the context"
                     )
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -142,8 +142,8 @@ def _verified(
             reported = reported_heads(model.get_submodule(site.name))
             if reported and call.query.shape[1] not in reported:
                 raise UncapturedError(
-                    f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {reported[0]}: these are "
-                    "no weights of heads from token to token"
+                    f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {reported[0]}: these "
+                    "are no weights of heads from token to token"
                 )
         if by_weights:
             _check_future(where, site, future_of(call))
@@ -236,19 +236,15 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
     def leave(*_: Any) -> None:
         running.pop()
 
-    hooks: list[Any] = []
     aside = pooling_heads(model)
-    for name, module in model.named_modules():
-        if any(f"{name}.".startswith(f"{head}.") for head in aside):
-            continue
-        if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
-            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
-            hooks.append(module.register_forward_hook(leave))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if any(f"{name}.".startswith(f"{head}.") for head in aside):
+                continue
+            if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
+                hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(leave))
         yield running, ran
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -104,20 +104,13 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
         if other_states(arguments) is not None:
             watch.cross.add(id(module))
 
-    # a pass may leave out the head and start at the body
-    hooks = [start.register_forward_pre_hook(fresh_pass, with_kwargs=True) for start in {model, model.base_model}]
-    hooks += [
-        module.register_forward_pre_hook(note_cross, with_kwargs=True)
-        for module in model.modules()
-        if is_attention(module)
-    ]
-    token = current.set(watch)
-    try:
+    with ExitStack() as hooks:
+        for start in {model, model.base_model}:  # a pass may leave out the head and start at the body
+            hooks.enter_context(start.register_forward_pre_hook(fresh_pass, with_kwargs=True))
+        for module in filter(is_attention, model.modules()):
+            hooks.enter_context(module.register_forward_pre_hook(note_cross, with_kwargs=True))
+        hooks.callback(current.reset, current.set(watch))
         yield watch
-    finally:
-        current.reset(token)
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

@@ -39,10 +39,10 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
     rows = CompiledRows(
-        state=[_of_rows(each) for each in sums.state.parts()],
+        state=tuple(map(_of_rows, sums.state.parts())),
         output=_of_rows(sums.output),
         columns=_of_rows(columns),
-        measures=measures.flatten(1).numpy(),
+        measures=tuple(measures.flatten(1).numpy()),
         weighted=_of_rows(weighted),
         bins=need.bins,
     )
