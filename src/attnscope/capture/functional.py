@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
 import transformers
@@ -22,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnscope.capture.eager import UncapturedError
 from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, related
-from attnscope.capture.watch import Site, Watch
+from attnscope.capture.watch import Site, Watch, way_of
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.reference import causal_mask
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
@@ -359,23 +358,10 @@ def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
     return changed.to(scores.dtype)
 
 
-_taken: WeakSet[nn.Module] = WeakSet()
-
-
-def take_products(model: nn.Module, *, take: bool = True) -> None:
-    """From now on `watching` sees this model's calls of PyTorch's attention functions, beside those of the registry."""
-    (_taken.add if take else _taken.discard)(model)
-
-
-def products_requested(model: nn.Module) -> bool:
-    """Whether `take_products` was asked for."""
-    return model in _taken
-
-
 @contextmanager
 def products(model: nn.Module, watch: Watch) -> Generator[None]:
     """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``."""
-    if model not in _taken:
+    if not way_of(model).products:
         yield
         return
     running: list[nn.Module] = []

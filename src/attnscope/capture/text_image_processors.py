@@ -9,9 +9,9 @@ import transformers
 from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture.borrow import quiet
-from attnscope.capture.checkpoint import Repository, asking_trust, out_of_reach
+from attnscope.capture.checkpoint import Repository, asking_trust
 from attnscope.capture.encoders import load_image_processor
-from attnscope.capture.processors import load_tokenizer
+from attnscope.capture.processors import from_repository, load_tokenizer
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -70,15 +70,8 @@ def load_video_processor(repository: Repository, instead: str, *, trust_remote_c
             f"videos are read by the model's own video processor, and that of {repository.source} needs torchvision: "
             f"pip install 'attnscope[video]', or give {instead}"
         )
-    what = f"the video processor of {repository.source} cannot be loaded"
-    advice = "Are its files whole, and is torchvision the one for this PyTorch?"
-    with quiet(), explaining(what, advice), asking_trust(repository.source):
-        return transformers.AutoVideoProcessor.from_pretrained(
-            repository.source,
-            revision=repository.commit,
-            local_files_only=out_of_reach(),
-            trust_remote_code=trust_remote_code,
-        )
+    maker, advice = transformers.AutoVideoProcessor, "Are its files whole, and is torchvision the one for this PyTorch?"
+    return from_repository(repository, maker, "video processor", advice=advice, trust_remote_code=trust_remote_code)
 
 
 def _check_part(_: Any, name: str, part: Any) -> None:

@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope.capture.families import is_attention, other_states
 from attnscope.kernels.call import AttentionCall
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from weakref import ref
 
-    from torch import nn
     from transformers import PreTrainedModel
+
+    from attnscope.capture.eager import EagerWay
 
 if TYPE_CHECKING:
     Look = Callable[["Site", Tensor], None]
@@ -35,6 +37,24 @@ class Site:
     name: str
     kind: str  # "self", "causal" or "cross"
     heads: int = field(default=0, compare=False, repr=False)  # seen here by `verify`; 0 before
+
+
+@dataclass(eq=False)
+class Way:
+    """In which way a model is captured, as `verify` found it."""
+
+    eager: EagerWay | None = None  # where its own modules return weights, in place of the registry
+    products: bool = False  # whether its calls of PyTorch's attention functions are captured beside the registry's
+    masks_written_out: bool = False  # whether causal masks are, as its layers do not say what they may look at
+    draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
+
+
+_ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
+
+
+def way_of(model: nn.Module) -> Way:
+    """The way of a model, which `verify` changes."""
+    return _ways.setdefault(model, Way())
 
 
 #: What looks at each attention call, and returns its output.

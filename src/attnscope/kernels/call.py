@@ -113,6 +113,23 @@ class AttentionCall:
             positions=self.query_positions.expand(len(queries), -1).gather(1, queries),
         )
 
+    def of_key_head(self, head: int) -> AttentionCall:
+        """The query heads that share one key head."""
+        heads, own = slice(head * self.group, (head + 1) * self.group), slice(head, head + 1)
+
+        def of(pairs: Tensor | None) -> Tensor | None:
+            return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
+
+        return replace(
+            self,
+            query=self.query[:, heads],
+            key=self.key[:, own],
+            value=self.value[:, own],
+            mask=of(self.mask),
+            bias=of(self.bias),
+            sinks=None if self.sinks is None else self.sinks[heads],
+        )
+
     def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
         """Some queries of the heads of each key head, which become texts of a batch; no values are taken along.
 
