@@ -3,6 +3,8 @@
 import torch
 import transformers as T
 
+from attnscope.bundled import MODEL
+
 _ENCODER = {
     "hidden_size": 32,
     "num_attention_heads": 4,
@@ -143,6 +145,14 @@ def tiny(family):
         elif "sinks" in name:
             torch.nn.init.normal_(parameter, std=1.0)
     return model
+
+
+def tiny_reader(family):
+    """The same with the bundled model's tokenizer, by which it reads texts."""
+    model, tokenizer = tiny(family), T.AutoTokenizer.from_pretrained(MODEL)
+    torch.manual_seed(0)
+    model.resize_token_embeddings(len(tokenizer))
+    return model, tokenizer
 
 
 def inputs(family, *, padded):

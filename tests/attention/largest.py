@@ -2,8 +2,9 @@
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from attnscope.kernels.masks import OffsetBias
+from attnscope.kernels.masks import OffsetBias, RowMask
 
 
 class Largest(TorchDispatchMode):
@@ -15,7 +16,7 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **kwargs or {})
-        for tensor in made if isinstance(made, (list, tuple)) else [made]:
-            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, OffsetBias):
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, OffsetBias | RowMask):
                 self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // tensor.element_size())
         return made

@@ -1,8 +1,11 @@
 """What every statistic is, written down on the explicit weights: the independent answer."""
 
+from dataclasses import replace
+
 import torch
 
-from attnscope.kernels.reference import attend, causal_mask
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.reference import attend, causal_mask, window_mask
 
 
 def oracle(call, band, bins=()):
@@ -89,3 +92,20 @@ def first_of_the_largest(call):
     assert bool((is_largest.sum(-1) > 1).any())
     first = torch.where(is_largest, torch.arange(scores.shape[-1]), scores.shape[-1]).amin(-1)
     return first.where(allowed.any(-1), -1).double()
+
+
+def ties(queries, keys):
+    """Calls in which many keys have the same score, the largest of a row."""
+    query, key = tied(queries, keys)
+    call = AttentionCall(query, key, key, 0.25)
+    draws = torch.Generator().manual_seed(0)
+    random = torch.randn(1, 1, queries, keys, generator=draws) > 0.5
+    random[..., 5, :] = False
+    return {
+        "all keys": call,
+        "causal": replace(call, causal=True),
+        "window": replace(call, mask=window_mask(queries, keys, left=queries // 2, right=queries // 3)[None, None]),
+        "random mask": replace(call, mask=random),
+        "a bias of whole numbers": replace(call, bias=torch.randn(1, 2, queries, keys, generator=draws).round()),
+        "equal scores": replace(call, query=0 * query, causal=True),
+    }

@@ -14,7 +14,7 @@ from attnscope.kernels.engines import choose_engine, measure
 from attnscope.kernels.fused import can_fuse
 from attnscope.kernels.masks import Extent, OffsetBias
 from attnscope.kernels.reference import attend, causal_mask, padding_mask, window_mask
-from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, tied
+from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, ties
 
 LENGTH = 530  # more than one tile on either side
 
@@ -139,24 +139,11 @@ def check_measures(call, engine, expected_of=None):
     assert {field for field in expected if getattr(rows, field) is None} <= {"largest", "offset_variance", "bins"}
 
 
-def ties():
-    query, key = tied(LENGTH, 1100)
-    call = AttentionCall(query, key, key, 0.25)
-    random = draw(1, 1, LENGTH, 1100) > 0.5
-    random[..., 5, :] = False
-    return {
-        "all keys": call,
-        "causal": replace(call, causal=True),
-        "window": replace(call, mask=window_mask(LENGTH, 1100, left=300, right=200)[None, None]),
-        "random mask": replace(call, mask=random),
-        "a bias of whole numbers": replace(call, bias=draw(1, 2, LENGTH, 1100).round()),
-        "equal scores": replace(call, query=0 * query, causal=True),
-        "equal scores, random mask": replace(call, query=0 * query, mask=random),
-        "some queries": replace(call, causal=True).take(torch.tensor([[3, 520, 529]])),
-    }
-
-
-TIES = ties()
+TIES = ties(LENGTH, 1100)
+TIES |= {
+    "equal scores, random mask": replace(TIES["random mask"], query=0 * TIES["random mask"].query),
+    "some queries": TIES["causal"].take(torch.tensor([[3, 520, 529]])),
+}
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])

@@ -10,16 +10,13 @@ from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import can_fuse
 from attnscope.kernels.reference import attend, causal_mask, padding_mask, window_mask
+from tests.attention.test_measure import draw
 
 N, BAND = 12, 3
 NAN, INF = math.nan, math.inf
 ENGINES = ["compiled", "plain", "fused"]
 COLUMNS = torch.eye(N)[None, :, :2].expand(2, -1, -1)
 SPOTS = [(0, 1, 4), (1, 3, 2), (1, 0, 10)]  # text, head, position: in the middle, and twice on padding
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
 
 def calls():

@@ -45,8 +45,3 @@ def test_a_row_with_nan_is_nan_and_no_other():
     strange = rows.entropy.isnan()
     assert bool(strange[0, 1, 7])
     assert int(strange.sum()) == 1
-
-
-def test_half_types_are_widened():
-    call = call_of_weights(weights_of("everywhere").to(torch.bfloat16))
-    assert call.query.dtype == call.bias.dtype == torch.float32

@@ -14,6 +14,7 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets
 from attnscope.kernels.sums import column_sums, exchanged, weight_sums
 from tests.attention.oracle import attended
+from tests.attention.test_blocks import wide
 from tests.attention.test_measure import CALLS as MEASURED
 from tests.attention.test_measure import LENGTH, draw
 
@@ -40,12 +41,6 @@ LAST = 32
 def close(call):
     """Relative: float32 sums of up to 512 weights, each of a score that is rounded to a part of the largest."""
     return {"rtol": 1e-12 if call.query.dtype == torch.float64 else 3.5e-6, "atol": 1e-7}
-
-
-def wide(call):
-    """The same in float64, which the compiled loop does not take."""
-    tensors = {name: getattr(call, name) for name in ("query", "key", "value", "bias", "sinks")}
-    return replace(call, **{name: one.double() for name, one in tensors.items() if one is not None})
 
 
 @lru_cache(maxsize=1)  # for both ways, which follow each other

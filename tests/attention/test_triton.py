@@ -15,11 +15,12 @@ from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import choose_engine, measure
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets
+from attnscope.kernels.positions import alibi_slopes, t5_buckets
 from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
 from attnscope.kernels.sums import exchanged
 from attnscope.kernels.triton import can_triton
-from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, tied
+from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, ties
+from tests.attention.test_measure import draw
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.device
@@ -28,10 +29,6 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 N = 300 if CUDA else 90  # several tiles on either side, the last not whole
 BINS = (9, 17, 33)
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
 
 
 def calls():
@@ -48,9 +45,7 @@ def calls():
     return {
         "plain": plain,
         "causal": replace(plain, causal=True),
-        "padding right": replace(two, mask=padding_mask(right).expand(2, 1, N, N)),
         "padding left, causal": replace(two, mask=padding_mask(left) & causal_mask(N, N)),
-        "window": replace(plain, mask=window_mask(N, N, left=20, right=3)[None, None]),
         "window per head": replace(
             plain, mask=torch.stack([window_mask(N, N, left=left, right=0) for left in (3, 40)])[None]
         ),
@@ -59,7 +54,6 @@ def calls():
         "any bias": replace(plain, bias=draw(1, 2, N, N), causal=True),
         "bias that forbids": replace(plain, bias=forbidding.masked_fill(~causal_mask(N, N), -math.inf)),
         "ALiBi, a line a head": replace(plain, bias=(slopes * torch.arange(N)).expand(1, 2, N, N), causal=True),
-        "T5": replace(plain, bias=draw(32, 2)[t5_buckets(offsets(N, N))].permute(2, 0, 1)[None], scale=1.0),
         "T5 by offset": replace(
             plain, bias=OffsetBias(draw(32, 2)[t5_buckets(torch.arange(1 - N, N))].T[None], N), scale=1.0
         ),
@@ -159,14 +153,11 @@ NEEDS = {
     "nothing": Need(),
     "the diagonal": Need(band=0),
     "a band beyond the text": Need(band=N + 2),
-    "entropy": Need(entropy=True),
     "collision": Need(collision=True),
     "largest key": Need(largest_key=True),
-    "offsets": Need(offsets=True),
     "variance": Need(variance=True),
     "many bins": Need(bins=(1, 2, 3, 5, 9, 17, 33, 65, 129, 257)),
     "one bin a side": Need(bins=(12,)),
-    "one column": Need(columns=draw(1, N, 1)),
     "five columns": Need(columns=draw(1, N, 5)),
     "more columns than a launch takes": Need(columns=draw(1, N, 70), band=3),
 }
@@ -180,22 +171,7 @@ def test_any_part_can_be_asked_for_alone(name):
     check(CALLS["causal"], need, band=need.band or 0)
 
 
-def ties():
-    query, key = tied(N, N + 33)
-    call = AttentionCall(query, key, key, 0.25)
-    random = draw(1, 1, N, N + 33) > 0.5
-    random[..., 5, :] = False
-    return {
-        "all keys": call,
-        "causal": replace(call, causal=True),
-        "window": replace(call, mask=window_mask(N, N + 33, left=70, right=50)[None, None]),
-        "random mask": replace(call, mask=random),
-        "a bias of whole numbers": replace(call, bias=draw(1, 2, N, N + 33).round()),
-        "equal scores": replace(call, query=0 * query, causal=True),
-    }
-
-
-TIES = ties()
+TIES = ties(N, N + 33)
 
 
 @pytest.mark.parametrize("name", TIES)

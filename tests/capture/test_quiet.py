@@ -8,7 +8,7 @@ from transformers.utils import logging as transformers_logging
 from attnscope.capture.borrow import quiet
 
 
-@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING, logging.CRITICAL])
+@pytest.mark.parametrize("level", [logging.INFO, logging.CRITICAL])
 def test_the_callers_levels_and_bars_come_back(level):
     before, accelerate = transformers_logging.get_verbosity(), logging.getLogger("accelerate")
     accelerate_before = accelerate.level

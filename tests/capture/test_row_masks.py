@@ -3,8 +3,6 @@
 import pytest
 import torch
 import transformers as T
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import masking_utils as M
 
 from attnscope.capture import registry as _row_masks
@@ -20,6 +18,7 @@ from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.windows import Batch
+from tests.attention.largest import Largest
 from tests.attention.oracle import from_weights
 
 N = 768  # whose square is more than `MASK_ENTRIES`
@@ -70,11 +69,6 @@ def test_a_mask_known_by_its_rows_is_transformers_own(function, options, monkeyp
     assert found.tolist() == expected.tolist()
 
 
-def test_a_short_mask_is_written_out():
-    mask = row_mask(1, 9, 9, mask_function=FUNCTIONS["window"], local_size=3)
-    assert type(mask) is torch.Tensor
-
-
 def window():
     return T.MistralForCausalLM(T.MistralConfig(**SIZES, sliding_window=100)), torch.ones(2, N, dtype=torch.bool)
 
@@ -85,16 +79,11 @@ def padded():
     return T.LlamaForCausalLM(T.LlamaConfig(**SIZES)), valid
 
 
-def both():
-    return window()[0], padded()[1]
-
-
-class LargestMatrix(TorchDispatchMode):
-    """Remembers how many numbers the largest memory held; masks count where they are written out, unseen by a mode."""
+class LargestMatrix(Largest):
+    """Counts masks where they are written out too, which a mode does not see."""
 
     def __init__(self, monkeypatch):
         super().__init__()
-        self.numbers = 0
         written = RowMask.written
 
         def counted(mask, **options):
@@ -103,20 +92,12 @@ class LargestMatrix(TorchDispatchMode):
 
         monkeypatch.setattr(RowMask, "written", counted)
 
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        made = function(*arguments, **(options or {}))
-        for one in tree_leaves(made):
-            if isinstance(one, torch.Tensor) and not isinstance(one, RowMask):
-                self.numbers = max(self.numbers, one.untyped_storage().nbytes() // one.element_size())
-        return made
-
 
 @pytest.mark.parametrize("rows", [None, 16], ids=["all", "some rows"])
-@pytest.mark.parametrize("case", [window, padded, both])
 @torch.no_grad()
-def test_a_scan_makes_no_matrix_of_its_window_and_equals_eager_attention(case, rows, monkeypatch):
+def test_a_scan_makes_no_matrix_of_its_window_and_equals_eager_attention(rows, monkeypatch):
     torch.manual_seed(0)
-    model, valid = case()
+    (model, _), (_, valid) = window(), padded()
     for parameter in model.eval().parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)

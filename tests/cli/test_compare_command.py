@@ -99,16 +99,13 @@ def test_what_is_too_long_for_the_model_is_not_shown(tmp_path):
 
 def test_mistakes_are_said(tmp_path, refused):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mlm.yaml").write_text("model: masked-lm\n")
     (tmp_path / "fine.yaml").write_text("updates: 5\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "one.txt").write_text("a\n")
     refused("compare", "gone.yaml", says="gone.yaml: no such file or folder")
     refused("compare", "empty", says="empty holds no finished model")
-    refused("compare", "mlm.yaml", says="masked language model")
     refused("compare", "two.txt", says="two.txt holds a str; expected settings")
     refused("compare", "fine.yaml", "--json", "--csv", says="choose one")
-    refused("compare", "fine.yaml", "--text", "two.txt", says="found only one of texts and targets")
     both = ["--text", "two.txt", "--target", "one.txt"]
     refused("compare", "fine.yaml", *both, says="two.txt has 2 lines and one.txt 1")
     refused("compare", "fine.yaml", "--by-length", "ten", says="--by-length 'ten'")

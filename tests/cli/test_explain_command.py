@@ -25,46 +25,30 @@ def explain(*arguments, cwd):
     return found.stdout
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """The bundled default on few windows, with its page."""
-    place = tmp_path_factory.mktemp("explain")
-    return place, explain("--limit", "4", cwd=place)
-
-
-def only_run(place):
+def test_the_default_does_everything_and_again_answers_from_what_it_has(tmp_path):
+    place = tmp_path
+    said = explain("--limit", "4", cwd=place)
     (run,) = (place / "attnscope-runs").iterdir()
-    return run
-
-
-def test_the_default_does_everything(finished):
-    place, said = finished
-    page = (only_run(place) / "report.html").read_text(encoding="utf-8")
+    page = (run / "report.html").read_text(encoding="utf-8")
     lede = html.unescape(re.sub(r"<.*?>", "", page[page.index("lede") : page.index("<nav")]))
     sentence = "In 4 of these 4 both readings of the scores find the offset of the weights; with the"
     assert sentence in " ".join(said.split())
     assert sentence in " ".join(lede.split())
     assert "already finished" not in said
     assert "Scores are not weights" in said
-    run = only_run(place)
     assert run.name.startswith("explain-small-mlm-")
     assert {"run.json", "verdict.npz", "report.html", "figures"} <= {path.name for path in run.iterdir()}
     assert {path.suffix for path in (run / "figures").iterdir()} == {".svg"}
-    page = (run / "report.html").read_text(encoding="utf-8")
     assert "Why the heads of" in page
     assert "rotation effect" in page  # not defined for this model, and told so
-
-
-def test_asked_again_it_answers_from_what_it_has(finished):
-    place, _ = finished
-    stamp = (only_run(place) / "verdict.npz").stat().st_mtime_ns
+    stamp = (run / "verdict.npz").stat().st_mtime_ns
     answer = json.loads(explain("--limit", "4", "--json", "--no-report", cwd=place))
     heads = answer["tables"]["heads"]
     assert len(heads) == 12
     assert heads[0]["agree"]
     assert any(note.startswith("no rotation effect") for note in answer["notes"])
     assert answer["signature"]["settings"]["windows"] == 4
-    assert (only_run(place) / "verdict.npz").stat().st_mtime_ns == stamp
+    assert (run / "verdict.npz").stat().st_mtime_ns == stamp
 
 
 def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
@@ -118,32 +102,22 @@ def test_tables_of_other_models_stand_beside(tmp_path):
 
 
 class TestBadInput:
-    def test_another_model_without_a_position_table(self, refused, models):
-        refused("explain", "--also", models / "stories260K-llama", says="no table of absolute positions")
-
     @pytest.mark.parametrize(
         ("asked", "says"),
         [
             (("--layer", "3"), "there is no self-attention layer 3: choose from 0, 1, 2"),
-            (("--head", "4"), "there is no head 4: heads are counted from 0 to 3"),
             (("--layer", "1", "--head", "-1"), "there is no head -1: heads are counted from 0 to 3"),
             (("--band", "16"), "band (--band) is 16; in windows of 16 tokens the largest offset is 15"),
-            (("--band", "0"), "band (--band) is 0; expected a whole number of 1 or more"),
+            (("--frequencies", "20:30"), "windows of 16 tokens have 1 to 8 cycles"),
+            (("--frequencies=-1:5",), "as in 3:60"),
+            (("--frequencies=3:",), "as in 3:60"),
+            (("--frequencies=60:3",), "as in 3:60"),
+            (("--limit", "1"), "expected 2 windows or more, to tell position from text"),
             (("--window", "5"), "windows of 5 tokens are too short for waves; expected 6 or more"),
         ],
     )
     def test_what_does_not_exist(self, refused, asked, says):
         refused("explain", "--window", "16", "--limit", "2", *asked, says=says)
-
-    def test_a_single_window(self, refused):
-        refused("explain", "--limit", "1", says="expected 2 windows or more, to tell position from text")
-
-    def test_texts_shorter_than_the_window(self, refused, tmp_path):
-        (tmp_path / "short.txt").write_text("A few words.")
-        refused("explain", "bundled", "short.txt", says="found 0 full windows of 128 tokens")
-
-    def test_a_window_longer_than_the_table(self, refused):
-        refused("explain", "--window", "500", says="position table has 128 rows")
 
     def test_weights_that_are_not_numbers(self, refused, tmp_path):
         model = shutil.copytree(MODEL, tmp_path / "model")
@@ -151,22 +125,3 @@ class TestBadInput:
         tensors["encoder.layers.0.self_attention.q_proj.weight"][0, 0] = torch.nan
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
         refused("explain", model, "--limit", "2", says="hold NaN or infinity in encoder.layers.0.self_attention.q_proj")
-
-    @pytest.mark.parametrize("given", ["3", "60:3", "a:b", "-1:5", "3:"])
-    def test_frequencies_that_are_no_range(self, refused, given):
-        refused("explain", f"--frequencies={given}", says="as in 3:60")
-
-    def test_frequencies_beyond_the_window(self, refused):
-        refused(
-            "explain",
-            "--window",
-            "16",
-            "--limit",
-            "2",
-            "--frequencies",
-            "20:30",
-            says="windows of 16 tokens have 1 to 8 cycles",
-        )
-
-    def test_an_unknown_completion(self, refused, no_types):
-        refused("explain", "--completion", "sparkle", says="expected one of minimal, lapack, haar, thin")

@@ -24,16 +24,10 @@ NO_NOUN = re.compile(
 )
 
 
-def test_the_help_of_a_parameter_opens_with_a_noun():
+def test_the_help_of_a_parameter_opens_with_a_noun_ends_and_leaves_the_default_to_typer():
     assert len(HELPS) > 300
     assert not {name: said for name, said in HELPS.items() if not said[:1].isupper() or NO_NOUN.match(said)}
-
-
-def test_the_help_of_a_parameter_ends_with_a_full_stop():
     assert not {name: said for name, said in HELPS.items() if not said.endswith(".")}
-
-
-def test_typer_says_what_the_default_is():
     assert not {name: said for name, said in HELPS.items() if "[default" in said}
 
 

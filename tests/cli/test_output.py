@@ -55,8 +55,6 @@ def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):
         ("scan", "./\x1b]52;c;cm0=\x07"),
         ("train", "\x1b[2J.yaml"),
         ("walk", "bundled", "A cat \x1b]52;c;cm0=\x07 sat.", "--query-token", "\x1b]52;c;cm0=\x07"),
-        ("scan", "bundled", "\x9b2J.txt"),
-        ("score", "\x1b[2J", "--target", "\x1b[2J"),
     ],
     ids=lambda words: words[0],
 )
@@ -103,8 +101,7 @@ def test_help_waits_for_neither_pytorch_nor_transformers(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.4, 1.5])
-def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
+def test_ctrl_c_while_everything_is_still_imported(tmp_path):
     interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code = interruptible + "print('up', flush=True); from attnscope.__main__ import main; main()"
     process = subprocess.Popen(
@@ -113,7 +110,7 @@ def test_ctrl_c_while_everything_is_still_imported(seconds, tmp_path):
     )  # fmt: skip
     assert process.stdout.readline() == "up\n"
     try:
-        process.wait(seconds)
+        process.wait(0.6)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)

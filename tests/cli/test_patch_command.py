@@ -71,16 +71,10 @@ def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
         ("no json\n", (), "line 1: not JSON"),
         ("[1]\n", (), "found a JSON array"),
         ('{"clean": "a"}\n', (), "no field 'corrupted'"),
-        (json.dumps(LINES[0]), (), "no field 'answer'"),
         (json.dumps(LINES[0] | {"answer": 3}), (), "expected a string"),
         (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "is 5 tokens ("),
         (json.dumps(LINES[0] | {"clean": "It<mask>"}), ANSWERS, "tokens and the corrupted one"),
         (json.dumps(LINES[0] | {"clean": LINES[0]["corrupted"]}), ANSWERS, "are the same tokens"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "7.7"), "the receiver"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--receiver", "x"), "expected layer.head"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--what", "neurons"), "expected heads or residual"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--direction", "up"), "expected noising or denoising"),
-        (json.dumps(LINES[0]), (*ANSWERS, "--json", "--csv"), "choose one"),
         ("\ud800", (), "UTF-8"),
     ],
 )
@@ -95,4 +89,3 @@ def test_files_that_do_not_belong_together_are_told_in_a_line(tmp_path, refused)
     (tmp_path / "two.txt").write_text("a\nb\n")
     refused("patch", "bundled", "one.txt", "two.txt", *ANSWERS, says="1 lines and two.txt 2")
     refused("patch", "bundled", "one.txt", "one.txt", "one.txt", says="found 3 files")
-    refused("patch", "bundled", "none.jsonl", says="none.jsonl")

@@ -9,7 +9,7 @@ import pytest
 from transformers import ViTImageProcessorPil
 
 from tests.cli.command import attnscope
-from tests.pictures import SIDE, looking_vit, save_vision_model, write_pictures
+from tests.pictures import SIDE, looking_vit, write_pictures
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,5 @@ def test_texts_beside_images_do_not_matter_to_a_model_that_reads_images(place, s
         (place / "pictures" / "README.md").unlink()
 
 
-def test_what_does_not_belong_together_is_refused(place, tmp_path, refused):
-    bare = save_vision_model("vit", tmp_path / "bare")
-    for name in bare.glob("*processor*.json"):
-        name.unlink()
-    refused("scan", bare, place / "pictures", says="has no image processor (preprocessor_config.json)")
-    refused("scan", "bundled", place / "pictures", says="reads input_ids, not images")
+def test_a_model_of_images_is_refused_without_them(place, refused):
     refused("scan", place / "planted", says="reads pixel_values, not text: give it images (.png, .jpg, .webp)")
-    refused("scan", place / "planted", place / "pictures", "--window", 8, says="window (--window) is of texts")

@@ -50,8 +50,5 @@ def test_an_image_that_changed_is_another_run(place):
 
 
 def test_what_does_not_belong_together_is_refused(place, refused):
-    texts = place / "data" / "texts.jsonl"
-    refused("scan", "bundled", texts, says="puts no images into a text")
-    refused("scan", place / "model", texts, "--batch-size", 2, says="--batch-size) is of texts")
     (place / "data" / "gone.jsonl").write_text('{"text": "<image>", "image": "gone.png"}\n')
     refused("scan", place / "model", place / "data" / "gone.jsonl", says="gone.jsonl:1: there is no image")

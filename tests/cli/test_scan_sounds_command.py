@@ -51,7 +51,4 @@ def test_transcripts_beside_sounds_do_not_hide_them(place):
 
 
 def test_what_does_not_belong_together_is_refused(place, refused):
-    refused("scan", "bundled", place / "sounds", says="reads input_ids, not sounds")
     refused("scan", place / "wav2vec2", says="not text: give it sounds (.wav), or a model that reads input_ids")
-    refused("scan", place / "wav2vec2", place / "sounds", "--target", place / "said.txt", says="has no decoder")
-    refused("scan", place / "wav2vec2", place / "sounds", "--batch-size", 2, says="--batch-size) is of texts")

@@ -1,13 +1,11 @@
 """`attnscope score` prints what the function gives."""
 
-import io
 import json
-import sys
 
 import pytest
 
 import attnscope
-from attnscope.cli import main
+from tests.cli.command import attnscope as command
 
 HYPOTHESES = ["the cat sat on the mat today", "a dog"] * 10
 REFERENCES = ["the cat sat on the mat", "a dog barks"] * 10
@@ -21,21 +19,16 @@ def files(tmp_path):
     return tmp_path
 
 
-def run(monkeypatch, capfd, *arguments, stdin=""):
-    monkeypatch.setattr(sys, "argv", ["attnscope", "score", *map(str, arguments)])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    out, err = capfd.readouterr()
-    assert stopped.value.code == 0, err
-    return out
+def run(folder, *arguments, stdin=""):
+    found = command("score", *arguments, cwd=folder, stdin=stdin)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
 
 
-def test_json_is_the_result(files, monkeypatch, capfd):
+def test_json_is_the_result(files):
     out = run(
-        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--target", files / "reference.txt",
-        "--text", files / "one.txt", "--by-length", "3,9", "--json",
-    )  # fmt: skip
+        files, "one.txt", "two.txt", "--target", "reference.txt", "--text", "one.txt", "--by-length", "3,9", "--json"
+    )
     found = json.loads(out)
     expected = attnscope.score({"one.txt": HYPOTHESES, "two.txt": REFERENCES}, [REFERENCES])
     assert found["signature"] == json.loads(expected.attrs["signature"])
@@ -53,38 +46,32 @@ def test_json_is_the_result(files, monkeypatch, capfd):
     assert second["1-3"]["chrf_lower"] is second["1-3"]["chrf_upper"] is None
 
 
-def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypatch, capfd):
+def test_the_table_has_systems_intervals_buckets_and_signatures(files, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    out = run(
-        monkeypatch, capfd, files / "one.txt", files / "two.txt", "--target", files / "reference.txt",
-        "--text", files / "one.txt", "--by-length", "3",
-    )  # fmt: skip
+    out = run(files, "one.txt", "two.txt", "--target", "reference.txt", "--text", "one.txt", "--by-length", "3")
     for word in ("20 sentences", "one.txt", "two.txt", "100.0 to 100.0", "By source length"):
         assert word in out
     assert "BLEU|nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:13a|smooth:exp|version:" in out
 
 
 @pytest.mark.parametrize("sentences", [5, 19])
-def test_of_few_sentences_there_is_no_interval_and_of_fewer_no_test(sentences, tmp_path, monkeypatch, capfd):
+def test_of_few_sentences_there_is_no_interval_and_of_fewer_no_test(sentences, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     for name, lines in (("one", HYPOTHESES), ("two", REFERENCES)):
         (tmp_path / name).write_text("\n".join(lines[:sentences]) + "\n")
     asked = [tmp_path / "one", tmp_path / "two", "--target", tmp_path / "two"]
-    out = run(monkeypatch, capfd, *asked)
+    out = run(tmp_path, *asked)
     assert "No interval of scores: fewer than 20 sentences" in out
     assert ("not tested: fewer than 6" in out) == (sentences < 6)
     assert [word in out for word in ("95% interval", " p ", "bs:")] == [sentences >= 6] * 3
-    (_, system) = json.loads(run(monkeypatch, capfd, *asked, "--json"))["tables"]["systems"]
+    (_, system) = json.loads(run(tmp_path, *asked, "--json"))["tables"]["systems"]
     assert system["bleu_difference"] > 0
     assert system["bleu_lower"] is None
     assert (system["bleu_p_value"] is None) == (sentences < 6)
 
 
-def test_standard_input_is_a_system(files, monkeypatch, capfd):
-    out = run(
-        monkeypatch, capfd, "-", "--target", files / "reference.txt", "--json",
-        stdin="\n".join(REFERENCES) + "\n",
-    )  # fmt: skip
+def test_standard_input_is_a_system(files):
+    out = run(files, "-", "--target", "reference.txt", "--json", stdin="\n".join(REFERENCES) + "\n")
     (row,) = json.loads(out)["tables"]["systems"]
     assert row["system"] == "standard input"
     assert row["bleu"] == pytest.approx(100)

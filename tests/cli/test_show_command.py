@@ -22,7 +22,7 @@ def test_what_a_run_is(width, tmp_path, monkeypatch):
         "model name 小さな[bold]模型",
         "setting limit not set",
         "windows measured 2 files",
-        "text: 5, layer: 2, head: 3",
+        "window: 5, layer: 2, head: 3",
         "entropy Entropy [nats]",
     ):
         assert any(said in line for line in lines), said

@@ -19,7 +19,7 @@ from tests.cli.command import attnscope
 from tests.sketched import sketched
 
 MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
-FEW = {"scan": 5, "generate": 3, "roles": 2, "explain": 2, "intervene": 2, "patch": 3, "diff": 1, "walk": 5}
+FEW = {"scan": 3, "generate": 2, "roles": 2, "explain": 2, "intervene": 1, "patch": 2, "diff": 1, "walk": 4}
 SIZES = {
     "vocab_size": 640,
     "hidden_size": 16,

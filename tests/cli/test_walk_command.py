@@ -40,19 +40,12 @@ def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("bundled", "a b", "--layer", "9"), "there is no layer 9"),
-        (("bundled", ""), "the sentence is empty"),
         (("bundled", "a b", "--toy"), "leave the sentence and --target out"),
         (("--toy", "--target", "c d"), "leave the sentence and --target out"),
         (("--toy", "--layer", "0"), "--toy has one head of its own"),
-        (("bundled", "a b", "--target", "c d"), "nothing in it reads a target"),
-        (("gpt2", "--toy"), "--toy has one head of its own"),
         (("--toy", "--dtype", "float64"), "are of a model, and --toy has none"),
         (("--toy", "--query-token", "it"), "from 0 to 3"),
-        (("--toy", "--query-token", "4"), "there is no token 4"),
-        (("--toy", "--lang", "de"), "choose en or ja"),
         (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
-        (("./nothing", "a b"), "expected a model folder"),
         (("a b",), "the first argument is the model"),
     ],
 )

@@ -156,7 +156,6 @@ def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message,
         ({"messages": [{"role": "narrator", "content": "a"}]}, "message 1: has the role 'narrator'"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "its content is not a string"),
         ({"messages": ["a"]}, "message 1: expected an object"),
-        ({"messages": [{"content": "a"}]}, "has the role None"),
     ],
 )
 def test_what_is_no_chat_is_refused(chat, message):

@@ -6,12 +6,10 @@ import json
 import lzma
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-import attnscope
 from attnscope import AttnscopeError
 from attnscope.read.chats import are_chats
 from attnscope.read.files import unpacked
@@ -39,7 +37,7 @@ def test_packed_lines_are_those_of_the_plain_file(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", PACK)
-@pytest.mark.parametrize("size", [1, 7, 4096])
+@pytest.mark.parametrize("size", [1, 4096])
 def test_blocks_may_end_anywhere(suffix, size):
     packed = PACK[suffix](LINES[:5000]) + PACK[suffix](LINES[5000:9000])
     blocks = [packed[first : first + size] for first in range(0, len(packed), size)]
@@ -111,13 +109,6 @@ def test_a_table_that_changes_is_refused(tmp_path):
     pyarrow.parquet.write_table(pa.table({"text": ["other"]}), path)
     with pytest.raises(AttnscopeError, match="changed while it was being read"):
         list(corpus)
-
-
-def test_a_scan_reads_them(tmp_path):
-    tables(tmp_path)
-    plain = attnscope.scan(texts=TEXTS[:5])
-    found = attnscope.scan(texts=tmp_path / "a.parquet", limit=5)
-    np.testing.assert_array_equal(found.entropy, plain.entropy)
 
 
 CHATS = [

@@ -1,7 +1,5 @@
 """What may be given as texts, and what is refused with a word on what to give."""
 
-from collections import UserDict
-
 import datasets
 import numpy as np
 import pandas as pd
@@ -13,7 +11,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
-from attnscope.explanation.study import equal_windows
+from attnscope.explanation.study import equal_windows, study
 from attnscope.read.chats import Chats, are_chats
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, texts_of, windows_of
 from attnscope.read.sources import as_list
@@ -120,25 +118,19 @@ def test_a_string_of_numpy_alone_is_a_text():
     ("given", "said"),
     [
         ({"text": TEXTS, "label": [0, 1]}, r"of type dict with the keys or columns 'text', 'label'; .*give one"),
-        (UserDict(a=TEXTS), "of type UserDict with the keys or columns 'a'"),
         (pd.DataFrame({"body": TEXTS}), r"row 1: no field 'text'; the fields found are: 'body'"),
         (pd.DataFrame({"text": [*TEXTS, None]}), r"row 3: field 'text' holds a JSON n"),
         (xr.Dataset({"a": ("n", TEXTS)}), "of type Dataset with the keys or columns 'a'"),
-        ([{"text": ["words"]}], "row 1: field 'text' holds a JSON array"),
         (b"words", r"the texts are bytes; .*\.decode"),
         ({"a text", "another"}, r"a set, which has no order; .*list\(\.\.\.\)"),
         (7, "the number 7; expected a string"),
-        (np.float64(0.5), "the number 0.5; expected a string"),
         (torch.tensor(7), "the number 7; expected a string"),
         (object(), "of type object; expected a string"),
         (["fine", None], r"item 2 of the texts is None; .*leave it out"),
-        (pd.Series(["fine", None]), r"item 2 of the texts is .*leave it out"),
         (pd.Series(["fine", pd.NA], dtype="string"), r"item 2 of the texts is .*leave it out"),
         ([float("nan"), "fine"], r"item 1 of the texts is the number nan; .*leave it out"),
         (["fine", b"words"], r"item 2 of the texts is of type bytes; .*\.decode"),
-        (["fine", 7], "item 2 of the texts is the number 7"),
         (["fine", ["nested"]], r"item 2 of the texts is of type list; .*in one list"),
-        ([["nested"]], r"item 1 of the texts is of type list; .*in one list"),
         ([0.5, 1.0], r"item 1 of the texts is the number 0\.5; .*whole numbers"),
         (np.array([["a", "b"]]), "item 1 of the texts is of type list"),
     ],
@@ -168,17 +160,21 @@ def test_an_open_file_is_refused(tmp_path):
         lambda encoded: pd.Series(rows_of(encoded)),
     ],
 )  # fmt: skip
-def test_token_ids_are_measured_as_their_text_is(tokenizer, measured, form):
-    found = attnscope.scan(texts=form(tokenizer(TEXTS, padding=True)), device="cpu")
+def test_token_ids_in_any_form_are_their_rows(tokenizer, form):
+    texts = texts_of(form(tokenizer(TEXTS, padding=True)))
+    assert [list(row) for row in texts.rows] == tokenizer(TEXTS)["input_ids"]
+
+
+def test_token_ids_are_measured_as_their_text_is(tokenizer, measured):
+    found = attnscope.scan(texts=tokenizer(TEXTS, padding=True), device="cpu")
     for name in measured.data_vars:
         np.testing.assert_array_equal(found[name], measured[name], err_msg=str(name))
     assert found["source"].to_numpy().tolist() == ["text 1", "text 2"]
     assert found.attrs["signature"] != measured.attrs["signature"]
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_left_out_on_either_side(tokenizer, side):
-    encoded = tokenizer(TEXTS, padding=True, padding_side=side, return_tensors="pt")
+def test_padding_on_the_left_is_left_out(tokenizer):
+    encoded = tokenizer(TEXTS, padding=True, padding_side="left", return_tensors="pt")
     plain = tokenizer(TEXTS)["input_ids"]
     assert [list(row) for row in EncodedTexts(encoded).rows] == plain
 
@@ -224,26 +220,21 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
     ("given", "said"),
     [
         ([[1, 0.5]], r"text 1 holds 0\.5; expected token ids, which are whole numbers from 0"),
-        (torch.tensor([[0.5]]), r"text 1 holds 0\.5; "),
         ([[1], [True]], "text 2 holds True"),
         ([[1], [2, -100]], "text 2 holds -100"),
         ([[1], []], "text 2 has no token: leave it out"),
         ([[1], "words"], "text 2 is of type str; expected token ids"),
-        ([[1], ["words"]], "text 2 holds 'words'"),
         (torch.zeros(2, 3, 4, dtype=torch.long), r"text 1 holds \[0, 0, 0, 0\]; .*in one row"),
         (torch.zeros(0, 3, dtype=torch.long), "no text"),
         ({"input_ids": []}, "no text: found no token ids at all"),
         ({"input_ids": "words"}, "the token ids are of type str"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask of text 1 does not fit"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[1, -2]]}, "attention_mask of text 1 does not fit"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[1, 1]] * 3}, "attention_mask of text 1 does not fit"),
         ({"input_ids": [[1], [2]], "attention_mask": [[1]] * 3}, "2 texts and 3 rows of attention_mask"),
         ({"input_ids": [[1, 2]], "attention_mask": [[[0, -0.5], [0, 0]]]}, "attention_mask of text 1 does not fit"),
         ({"input_ids": [[1, 2, 3]], "seq_idx": [[0, 1, 0]]}, "one document in two places"),
         ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "leaves out tokens between others"),
         ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, "leaves out tokens between others, or all"),
         ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' beside the token ids"),
-        ({"input_ids": [[1, 2]], "decoder_input_ids": [[1, 2]]}, "'decoder_input_ids' beside the token ids"),
     ],
 )
 def test_what_is_no_token_id_is_named(given, said):
@@ -295,5 +286,5 @@ def test_explain_takes_token_ids_where_it_takes_text(tokenizer):
     windows = equal_windows(texts_of(None), loaded, 32, 4)
     again = equal_windows(texts_of([list(window.ids) for window in windows]), loaded, 32, 4)
     assert [window.ids for window in again] == [window.ids for window in windows]
-    found = attnscope.explain(texts=torch.tensor([window.ids for window in windows]), window=32, device="cpu")
-    assert "verdict" in found
+    found = study(loaded, torch.tensor([window.ids for window in windows]), window=32)
+    assert [tuple(window.ids) for window in found.windows] == [window.ids for window in windows]

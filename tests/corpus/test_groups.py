@@ -61,7 +61,6 @@ def test_a_file_is_known_by_its_rules(tmp_path):
     [
         ('{"group": "he"}', "line 1: expected a group, and its tokens or kinds in a list"),
         ('{"group": "he", "tokens": "he"}', "expected a group, and its tokens"),
-        ('{"group": 3, "tokens": ["he"]}', "expected a group, and its tokens"),
         ('{"group": "he", "kinds": ["verb"]}', "there is no kind of token 'verb'; choose from special"),
         ('{"group": "he", "tokens": ["he"], "regex": "h.*"}', "found 'regex' too"),
         ('{"group": " ", "tokens": ["he"]}', "a group has the name ' '"),

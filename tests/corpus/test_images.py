@@ -43,15 +43,6 @@ def test_the_hash_stands_for_names_and_pixels(tmp_path):
     assert images_of(BLACK).sha256() != images_of(BLACK + 1).sha256()
 
 
-def test_what_the_camera_turned_is_turned_back(tmp_path):
-    turned = Image.fromarray(np.zeros((8, 16, 3), np.uint8))
-    exif = turned.getexif()
-    exif[274] = 6  # orientation: a quarter turn
-    turned.save(tmp_path / "turned.jpg", exif=exif)
-    (image,) = images_of(tmp_path / "turned.jpg")
-    assert image.pixels.shape == (16, 8, 3)
-
-
 def test_transparent_and_grey_images_become_rgb():
     for mode in ("RGBA", "L", "P", "1"):
         (image,) = images_of(Image.new(mode, (8, 8)))
@@ -101,10 +92,9 @@ def test_sixteen_bits_of_grey_are_not_cut_off(tmp_path):
         np.testing.assert_allclose(image.pixels, np.repeat((grey / 257)[..., None], 3, -1), atol=0.51)
 
 
-@pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_numbers_of_which_nobody_knows_what_is_white_are_refused(kind):
+def test_numbers_of_which_nobody_knows_what_is_white_are_refused():
     with pytest.raises(AttnscopeError, match="of which none is known to be white"):
-        images_of(Image.fromarray(np.ones((8, 8), kind)))
+        images_of(Image.fromarray(np.ones((8, 8), np.float32)))
 
 
 def test_an_image_is_the_same_as_a_file_and_as_an_object(tmp_path):
@@ -115,6 +105,7 @@ def test_an_image_is_the_same_as_a_file_and_as_an_object(tmp_path):
     (file,) = images_of(tmp_path / "turned.png")
     with Image.open(tmp_path / "turned.png") as opened:
         (given,) = images_of(opened)
+    assert file.pixels.shape == (16, 8, 3)  # what the camera turned is turned back
     np.testing.assert_array_equal(file.pixels, given.pixels)
 
 

@@ -68,15 +68,6 @@ def test_a_mask_that_lets_documents_mix_is_named(model, rows):
     assert found.sizes["window"] == 3
 
 
-def test_the_first_token_of_packed_stories(models):
-    stories = models / "stories260K-llama"
-    tokenizer = AutoTokenizer.from_pretrained(stories)
-    rows = tokenizer(TEXTS)["input_ids"]
-    tokens, positions, *_ = packed(rows)
-    apart, found = (attnscope.scan(stories, given) for given in (rows, tokens | {"position_ids": [positions]}))
-    np.testing.assert_array_equal(found.band_sum, apart.band_sum)
-
-
 def bert(positions=64):
     torch.manual_seed(0)
     config = BertConfig(

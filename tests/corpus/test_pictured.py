@@ -86,11 +86,9 @@ def test_the_hash_knows_images_and_texts(folder):
         ({"messages": [{"role": "poet", "content": "<image>"}], "image": "a"}, "has the role 'poet'"),
         ({"messages": [{"role": "user", "content": "<image>"}, "And?"], "image": "a"}, "message 2: expected an object"),
         ({"messages": [{"role": "user", "content": 3}], "image": "a"}, "message 1: its content is '3'; expected a"),
-        ({"messages": [{"role": "user", "content": [3]}], "image": "a"}, "a part of type 'int'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}], "image": "a"}, "of type text without a text"),
         ({"text": "<image>", "image": "data:image/png;base64," + "A" * 5000}, "is an address"),
         ({"text": "<image>", "image": "a" * 5000}, "text 1: there is no image"),
-        ({"text": "<image>", "images": [np.zeros((2, 2))]}, "text 1: found something that cannot be read as an image"),
         ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: an array of shape (2, 2, 4)"),
     ],
 )

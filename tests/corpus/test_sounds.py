@@ -68,7 +68,6 @@ def test_transcripts_lie_beside(tmp_path):
         ([WAVE, "a text"], "item 2 is 'a text', which is not a sound"),
         (WAVE | {"array": np.zeros((2, 5))}, "shape (2, 5) and type float64: expected floats (time,)"),
         (WAVE | {"array": np.arange(5)}, "type int64: expected floats"),
-        (WAVE | {"sampling_rate": 0}, "sound 1 has 0 samples a second"),
         (WAVE | {"sampling_rate": 4_294_967_291}, "sound 1 has 4294967291 samples a second"),
         (WAVE | {"sampling_rate": "8k"}, "sound 1 has '8k' samples a second"),
         (WAVE | {"array": np.array([0.0, np.nan])}, "sound 1 holds samples that are NaN or infinite"),

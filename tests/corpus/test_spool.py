@@ -1,6 +1,5 @@
 """Texts that come one by one are read once, kept on disk, and read again."""
 
-import attnscope
 from attnscope.read.columns import Spool
 from attnscope.read.texts import Corpus
 
@@ -32,10 +31,3 @@ def test_a_generator_is_read_once_and_gives_what_its_list_gives(tmp_path):
     assert first == list(once) == list(whole)
     assert once.sha256() == whole.sha256()
     assert [text.name for text in first[-2:]] == ["text 50", "a.txt"]
-
-
-def test_scan_measures_a_generator_as_its_list():
-    texts = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
-    streamed = attnscope.scan(texts=iter(texts), device="cpu")
-    assert streamed.equals(attnscope.scan(texts=texts, device="cpu"))
-    assert streamed.signature == attnscope.scan(texts=texts, device="cpu").signature

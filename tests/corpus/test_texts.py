@@ -100,11 +100,9 @@ def test_json_lines(tmp_path):
         ("[" * 100_000, "not JSON"),
         ("1" * 10_000, "not JSON"),
         ('["text"]', "found a JSON array; expected an object"),
-        ("true", "found a JSON boolean"),
         ('{"body": "x", "id": 7}', "no field 'text'; the fields found are: 'body', 'id'"),
         ("{}", "the fields found are: none"),
         ('{"text": 7, "body": "x"}', "holds a JSON number; .*\n.* 'text' \\(number\\), 'body' \\(string\\)"),
-        ('{"text": null}', "holds a JSON null"),
         ('{"text": "a\\ud800"}', r"lone surrogate U\+D800 at character 1"),
     ],
 )
@@ -123,7 +121,6 @@ def test_a_bad_json_line_is_named(tmp_path, line, said):
         (b"caf\xe9 au lait", r"0xe9 at byte offset 3; .*UTF-8.\n.*iconv -f ENCODING -t utf-8"),
         (b"\xef\xbb\xbfcaf\xe9", "byte offset 6"),
         ("tide".encode("utf-16"), "0xff at byte offset 0; .*\n.*iconv -f utf-16 -t utf-8"),
-        ("港".encode()[:2], "byte offset 0"),
         (b"\xed\xa0\x80", "byte offset 0"),
     ],
 )
@@ -175,13 +172,13 @@ def test_blank_strings_are_no_text(strings):
         Corpus.from_sources(strings)
 
 
-@pytest.mark.parametrize("name", ["essay.txt", "notes/a.MD", "rows.csv", "./essay", "../essay", "~/essay"])
+@pytest.mark.parametrize("name", ["notes/a.MD", "./essay", "~/essay"])
 def test_a_string_that_looks_like_a_file_is_refused(name):
     with pytest.raises(AttnscopeError, match=rf"text 2 is '{name}', which looks like a file and does not exist"):
         Corpus.from_sources(["A text.", name])
 
 
-@pytest.mark.parametrize("name", ["a.txt", "essay", "deep/er", "deep"])
+@pytest.mark.parametrize("name", ["a.txt", "essay", "deep/er"])
 def test_a_string_that_names_a_file_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deep" / "er").mkdir(parents=True)
@@ -212,11 +209,6 @@ def test_blank_files_are_no_text(tmp_path):
 def test_blank_texts_among_others_stay(tmp_path):
     (tmp_path / "a.txt").write_text(" ")
     assert contents(tmp_path, "word") == [" ", "word"]
-
-
-def test_no_sources():
-    with pytest.raises(AttnscopeError, match="no text"):
-        Corpus.from_sources([])
 
 
 def test_without_sources_the_bundled_sample_is_read():

@@ -59,10 +59,8 @@ def test_another_rate_is_another_corpus():
         ({"video": "gone"}, "there is no folder of frames gone"),
         ({"video": ["gone.png"]}, "there is no image gone.png"),
         ({"videos": [[]]}, "found no frames of a video"),
-        ({"video": 3}, "found no frames of a video"),
         ({"video": np.zeros((2, 4, 4))}, "an array of shape"),
         ({"video": frames(2), "fps": 0}, "fps is 0; expected frames a second"),
-        ({"video": frames(2), "fps": "2"}, "fps is '2'; expected frames a second"),
         ({"video": frames(2), "videos": [frames(2)]}, "has both video and videos"),
     ],
 )

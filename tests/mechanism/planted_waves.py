@@ -79,11 +79,6 @@ def planted(
     return Planted(inputs, query, key, tuple(frequencies), tuple(weights), offset)
 
 
-def small(**changes):
-    """width 96, r 16, T 256."""
-    return planted(**changes)
-
-
 def roberta(**changes):
     """Sizes of roberta-base, frequencies around 50."""
     sizes = {"width": 768, "r": 64, "length": 512, "frequencies": (27, 38, 44, 50, 57)}

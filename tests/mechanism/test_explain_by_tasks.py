@@ -76,6 +76,8 @@ def test_as_many_as_there_are_give_the_same_tree(kind, tmp_path, units):
     assert same(explain(out, "1/2", kind), whole)
     assert units == [0, 2, 4] * 2
     assert not parts_of(out).exists()
+    with pytest.raises(AttnscopeError, match="holds another run"):
+        explain(out, kind=kind, limit=4)
 
 
 def test_a_task_that_was_stopped_goes_on(whole, tmp_path, units):

@@ -46,6 +46,13 @@ def masked(tokenizer):
     )
 
 
+def verdict_alone(model, tokenizer, band=10):
+    study = mechanism_study(model, [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, band=band)
+    spectra = mechanism_cross_spectrum(study, band=(1, 15))
+    found = verdict_of(study.evidence, spectra, mechanism_cross_correlation(study), None)
+    return xr.DataTree.from_dict({"verdict": found})
+
+
 # --- causal models ---
 
 
@@ -76,11 +83,6 @@ def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
     said = summary(rank_explanations(masked))
     assert said[0].startswith("4 of 4 heads put more weight")
     assert said[-1].startswith("In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a")
-
-
-def test_a_model_without_a_mask_needs_no_note():
-    found = attnscope.explain(limit=3)
-    assert mask_note(found) == ""
 
 
 def test_the_reach_of_a_sliding_window():
@@ -153,9 +155,7 @@ def test_phases_in_disorder_have_a_common_shift_as_often_as_stated():
 
 
 def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
-    found = attnscope.explain(
-        wave_bert((-5, 1, 5, 4)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, band=4, frequencies=(1, 15)
-    )
+    found = verdict_alone(wave_bert((-5, 1, 5, 4)), tokenizer, band=4)
     at = found["verdict"].offset_of_weights.values[0]
     assert at[1] == 1
     assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
@@ -241,6 +241,7 @@ def test_what_does_not_apply_to_a_head_is_stored_as_such(name):
     """A trained encoder; and random weights, causal, with a table of positions, a bias by distance and RoPE."""
     if name == "bundled":
         tree = attnscope.explain("bundled", limit=4)
+        assert mask_note(tree) == ""  # it has no mask
     else:
         model = planted_schemes.planted(name, -1, 2.0, 1.0)[0] if name == "alibi" else tiny(name)
         study = Study(model, np.random.default_rng(0).integers(3, 7, (6, 24)).tolist(), band=4)
@@ -282,53 +283,32 @@ def test_rows_that_look_anywhere_exceed_the_level_as_rarely_as_stated(mask):
     np.testing.assert_allclose(sums.mean(0), reach.even, atol=0.1)
 
 
-def random_model(kind, scale, seed):
-    torch.manual_seed(seed)
+def random_model(kind, scale):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"max_position_embeddings": 64, "initializer_range": scale, "bos_token_id": 0, "eos_token_id": 0}
     if kind == "bert":
-        config = BertConfig(
-            vocab_size=WORDS,
-            hidden_size=32,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=32,
-            max_position_embeddings=64,
-            initializer_range=scale,
-        )
-        return BertModel(config).eval()
-    config = GPT2Config(
-        vocab_size=WORDS,
-        n_embd=32,
-        n_layer=3,
-        n_head=4,
-        n_positions=64,
-        initializer_range=scale,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return GPT2Model(config).eval()
+        return BertModel(BertConfig(**sizes, intermediate_size=32)).eval()
+    return GPT2Model(GPT2Config(**sizes)).eval()
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 @pytest.mark.parametrize("scale", [0.02, 0.2])
 def test_random_weights_claim_no_agreement(kind, scale):
     """Softmax follows the scores, so that both have their faint maximum at one place; that is no preference."""
-    for seed in range(2):
-        texts = np.random.default_rng(seed).zipf(1.5, (12, 64)).clip(max=WORDS - 1).tolist()
-        model = random_model(kind, scale, seed)
-        study = Study(model, texts)
-        content = position_content(model, texts[:6])
-        found = verdict_of(study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content)
-        rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
-        (said,) = summary(rows)
-        assert said.startswith("No head of 12 puts more weight on one offset than chance does")
-        assert not any(row.agree is not None or row.offset_of_weights is not None for row in rows)
+    texts = np.random.default_rng(0).zipf(1.5, (12, 64)).clip(max=WORDS - 1).tolist()
+    study = Study(random_model(kind, scale), texts)
+    content = position_content(study, limit=6)
+    found = verdict_of(study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content)
+    rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
+    (said,) = summary(rows)
+    assert said.startswith("No head of 12 puts more weight on one offset than chance does")
+    assert not any(row.agree is not None or row.offset_of_weights is not None for row in rows)
 
 
 def test_heads_that_all_look_alike_tell_nothing(tokenizer):
     """With the scores of another head in its place each agrees as well."""
-    found = attnscope.explain(
-        wave_bert((-1, -1, -1, -1)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=3, frequencies=(1, 15)
-    )
+    found = verdict_alone(wave_bert((-1, -1, -1, -1)), tokenizer)
     np.testing.assert_allclose(found["verdict"].chance, 1)
     said = summary(rank_explanations(found))[-1]
     assert "with the scores of other heads 4 of 4 would" in said

@@ -7,6 +7,7 @@ import pytest
 
 from attnscope.results.page.explain import write_explain_report
 from tests.report.planted_explanation import explanation
+from tests.sketched import sketched
 
 FLAGS = [
     "--no-sandbox",
@@ -27,8 +28,9 @@ def explained():
 
 @pytest.fixture(scope="session")
 def explain_page(explained, tmp_path_factory):
-    """The page of that explanation: its figures take seconds."""
-    return write_explain_report(explained, tmp_path_factory.mktemp("explained") / "new" / "report.html")
+    """The page of that explanation, without its figures, which take seconds."""
+    with sketched():
+        return write_explain_report(explained, tmp_path_factory.mktemp("explained") / "new" / "report.html")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A made-up result whose heads are known: each head's weights are written down, and all numbers follow.
+"""A made-up result of random numbers, and a sample window whose weights are known by the kind of each head.
 
 Kinds of head: `previous` and `next` (sharp, one token away), `left` and `right` (broad, one-sided), `sink`
 (first token), `marks` (special tokens), `self`, `flat`, and `mixed` (left on some texts, flat on others).
@@ -16,42 +16,20 @@ from attnscope.kernels.bins import bin_ranges
 
 NAMES = ["next-to-left", "next-to-right", "leftward", "rightward", "self", "flat"]
 KINDS = ["previous", "next", "left", "right", "sink", "marks", "self", "flat", "mixed"]
+LABELS = {"previous": 0, "next": 1, "left": 2, "right": 3, "self": 4} | dict.fromkeys(
+    ("sink", "marks", "flat", "mixed"), 5
+)
 REACH = 10
 STATISTICS = [
-    "entropy",
-    "first_token",
-    "special_tokens",
-    "mean_offset",
-    "offset_spread",
-    "max_weight",
-    "gini_simpson",
+    *("entropy", "first_token", "special_tokens", "mean_offset", "offset_spread", "max_weight", "gini_simpson"),
     "outside",
 ]
 HOSTILE = [
-    "</script><img src=x onerror=alert(1)>",
-    "<!--",
-    "\"'`&amp;",
-    "日本語",
-    "🙂",
-    "👩‍👩‍👧",
-    "שלום",
-    "مرحبا",
-    "a\tb\n",
-    "\x00\x07\x1b",
-    "\u202ertl\u2028",
-    "$x_1$",
-    "\uffff",  # tokens are UTF-8: no lone surrogate can be one
-    "",
-    "  ",
-    "{{ 7 * 7 }}",
-    " word ",
-    "\u3000",
+    *("</script><img src=x onerror=alert(1)>", "<!--", "\"'`&amp;", "日本語", "🙂", "👩‍👩‍👧", "שלום", "مرحبا"),
+    *("a\tb\n", "\x00\x07\x1b", "\u202ertl\u2028", "$x_1$", "\uffff"),  # UTF-8: no lone surrogate can be a token
+    *("", "  ", "{{ 7 * 7 }}", " word ", "\u3000"),
 ]
-_TEXT = """A corpus is more than a heap of sentences . Each head of a model reads it with a habit of its own :
-one looks at the word before , another at the word after , a third rests on the first token and waits . The
-habit may depend on where a word stands or on what the word says , and often on both . To know which , we
-change the one and keep the other . 猫 は 静か に 座っ て いる 。 Weights alone do not tell
-whether a head matters ; they say how much of each token enters the sum , and no more than that ."""
+_TEXT = "A corpus is more than a heap of sentences . Each head of a model reads it with a habit of its own : one 猫 は"
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,7 @@ def planted(
     kinds = rng.choice(KINDS, size=(layers, heads))
     kinds.flat[: len(KINDS)] = KINDS[: kinds.size]
     strength = rng.uniform(0.6, 1.4, size=(layers, heads))
-    return Planted(_result(kinds, strength, texts, rng), _sample(kinds, strength, tokens, rank, rng), kinds)
+    return Planted(_result(kinds, texts, rng), _sample(kinds, strength, tokens, rank, rng), kinds)
 
 
 def translated(sample: xr.Dataset, kind: str, tokens: int) -> xr.Dataset:
@@ -103,69 +81,37 @@ def words(count: int) -> list[str]:
     return ["[CLS]", *(body[i % len(body)] for i in range(count - 2)), "[SEP]"][:count]
 
 
-def _weights(kind: str, strength: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Weights of a head on some windows, shape (window, query, key)."""
-    windows, n = shape
+def _weights(kind: str, strength: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Weights of a head on a window of n tokens, shape (query, key)."""
     offset = np.arange(n)[None, :] - np.arange(n)[:, None]
     scores = {
         "previous": 7.0 * (offset == -1),
         "next": 7.0 * (offset == 1),
         "left": np.where(offset < 0, 3.0 + offset / 4.0, 0.0),
         "right": np.where(offset > 0, 3.0 - offset / 4.0, 0.0),
-        "mixed": np.where(offset < 0, 3.0 + offset / 4.0, 0.0),
+        "mixed": np.zeros((n, n)),
         "sink": 6.0 * (np.arange(n) == 0)[None, :] * np.ones((n, 1)),
         "marks": 5.0 * np.isin(np.arange(n), [0, n - 1])[None, :] * np.ones((n, 1)),
         "self": 6.0 * (offset == 0),
         "flat": np.zeros((n, n)),
     }[kind]
-    lively = strength * rng.uniform(0.85, 1.15, size=(windows, 1, 1))
-    if kind == "mixed":
-        lively = lively * (rng.random((windows, 1, 1)) < 0.5)
-    scores = lively * scores + 0.7 * rng.standard_normal((windows, n, n))
+    scores = strength * scores + 0.7 * rng.standard_normal((n, n))
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def _name(band: np.ndarray, length: int) -> int:
-    """The naming rule of the clusters, applied to one head on one text."""
-    left, right = band[:REACH].sum(), band[REACH + 1 :].sum()
-    lean = (right - left) / (right + left)
-    peak = int(band.argmax()) - REACH
-    if abs(peak) == 1 and band.max() / length >= 0.3:
-        return NAMES.index("next-to-left" if peak < 0 else "next-to-right")
-    if abs(lean) > 0.2:
-        return NAMES.index("leftward" if lean < 0 else "rightward")
-    return NAMES.index("self" if peak == 0 and band.max() / length >= 0.3 else "flat")
-
-
-def _result(kinds: np.ndarray, strength: np.ndarray, texts: int, rng: np.random.Generator) -> xr.Dataset:
+def _result(kinds: np.ndarray, texts: int, rng: np.random.Generator) -> xr.Dataset:
+    """Random numbers in the place of statistics; labels by the kinds, those of mixed heads by turns."""
     layers, heads = kinds.shape
     n = 48
-    position = np.arange(n)
-    offset = position[None, :] - position[:, None]
     of_head = ("window", "layer", "head")
-    numbers = {name: np.empty((texts, layers, heads)) for name in STATISTICS}
-    band = np.empty((texts, layers, heads, 2 * REACH + 1))
-    label = np.empty((texts, layers, heads), dtype=int)
-    for at in np.ndindex(layers, heads):
-        weights = _weights(kinds[at], strength[at], (texts, n), rng)
-        every = (slice(None), *at)
-        mean = (weights * offset).sum(-1)
-        numbers["entropy"][every] = -(weights * np.log(weights)).sum(-1).mean(-1)
-        numbers["first_token"][every] = weights[:, :, 0].mean(-1)
-        numbers["special_tokens"][every] = weights[:, :, [0, n - 1]].sum(-1).mean(-1)
-        numbers["mean_offset"][every] = mean.mean(-1)
-        variance = (weights * offset**2).sum(-1) - mean**2
-        numbers["offset_spread"][every] = np.sqrt(np.maximum(variance, 0)).mean(-1)
-        numbers["max_weight"][every] = weights.max(-1).mean(-1)
-        numbers["gini_simpson"][every] = 1 - (weights**2).sum(-1).mean(-1)
-        for index, t in enumerate(range(-REACH, REACH + 1)):
-            band[(*every, index)] = np.trace(weights, offset=t, axis1=1, axis2=2)
-        numbers["outside"][every] = 1 - band[every].sum(-1) / n
-        label[every] = [_name(one, n) for one in band[every]]
+    numbers = {name: rng.uniform(0.1, 0.9, (texts, layers, heads)) for name in STATISTICS}
+    numbers["mean_offset"] = rng.normal(0, 5, (texts, layers, heads))
+    band = n * (1 - numbers["outside"])[..., None] * rng.dirichlet(np.full(2 * REACH + 1, 0.3), (texts, layers, heads))
+    label = np.broadcast_to(np.vectorize(LABELS.get)(kinds), (texts, layers, heads)).copy()
+    label[::2][:, kinds == "mixed"] = LABELS["left"]
     shares = np.stack([(label == c).mean(axis=0) for c in range(len(NAMES))], axis=-1)
-    left, right = band[..., :REACH].sum(-1), band[..., REACH + 1 :].sum(-1)
-    lean = (right - left) / (right + left)
+    lean = rng.uniform(-1, 1, (texts, layers, heads))
     spread = np.exp(-(shares * np.log(np.maximum(shares, 1e-300))).sum(-1))
     centroid = np.stack(
         [band[label == c].mean(axis=0) if (label == c).any() else np.zeros(21) for c in range(len(NAMES))]
@@ -230,7 +176,7 @@ def _sample(kinds: np.ndarray, strength: np.ndarray, tokens: int, rank: int, rng
     key = np.zeros((layers, heads, tokens, rank), dtype=np.uint16)
     weight = np.zeros((layers, heads, tokens, rank), dtype=np.float32)
     for at in np.ndindex(layers, heads):
-        full = _weights(kinds[at], strength[at], (1, tokens), rng)[0]
+        full = _weights(kinds[at], strength[at], tokens, rng)
         order = np.argsort(-full, axis=-1, kind="stable")[:, :rank]
         key[at], weight[at] = order, np.take_along_axis(full, order, axis=-1)
     order = np.argsort(key, axis=-1)

@@ -113,7 +113,7 @@ def test_headers_landmarks_scrolling_and_contrast(visit, pages, name, width):
     assert seen["light"] != seen["dark"]
 
 
-@pytest.mark.parametrize("name", ["explain", "patch", "compare", "align", "roles"])
+@pytest.mark.parametrize("name", ["explain", "align"])
 def test_figures_are_no_white_slabs_in_the_dark_and_show_that_they_scroll(visit, pages, name):
     page = visit(pages[name], scheme="dark")
     plate = page.locator(".plate").first

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnscope.results.page.parts import encode, pack_windows, script_json
+from attnscope.results.page.parts import pack_windows, script_json
 from attnscope.results.page.scan import flatten, page_data, write_report
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, in_tiles, planted
@@ -55,12 +55,6 @@ def test_packed_weights_come_back_within_the_stated_error(made):
         assert share == pytest.approx(true.sum() / 32, abs=1e-3)
 
 
-def test_the_scale_is_exact_at_powers_of_two_down_to_its_floor():
-    assert encode(np.array([1.0])).tolist() == [255]
-    codes = np.arange(1, 256)
-    assert encode(2.0 ** ((codes - 255) * 16 / 254)).tolist() == codes.tolist()
-
-
 def test_keys_beyond_two_bytes_are_among_the_rest(made):
     sample = made.sample.assign(key=made.sample["key"] + 2**16)
     counts, rest, _, _ = unpack(pack_windows(sample).maps["0.0"][0], 32)
@@ -82,8 +76,12 @@ def test_tiles_hold_what_lies_in_them():
 # --- what the page says ---
 
 
-def test_numbers_are_those_of_the_result(made, tmp_path):
-    page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def page(made, tmp_path_factory):
+    return write_report(made.result, made.sample, tmp_path_factory.mktemp("page") / "r.html").read_text("utf-8")
+
+
+def test_numbers_are_those_of_the_result(made, page):
     data = embedded(page, "data")
     entropy = next(s for s in data["statistics"] if s["key"] == "entropy")
     values = made.result["entropy"].values.reshape(12, -1)
@@ -98,19 +96,14 @@ def test_numbers_are_those_of_the_result(made, tmp_path):
     assert data["labels"]["names"][shares[0].argmax()] == "next-to-left"
 
 
-def test_title_corpus_signature_and_summary_are_on_the_page(made, tmp_path):
-    page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
+def test_title_corpus_signature_and_summary_are_on_the_page(page):
     assert "<title>Where the heads of planted-heads look</title>" in page
-    assert "12 windows" in page
-    assert "a made-up text" in page
-    assert "3f9c1a7e" in page
-    assert "icc, directed heads" in page
-    assert "0.774 to 0.846" in page
+    for words in ("12 windows", "a made-up text", "3f9c1a7e", "icc, directed heads", "0.774 to 0.846"):
+        assert words in page
     assert "mixing coefficients, not explanations" in page
 
 
-def test_nothing_can_be_loaded(made, tmp_path):
-    page = write_report(made.result, made.sample, tmp_path / "r.html").read_text(encoding="utf-8")
+def test_nothing_can_be_loaded(page):
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
     assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in page
     assert '<html lang="en">' in page
@@ -132,10 +125,9 @@ def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
     assert embedded(page, "data")["window"]["windows"][0][0]["tokens"][: len(HOSTILE)] == HOSTILE
 
 
-@pytest.mark.parametrize("token", HOSTILE)
-def test_embedded_json_is_safe_and_faithful(token):
-    text = script_json([token])
-    assert json.loads(text) == [token]
+def test_embedded_json_is_safe_and_faithful():
+    text = script_json(HOSTILE)
+    assert json.loads(text) == HOSTILE
     assert text.isascii()
     assert not set("<>&") & set(text)
 
@@ -145,7 +137,6 @@ def test_embedded_json_is_safe_and_faithful(token):
     [
         ["label", "cluster", "centroid"],
         ["profile", "band_sum"],
-        ["centroid"],
         ["length", "source", "layer_name", "layer_kind"],
         ["entropy", "first_token", "special_tokens", "majority_share", "direction"],
     ],
@@ -174,7 +165,6 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
     ("summary", "rows"),
     [
         ({}, []),
-        (3, [("", "3", "")]),
         ("note", [("", "note", "")]),
         ({"icc": {"estimate": 0.5, "interval": [0.4, 0.6]}}, [("icc", "0.5", "0.4 to 0.6")]),
         ({"a_b": [1, -2.5]}, [("a b", "1; −2.5", "")]),
@@ -182,7 +172,6 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
         ({"done": True, "left": None}, [("done", "yes", "")]),
         ({"icc": {"value": None, "low": None, "high": None}, "heads": 2}, [("heads", "2", "")]),  # too few heads
         ({"icc": {"value": math.nan, "interval": [math.nan, math.nan]}}, []),
-        ({"icc": {"value": 0.5, "low": None, "high": None}}, [("icc", "0.5", "")]),
     ],
 )
 def test_any_summary_becomes_rows(summary, rows):
@@ -195,7 +184,7 @@ def test_any_summary_becomes_rows(summary, rows):
 def test_size_does_not_grow_with_the_number_of_texts(tmp_path):
     few, many = (
         write_report(planted(texts=texts).result, None, tmp_path / f"{texts}.html").stat().st_size
-        for texts in (20, 400)
+        for texts in (20, 200)
     )
     assert many < 1.1 * few
 

@@ -91,14 +91,6 @@ def test_damage_is_looked_for_only_where_it_is_asked_for(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_a_damaged_file_that_is_needed_is_named(tmp_path):
-    run = scan_run(tmp_path / "run")
-    (run / "summary.npz").unlink()
-    told = describe(run)
-    assert "summary.npz is gone" in told.unread
-    assert told.run.windows == 5
-
-
 def test_what_is_no_run_or_cannot_be_trusted_is_refused(tmp_path):
     with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
         describe(tmp_path)

@@ -62,16 +62,13 @@ def test_tables_of_a_scan_hold_its_numbers_to_the_bit(to, scan, tmp_path):
     assert len(READERS[to](made / f"cluster_offset.{to}")) == 2 * OFFSETS  # once, not with every piece
 
 
-def test_the_number_of_a_kind_stands_beside_its_name(scan, tmp_path):
-    heads = pd.read_parquet(export(scan, "parquet", out=tmp_path / "tables") / "window_layer_head.parquet")
-    named = set(zip(heads.label, heads.kind.fillna("none"), strict=True))
-    assert named == {(0, "previous"), (1, "mixed"), (-1, "none")}
-
-
-def test_parquet_knows_null_units_and_signature(scan, tmp_path):
+def test_parquet_knows_null_units_names_of_kinds_and_signature(scan, tmp_path):
     made = export(scan, "parquet", out=tmp_path / "tables")
     file = pq.read_table(made / "window_layer_head.parquet")
     assert file["entropy"].null_count == TEXTS
+    heads = file.to_pandas()
+    named = set(zip(heads.label, heads.kind.fillna("none"), strict=True))
+    assert named == {(0, "previous"), (1, "mixed"), (-1, "none")}
     assert file.schema.field("entropy").metadata[b"units"] == b"nats"
     signature = json.loads(file.schema.metadata[b"signature"])
     assert signature == json.loads(open_run(scan).attrs["signature"])
@@ -110,6 +107,16 @@ def test_chosen_variables_alone_are_written(scan, tree, tmp_path):
     some = xr.load_datatree(export(tree, "nc", out=tmp_path / "b.nc", variables=["agree"]))
     xr.testing.assert_identical(some["verdict"]["agree"], open_run(tree)["verdict"]["agree"])
     assert some.attrs["signature"] == open_run(tree).attrs["signature"]
+
+
+def test_rows_are_numbered_on_from_part_to_part_and_may_be_none():
+    given = xr.Dataset({"a": ("x", [5.0, 6.0, 7.0])})
+    assert pd.concat(rows_of(given, ("x",), ["a"], at_once=2)).x.tolist() == [0, 1, 2]
+    (table,) = rows_of(xr.Dataset({"a": ("x", np.zeros(0))}), ("x",), ["a"])
+    assert (list(table.columns), len(table)) == (["x", "a"], 0)
+    dims = {"kind": (("y", "x"), np.array([["p", None], ["q", "p"]], dtype=object))}
+    (table,) = rows_of(xr.Dataset({"a": (("x", "y"), [[1, 2], [3, 4]])}, dims), ("x", "y"), ["a"])
+    assert [None if pd.isna(one) else one for one in table.kind] == ["p", "q", None, "p"]
 
 
 def test_no_table_is_in_memory_as_a_whole(scan, tmp_path, monkeypatch):

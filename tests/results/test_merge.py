@@ -19,7 +19,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def test_what_the_last_task_did_not_put_together_is_put_together(run):
+def test_what_the_last_task_did_not_put_together_is_put_together_once(run):
     merged = merge(run)
     assert (merged.command, merged.texts, merged.tasks, merged.complete) == ("scan", 14, 2, True)
     found = open_run(run)
@@ -28,14 +28,9 @@ def test_what_the_last_task_did_not_put_together_is_put_together(run):
     assert found.attrs["padding"] == "One at a time."
     assert found.sizes["cluster"] == 2
     assert not parts_of(run).exists()
-
-
-def test_given_again_it_changes_nothing(run):
-    merge(run)
-    before = open_run(run)
     again = merge(run)
     assert (again.texts, again.tasks, again.complete) == (14, 0, True)
-    assert open_run(run).identical(before)
+    assert open_run(run).identical(found)
 
 
 def test_parts_copied_into_one_folder(tmp_path):

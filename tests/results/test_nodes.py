@@ -9,29 +9,7 @@ from attnscope.lineage.align import Aligned
 from attnscope.results.export import export
 from attnscope.results.open import chosen, nodes_of, run_at, tree_of_alignment
 from attnscope.store.runs import RunFolder
-from tests.results.planted import SIGNATURE, explained_run, piece, scan_run
-
-
-def test_the_pieces_of_a_scan_are_together_what_opens(tmp_path):
-    (node,) = nodes_of(run_at(scan_run(tmp_path / "run", (2, 3, 1))))
-    pieces = list(node.pieces())
-    assert [piece.sizes["window"] for piece in pieces] == [2, 3, 1]
-    assert node.texts == 6
-    whole = xr.concat(pieces, "window", data_vars="minimal", coords="minimal", compat="override")
-    opened = open_run(tmp_path / "run")
-    assert set(whole.variables) == set(opened.variables)
-    xr.testing.assert_identical(whole[sorted(whole.data_vars)], opened[sorted(opened.data_vars)])
-
-
-def test_only_one_piece_is_read_at_a_time(tmp_path):
-    scan_run(tmp_path / "run")
-    (node,) = nodes_of(run_at(tmp_path / "run"))
-    *_, last = sorted((tmp_path / "run" / "pieces").iterdir())
-    last.write_bytes(b"0")
-    pieces = node.pieces()
-    assert next(pieces).sizes["window"] == 2
-    with pytest.raises(AttnscopeError, match=f"{last.name} is not what was written .*--repair"):
-        next(pieces)
+from tests.results.planted import SIGNATURE, explained_run, piece
 
 
 def test_windows_of_pools_are_a_node_whose_pieces_are_the_part_that_opens(tmp_path):
@@ -56,10 +34,6 @@ def test_a_tree_has_a_node_for_each_dataset(tmp_path):
     assert [node.name for node in nodes] == ["verdict", "also/0"]
     assert [node.name for node in chosen(nodes, ["agree"])] == ["verdict"]
     assert [list(next(node.pieces()).data_vars) for node in chosen(nodes, ["form"])] == [["form"], ["form"]]
-
-
-def test_variables_that_are_not_there_are_refused_by_name(tmp_path):
-    nodes = nodes_of(run_at(explained_run(tmp_path / "run")))
     with pytest.raises(AttnscopeError, match=r"no variable 'entropy' .* choose of agree, chance, form, share, swapped"):
         chosen(nodes, ["form", "entropy"])
 

@@ -15,11 +15,11 @@ from attnscope.results.export import export
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    attnscope.scan("bundled", TEXT, window=32, limit=50, batch_size=4, pool=4, out=folder, device="cpu")
+    attnscope.scan("bundled", TEXT, window=32, limit=24, batch_size=4, pool=4, out=folder, device="cpu")
     return folder
 
 
-@pytest.mark.parametrize("shard", [1 << 26, 30_000, 9_000])
+@pytest.mark.parametrize("shard", [1 << 26, 9_000])
 def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
     monkeypatch.setattr(_zarr, "SHARD", shard)
     store = export(run, "zarr", out=tmp_path / "run.zarr")
@@ -39,7 +39,7 @@ def test_each_head_is_a_chunk_and_the_heads_of_a_layer_a_file(run, tmp_path):
     entropy = zarr.open_group(store)["windows/window_entropy"]
     assert entropy.chunks[1:] == (1, 1)
     assert entropy.shards[1:] == (1, 4)
-    assert entropy.shards[0] == entropy.chunks[0] >= 50
+    assert entropy.shards[0] == entropy.chunks[0] >= 24
     assert zarr.open_group(store).metadata.consolidated_metadata is not None
 
 

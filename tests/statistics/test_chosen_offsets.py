@@ -7,26 +7,19 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.bundled import MODEL
 from attnscope.measure.stored import notes_of
 from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.page.scan import page_data
 from attnscope.results.render import as_json
 from attnscope.results.scanned import report
 from tests.cli.command import attnscope as command
-from tests.families import tiny
+from tests.families import tiny_reader
 
 TEXTS = ["The tide comes in twice a day, and twice a day it goes out again. " * 2, "Nobody has seen the keeper."]
 OFFSETS = (-29, -16, -1, 0, 20)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(MODEL)
 
 
 def share_at(weights, offset):
@@ -34,11 +27,9 @@ def share_at(weights, offset):
     return np.trace(weights, offset, -2, -1) / weights.shape[-2]
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "mistral", "gemma2"])
-def test_eager_attention_has_the_same_weight_at_each(family, tokenizer):
-    torch.manual_seed(0)
-    model = tiny(family)
-    model.resize_token_embeddings(len(tokenizer))
+@pytest.mark.parametrize("family", ["bert", "gemma2"])
+def test_eager_attention_has_the_same_weight_at_each(family):
+    model, tokenizer = tiny_reader(family)
     asked = {"tokenizer": tokenizer, "window": 32, "statistics": "entropy", "offsets": OFFSETS[::-1]}
     found = attnscope.scan(model, TEXTS, band=2, batch_size=8, **asked)
     assert found.chosen_offset.values.tolist() == list(OFFSETS)
@@ -88,13 +79,11 @@ def test_a_pool_has_the_mean_over_all_its_queries():
     np.testing.assert_allclose(pool, expected, atol=1e-9)
 
 
-def test_what_cannot_be_looked_at_is_not_0(tokenizer, tmp_path):
+def test_what_cannot_be_looked_at_is_not_0():
     """Three causes: a mask, a window of some layers alone, and texts that are too short; the null says none too."""
-    torch.manual_seed(0)
-    models = {name: tiny(name) for name in ("gpt2", "mistral")}
-    for model in models.values():
-        model.resize_token_embeddings(len(tokenizer))
-    asked = {"tokenizer": tokenizer, "window": 32, "statistics": "entropy"}
+    readers = {name: tiny_reader(name) for name in ("gpt2", "mistral")}
+    models = {name: model for name, (model, _) in readers.items()}
+    asked = {"tokenizer": readers["gpt2"][1], "window": 32, "statistics": "entropy"}
     found = attnscope.scan(models["gpt2"], TEXTS, offsets=[-25, -1, 1], **asked)
     short = found.length.values <= 25
     assert short.any()
@@ -120,13 +109,6 @@ def test_what_cannot_be_looked_at_is_not_0(tokenizer, tmp_path):
     chosen = [row["share"] for row in told["tables"]["offsets"] if row["of"] == "chosen"]
     assert {one for share in chosen for one in share[2:]} == {None}
     assert any("no query look there" in note for note in told["notes"])
-
-
-def test_the_bundled_heads_of_one_offset_have_their_weight_there():
-    found = attnscope.scan(texts=TEXTS[:1], offsets=[-2, -1]).isel(window=0)
-    assert float(found.weight_at.sel(layer=0, head=3, chosen_offset=-1)) > 0.9
-    assert float(found.weight_at.sel(layer=0, head=0, chosen_offset=-2)) > 0.9
-    assert float(found.equal_weight_at.max()) < 0.1
 
 
 def test_offsets_in_another_order_are_the_same_question():
@@ -163,14 +145,12 @@ def test_what_an_option_brings_may_be_named_beside_it():
     ("name", "said"),
     [
         ("weight_at", "comes with offsets, in a scan of texts: give them (--offsets -1,-64)"),
-        ("equal_weight_at", "comes with offsets"),
         ("weight_at_-64", "comes with offsets"),
         ("group_weight", "comes with groups, in a scan of texts: give them (--groups kinds)"),
         ("entropy_by_group", "comes with groups"),
         ("group_rows", "comes with groups and a pool"),
         ("block_recall_5", "is one number of block_recall: ask for that"),
         ("equal_entropy", "is found beside what is measured, and not asked for by name"),
-        ("centroid", "is found beside"),
     ],
 )
 def test_what_is_listed_and_cannot_be_asked_for_is_not_said_to_be_unknown(name, said):
@@ -192,8 +172,6 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
         f"{float(one):.3g}" for one in (at.min(), at.mean(), at.max(), equal)
     ]
     told = as_json(report(run, data=True), "")["tables"]
-    chosen = [row["share"] for row in told["offsets"] if row["of"] == "chosen"]
-    np.testing.assert_allclose(chosen, mean.transpose("layer", "head", "chosen_offset").values.reshape(len(chosen), -1))
     at = mean.sel(chosen_offset=-1).transpose("layer", "head").values.ravel()
     np.testing.assert_allclose([row["weight_at_-1"] for row in told["heads"]], at)
     keys = {one["key"]: one["name"] for one in page_data(run)["statistics"]}

@@ -90,13 +90,6 @@ def test_in_cross_attention_no_offset_is_a_neighbour():
     assert names[:3] == ["offset -1", "offset +1", "same position"]
 
 
-def test_all_weight_lies_in_some_bin():
-    results = scanned(CAUSAL, "causal")
-    np.testing.assert_allclose(results.bin_sum.sum("offset_bin") / N, 1, rtol=1e-6)
-    np.testing.assert_allclose(results.equal_bin_sum.sum("offset_bin") / N, 1, rtol=1e-6)
-    assert float(results.bin_sum.sel(offset_bin=-17)[0, 0, list(CAUSAL).index("within 32")]) > 0.8 * N
-
-
 def test_a_weight_that_equal_weights_would_have_gives_no_name():
     """In texts of 8 tokens a causal model that knows nothing puts 0.34 of its weight on the token itself."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
@@ -157,7 +150,7 @@ def test_random_heads_that_suit_the_first_token_are_no_sinks():
     """All rows look at one key: that it gets more than by rows that know nothing is no sign of training."""
     tokenizer, twice = AutoTokenizer.from_pretrained(MODEL), 0
     sizes = {"hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 8, "intermediate_size": 64}
-    for seed in range(4):
+    for seed in range(2):
         torch.manual_seed(seed)
         config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.5, **sizes)
         model = LlamaForCausalLM(config).eval()
@@ -167,23 +160,6 @@ def test_random_heads_that_suit_the_first_token_are_no_sinks():
         assert rank_heads(found)["sink-like"] == []
         assert found.kinds.startswith("No kinds of heads beyond chance")
     assert twice, "no head has twice what equal weights give: nothing is tried"
-
-
-def test_sinks_of_trained_models_are_ranked():
-    row = rank_heads(attnscope.scan(limit=20))["sink-like"]
-    assert [(head["layer"], head["head"]) for head in row] == [(1, 1)]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "ranked"),
-    [
-        ("rxnmapper-albert", "CC(=O)O.OCC>>CC(=O)OCC", {"positional", "sink-like"}),
-        ("stories260K-llama", "Once upon a time, there was a little girl named Lily. " * 8, {"positional", "local"}),
-    ],
-)
-def test_heads_of_trained_models_are_ranked(name, text, ranked, models):
-    found = rank_heads(attnscope.scan(models / name, [text, text], window=128, limit=4))
-    assert ranked <= {kind for kind, rows in found.items() if rows}
 
 
 def test_a_row_or_two_rank_no_head():
@@ -219,23 +195,12 @@ def test_a_number_of_kinds_can_be_asked_for():
     assert named_clusters(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 
-def test_scans_can_be_subtracted_kind_by_kind():
-    """Two scans have other kinds in another order: xarray aligns them by name."""
-    results = scanned(BOTH_SIDES, "self")
-    results = results.assign_coords(head=range(results.sizes["head"]))
-    whole, fewer = (one.merge(summarize(one)) for one in (results, results.isel(head=slice(3, None))))
-    shared = [name for name in whole.cluster.values if name in fewer.cluster.values]
-    assert 1 < len(shared) < whole.sizes["cluster"]
-    difference = whole - fewer
-    assert set(difference.cluster.values) == set(shared)
-    np.testing.assert_array_equal(difference.label_share.sel(cluster=shared), 0)
-    np.testing.assert_array_equal(difference.band_sum, 0)
-
-
 def test_the_bundled_model_has_four_positional_heads():
-    names = majority_names(attnscope.scan(limit=16))
+    found = attnscope.scan(limit=20)
+    names = majority_names(found)
     assert sorted(names[0]) == ["next", "offset +2", "offset -2", "previous"]
     assert {name for row in names[1:] for name in row} == {"mixed"}
+    assert [(head["layer"], head["head"]) for head in rank_heads(found)["sink-like"]] == [(1, 1)]
 
 
 def test_the_story_model_has_kinds_that_fit_a_causal_model(models):
@@ -243,11 +208,17 @@ def test_the_story_model_has_kinds_that_fit_a_causal_model(models):
     names = {name for row in majority_names(found) for name in row}
     assert {"previous", "local", "within 16"} <= names
     assert not any(word in name for name in names for word in ("left", "right", "next"))
+    ranked = rank_heads(found)
+    assert ranked["positional"]
+    assert ranked["local"]
 
 
 def test_the_chemistry_model_keeps_its_heads_through_its_layers(models):
     reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
-    names = majority_names(attnscope.scan(models / "rxnmapper-albert", reactions))
+    found = attnscope.scan(models / "rxnmapper-albert", reactions)
+    names, ranked = majority_names(found), rank_heads(found)
+    assert ranked["positional"]
+    assert ranked["sink-like"]
     assert {row[3] for row in names} == {"previous"}
     assert {row[4] for row in names} == {"next"}
 

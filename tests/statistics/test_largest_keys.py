@@ -1,8 +1,5 @@
 """Where the largest weight of each query lies, held against the weights that eager attention writes out."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 import torch
@@ -12,10 +9,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.kernels.reference import causal_mask, padding_mask
 from attnscope.measure.passes import Marks, measure_call
-from attnscope.measure.row_samples import RowSample
-from attnscope.measure.rows import GroupMarks
 from attnscope.measure.sample import merge_call
-from tests.cli.command import attnscope as run
 from tests.statistics.test_groups import CALLS, RIGHT, N
 
 NAMES = ("largest_distance", "largest_first", "largest_previous", "largest_next")
@@ -89,31 +83,6 @@ def test_of_weights_that_are_given_the_first_of_several_largest_counts():
     )
 
 
-def test_of_the_queries_of_each_group():
-    generator = torch.Generator().manual_seed(4)
-    x = torch.randn(2, 3, N, 4, generator=generator)
-    call = AttentionCall(x, x.flip(1), x, scale=0.7, causal=True)
-    numbers = torch.randint(0, 2, (2, N), generator=generator)
-    real = torch.ones_like(RIGHT)
-    marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
-    _, found = measure_call(call, NAMES, 2, N - 1, marks)
-    assert "largest_distance_by_group" not in found  # nor is the mean distance of equal weights
-    weights = attend_in_full(call)[1].double().numpy()
-    for group in range(2):
-        expected, even = by_hand(weights, (numbers == group).numpy() | (np.arange(N) == 0))
-        only = (numbers == group).numpy()
-        for name in ("largest_previous", "largest_next"):
-            for text in range(2):  # query 0, which looks at itself alone, is in one group or the other
-                count = only[text].sum()
-                share = count / (count + (not only[text, 0]))
-                np.testing.assert_allclose(
-                    found[f"{name}_by_group"][text, :, group], expected[name][text] / share, atol=1e-12
-                )
-                np.testing.assert_allclose(
-                    found[f"equal_{name}_by_group"][text, 0, group], even[name][text] / share, rtol=1e-5
-                )
-
-
 def test_from_word_to_word():
     """The null is that of equal weights on tokens, of which some words have more."""
     generator = torch.Generator().manual_seed(5)
@@ -144,33 +113,10 @@ def test_from_word_to_word():
             np.testing.assert_allclose(found[f"equal_{name}"][text, 0], null, rtol=1e-5, err_msg=name)
 
 
-def test_of_some_rows_they_are_estimates_without_bias():
-    x = torch.randn(3, 1, 4, 600, 8, generator=torch.Generator().manual_seed(3))
-    near = -0.05 * (torch.arange(600) - torch.arange(600)[:, None]).abs().float()
-    call = AttentionCall(x[0], x[1, :, :2], x[2, :, :2], 0.5, causal=True, bias=near[None, None])
-    valid = torch.ones(1, 600, dtype=torch.bool)
-    marks = Marks(valid, valid, ~valid)
-    whole = measure_call(call, NAMES, 5, 599, marks)[1]
-    draws = [measure_call(call, NAMES, 5, 599, marks, sample=RowSample(64, seed))[1] for seed in range(100)]
-    for name in ("largest_distance", "largest_first", "largest_previous"):
-        drawn = torch.stack([draw[name] for draw in draws])
-        spread = drawn.std(0)
-        assert bool((spread > 0).all())
-        assert bool(((drawn.mean(0) - whole[name]).abs() < 4.5 * spread / 10).all())
-        said = torch.stack([draw[f"{name}_error"] for draw in draws]).square().mean(0).sqrt()
-        assert 0.8 < float((said / spread).mean()) < 1.2
-        torch.testing.assert_close(draws[0][f"equal_{name}"], whole[f"equal_{name}"])
-
-
-def test_a_previous_token_head_is_told_beside_its_null(tmp_path):
+def test_a_previous_token_head_is_told_beside_its_null():
     text = "The tide comes in twice a day, and twice a day it goes out again."
     result = attnscope.scan(texts=text, statistics=NAMES)
     own, equal = result.isel(window=0).sel(layer=0, head=3), result.isel(window=0).sel(layer=0)
     assert float(own.largest_previous) > 0.9
     assert float(equal.equal_largest_previous) < 0.2
     assert float(own.largest_distance) < 1.5
-    (tmp_path / "notes.txt").write_text(text)
-    done = run("scan", "bundled", "notes.txt", "--statistics", ",".join(NAMES), "--csv", cwd=tmp_path)
-    rows = {(row["layer"], row["head"]): row for row in csv.DictReader(io.StringIO(done.stdout))}
-    for name in NAMES:
-        assert float(rows["0", "3"][name]) == pytest.approx(float(own[name]), rel=1e-4)

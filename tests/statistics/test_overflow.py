@@ -31,10 +31,9 @@ def model(tokenizer):
     return overflowing_bert(own)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_text_on_which_the_model_overflows_is_named(model, tokenizer, batch_size):
+def test_a_text_on_which_the_model_overflows_is_named(model, tokenizer):
     with pytest.raises(AttnscopeError, match=REFUSED + "Look at the weights of the model and at the tokens"):
-        attnscope.scan(model, TEXTS, tokenizer=tokenizer, batch_size=batch_size)
+        attnscope.scan(model, TEXTS, tokenizer=tokenizer, batch_size=4)
 
 
 def test_half_precision_is_named_as_what_to_change(model, tokenizer):
@@ -43,9 +42,8 @@ def test_half_precision_is_named_as_what_to_change(model, tokenizer):
         attnscope.scan(half, TEXTS, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize(("batch_size", "kept"), [(1, 10), (4, 8)])
-def test_the_batches_before_are_kept(model, tokenizer, tmp_path, batch_size, kept):
-    options = {"tokenizer": tokenizer, "batch_size": batch_size}
+def test_the_batches_before_are_kept(model, tokenizer, tmp_path):
+    kept, options = 8, {"tokenizer": tokenizer, "batch_size": 4}
     for _ in range(2):  # the second time it goes on from there
         with pytest.raises(AttnscopeError, match=ELEVENTH):
             attnscope.scan(model, TEXTS, out=tmp_path / "run", **options)
@@ -91,8 +89,7 @@ def test_padding_on_which_the_model_overflows_spoils_no_text(family, tokenizer):
         np.testing.assert_allclose(together[name], alone[name], rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("batch_size", [2])
-def test_token_ids_beyond_the_vocabulary_are_refused_in_any_window(tokenizer, batch_size, tmp_path):
+def test_token_ids_beyond_the_vocabulary_are_refused_in_any_window(tokenizer, tmp_path):
     wider = AutoTokenizer.from_pretrained(MODEL)
     wider.add_tokens(["zyx"])
     known = (
@@ -101,4 +98,4 @@ def test_token_ids_beyond_the_vocabulary_are_refused_in_any_window(tokenizer, ba
     )
     texts = ["The tide.", "A lamp.", "A zyx.", "Bread."]
     with pytest.raises(AttnscopeError, match=known):
-        attnscope.scan(overflowing_bert(639), texts, tokenizer=wider, batch_size=batch_size, out=tmp_path / "run")
+        attnscope.scan(overflowing_bert(639), texts, tokenizer=wider, batch_size=2, out=tmp_path / "run")

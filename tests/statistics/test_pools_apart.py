@@ -12,8 +12,6 @@ from attnscope import contrasts, open_run
 from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
-from attnscope.results.merge import merge
-from attnscope.store.units import Parts
 from tests.cli.command import attnscope as typed
 from tests.families import tiny
 from tests.sketched import sketched
@@ -81,7 +79,7 @@ def sides(name, lines):
     return [(letters(shown(source)), letters(shown(target))) for source, target in zip(read, written, strict=True)]
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "bart"])
+@pytest.mark.parametrize("name", ["llama", "bart"])
 def test_groups_of_a_pool_are_of_all_queries_of_its_windows(name, scans, lines):
     windows, pools, pooled_numbers = scans(name)
     groups = windows.group_query.values.tolist()
@@ -110,20 +108,6 @@ def test_groups_of_a_pool_are_of_all_queries_of_its_windows(name, scans, lines):
                 weights = queries if each.ndim == 2 else queries[:, None]
                 found = np.nan_to_num(own[f"{statistic}_by_group"].values) * queries.sum(0)
                 np.testing.assert_allclose(found, np.nansum(each * weights, 0), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_what_pools_come_to_is_what_their_windows_come_to(name, scans):
-    windows, pools, _ = scans(name)
-    for statistic in ("band_sum", "bin_sum", "equal_band_sum", "equal_bin_sum"):
-        np.testing.assert_allclose(pools[statistic].sum("window"), windows[statistic].sum("window"), rtol=1e-12)
-    for kind in np.unique(windows.by):
-        apart, some = (results.isel(window=results.by == kind) for results in (pools, windows))
-        np.testing.assert_allclose(apart.band_sum.sum("window"), some.band_sum.sum("window"), rtol=1e-12)
-        for statistic in ("entropy", "outside", "first_token", "mean_offset", "max_weight"):
-            found = (apart[statistic] * apart.length).sum("window")
-            expected = (some[statistic] * some.length).sum("window")
-            np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_pools_of_a_value_are_those_of_its_texts_alone(scans, lines, tmp_path):
@@ -164,7 +148,7 @@ def test_pairs_of_groups_of_pools_of_one_window_are_those_of_windows(single):
 
 
 def test_contrasts_say_pools_and_their_windows(scans):
-    _, pools, numbers = scans("bert")
+    _, pools, numbers = scans("llama")
     found = contrasts(pools)
     of_german = [len(one) for one, kind in zip(numbers, pools.by.values, strict=True) if kind == "de"]
     assert f"de ({len(of_german)} pools of {sum(of_german)} windows)" in describe_contrasts(found)[0]
@@ -172,28 +156,18 @@ def test_contrasts_say_pools_and_their_windows(scans):
     assert found.length.sel(by="de").item() == pytest.approx(tokens)
 
 
-def test_tasks_and_merge_give_the_same_pools(corpus, tmp_path, monkeypatch):
+def test_tasks_give_the_same_pools(corpus, tmp_path):
     given = {"window": WINDOW, "pool": SIZE, "by": "kind", "groups": "kinds", "statistics": "entropy,band_sum"}
 
     def scan(name, task=None):
         return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", **given)
 
-    def stop(*_):
-        raise KeyboardInterrupt
-
     whole = scan("whole")
     assert not scan("run", "1/2").data_vars
     assert scan("run", "2/2").identical(whole)
-    scan("merged", "2/2")
-    with monkeypatch.context() as patched:
-        patched.setattr(Parts, "gather", stop)
-        with pytest.raises(KeyboardInterrupt):
-            scan("merged", "1/2")
-    merge(tmp_path / "merged")
-    assert open_run(tmp_path / "merged").identical(whole)
     for part in ("windows", "heads"):
-        first, *others = (open_run(tmp_path / name, part=part) for name in ("whole", "run", "merged"))
-        assert all(other.identical(first) for other in others)
+        first, other = (open_run(tmp_path / name, part=part) for name in ("whole", "run"))
+        assert other.identical(first)
     assert "group_weight" in open_run(tmp_path / "run", part="heads")
 
 

@@ -13,7 +13,7 @@ from tests.families import tiny
 IDS = [5, 9, 11, 7, 30, 8]
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("family", ["bert", "llama"])
 def test_they_are_what_eager_attention_says(family, tmp_path):
     loaded = load_model("bundled", device="cpu")
     model = tiny(family)

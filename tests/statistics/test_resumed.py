@@ -44,4 +44,5 @@ def test_a_stopped_run_goes_on_and_ends_the_same(kind, tmp_path):
     found = attnscope.scan(model, data, out=tmp_path / "run", **settings)
     assert unbroken.sizes["window"] == 3
     xr.testing.assert_identical(found, unbroken)
+    xr.testing.assert_identical(attnscope.open_run(tmp_path / "run"), unbroken)
     assert all(path.read_bytes() == data for path, data in kept.items())

@@ -22,7 +22,7 @@ TEXT = "The tide comes in twice a day, and twice a day it goes out again. " * 20
 SHORT = "The tide comes in."
 LENGTHS = (600, 450)
 ENDS = ("", *OF_ESTIMATES)
-NAMES = (*DEFAULT, "learned_sink")
+NAMES = (*DEFAULT, "learned_sink", "largest_distance")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,9 @@ def test_what_the_log_sum_exp_tells_is_exact(drawn, whole):
     ]
 
 
-@pytest.mark.parametrize("name", ["entropy", "max_weight", "gini_simpson", "mean_offset", "bin_sum"])
+@pytest.mark.parametrize(
+    "name", ["entropy", "max_weight", "gini_simpson", "mean_offset", "bin_sum", "largest_distance"]
+)
 def test_estimates_have_no_bias_and_errors_as_large_as_they_say(name, drawn, whole):
     away = drawn[name] - whole[name]
     spread, said = away.std(0), drawn[f"{name}_error"].square().mean(0).sqrt()

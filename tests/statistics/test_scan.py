@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 import attnscope
@@ -71,44 +70,11 @@ def test_an_equal_head_is_uniform(tokenizer):
     np.testing.assert_allclose(result.first_token.values, 1 / LENGTH, rtol=1e-5)
 
 
-def test_the_chemistry_model_has_its_known_heads(models):
-    """Head 0/3 puts 0.98 of its weight on the previous token, 0/4 0.94 on the next."""
-    reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
-    result = attnscope.scan(models / "rxnmapper-albert", reactions)
-    mean = result.profile.mean("window")
-    assert float(mean.sel(layer=0, head=3, offset=-1)) > 0.95
-    assert float(mean.sel(layer=0, head=4, offset=1)) > 0.9
-    assert result.sizes["layer"] == 12
-    assert len(set(result.layer_name.values)) == 1
-
-
-def test_the_story_model_never_looks_ahead(models):
-    result = attnscope.scan(models / "stories260K-llama", [TEXT], window=128, limit=4)
-    assert float(result.profile.sel(offset=slice(1, None)).max()) == 0
-    assert set(result.layer_kind.values) == {"causal"}
-    assert float(result.mean_offset.max()) <= 0
-    assert float(result.first_token.mean("window").max()) > 1 / 128  # some head keeps a sink
-
-
-def test_the_bundled_model_has_learned_its_neighbours():
-    result = attnscope.scan(limit=16)
-    sharpest = result.profile.mean("window").max(("layer", "head"))
-    assert float(sharpest.sel(offset=-1)) >= 0.5
-    assert float(sharpest.sel(offset=1)) >= 0.5
-
-
-def test_encoder_decoders_give_self_causal_and_cross_layers(tokenizer):
-    torch.manual_seed(0)
-    model = tiny("bart")
-    model.resize_token_embeddings(len(tokenizer))
-    result = attnscope.scan(model, ["The tide comes in."], tokenizer=tokenizer, window=32)
-    assert result.layer_kind.values.tolist() == ["self", "self", "causal", "cross", "causal", "cross"]
-
-
 def test_texts_of_all_lengths_together_equal_each_alone():
     """Padding changes nothing."""
     texts = ["The tide comes in.", "Bread rises because yeast breathes out.", "A lamp.", "Ships wait outside."]
     together = attnscope.scan(texts=texts, batch_size=4)
+    assert "padding" not in together.attrs
     alone = [attnscope.scan(texts=[text], batch_size=1) for text in texts]
     for name in ("band_sum", "entropy", "first_token", "special_tokens", "mean_offset", "offset_spread"):
         expected = np.concatenate([one[name].values for one in alone])
@@ -160,15 +126,10 @@ def test_statistics_are_added_to_the_default_ones():
         ({"batch_size": 0}, "--batch-size.* is 0"),
         ({"limit": 0}, "limit .* is 0"),
         ({"band": 128}, "in windows of 128 tokens the largest offset is 127"),
-        ({"seed": -1}, "seed .* is -1; expected a whole number from 0"),
         ({"seed": 2**32}, "seed .* is 4294967296"),
         ({"stride": 1000}, "stride 1000"),
-        ({"texts": ["  "]}, "no text"),
         ({"texts": []}, "no text: found no text at all"),
-        ({"texts": ["essay.txt"]}, "looks like a file and does not exist; .*pathlib.Path"),
-        ({"statistics": "default,xyz"}, "there is no statistic 'xyz'. All are listed"),
         ({"statistics": []}, "no statistic was named"),
-        ({"statistics": ""}, "no statistic was named"),
         ({"out": __file__}, "is a file; expected a folder for the run: name another"),
     ],
 )
@@ -180,10 +141,3 @@ def test_bad_settings_are_named(options, message):
 def test_a_tokenizer_of_another_model_is_refused(tokenizer):
     with pytest.raises(AttnscopeError, match="do not belong together"):
         attnscope.scan(tiny("bert"), ["The tide comes in."], tokenizer=tokenizer, window=32)
-
-
-def test_bfloat16_stays_near_float32():
-    whole = attnscope.scan(texts=["The tide comes in twice a day."])
-    half = attnscope.scan(texts=["The tide comes in twice a day."], dtype="bfloat16")
-    assert json.loads(half.attrs["signature"])["settings"]["dtype"] == "bfloat16"
-    np.testing.assert_allclose(half.entropy.values, whole.entropy.values, atol=0.15)

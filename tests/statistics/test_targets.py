@@ -13,7 +13,6 @@ from attnscope.explanation.analyses.interventions import interventions
 from attnscope.explanation.analyses.position_scheme import bias_effect
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import RowMeasures
-from attnscope.measure import reader as _reader
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.ranking import peaks, rank_heads
 from attnscope.measure.rows import indicator_columns, reduce_call
@@ -21,7 +20,6 @@ from attnscope.models.configs import TransformerConfig
 from attnscope.models.transformer import TransformerForConditionalGeneration
 from attnscope.results.figures.scan import maps
 from attnscope.store.arrays import unpacked
-from attnscope.store.runs import is_finished
 from tests.attention.oracle import from_weights
 from tests.families import tiny
 from tests.mechanism.alone import of_windows
@@ -153,37 +151,15 @@ def test_the_sample_has_rows_of_the_target_and_columns_of_the_source(tmp_path):
         assert one.key.max() < columns
 
 
-class Stopped(Exception):  # noqa: N818 says what it is
-    """Stands for a kill."""
-
-
-def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(_reader, "FLUSH_BYTES", 1)
-    given = {
-        "targets": TARGETS,
-        "tokenizer": small_tokenizer(),
-        "window": 40,
-        "batch_size": 1,
-        "device": "cpu",
-        "statistics": "entropy",
-    }
+def test_a_run_of_another_target_is_another_run(tmp_path):
+    given = {"tokenizer": small_tokenizer(), "window": 40, "batch_size": 1, "statistics": "entropy"}
+    given["out"] = tmp_path / "run"
     model = small_model("bart")
-    whole = attnscope.scan(model, TEXTS, out=tmp_path / "whole", **given)
-
-    def stop(progress):
-        if progress.told["windows"] == 2:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        attnscope.scan(model, TEXTS, out=tmp_path / "run", progress=stop, **given)
-    seen = []
-    again = attnscope.scan(model, TEXTS, out=tmp_path / "run", progress=seen.append, **given)
-    assert is_finished(tmp_path / "run")
-    xr.testing.assert_identical(again, whole)
+    attnscope.scan(model, TEXTS, targets=TARGETS, **given)
     with pytest.raises(AttnscopeError, match=r"holds another run: its target.sha256 is"):
-        attnscope.scan(model, TEXTS, out=tmp_path / "run", **{**given, "targets": TARGETS[::-1]})
+        attnscope.scan(model, TEXTS, targets=TARGETS[::-1], **given)
     with pytest.raises(AttnscopeError, match=r"holds another run: its .*target"):
-        attnscope.scan(model, TEXTS, out=tmp_path / "run", **{**given, "targets": None})
+        attnscope.scan(model, TEXTS, **given)
 
 
 def test_lines_stay_beside_each_other(tmp_path):

@@ -59,28 +59,19 @@ def windows_of(out):
     return open_run(out, part="windows")
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_as_many_as_there_are_give_the_same_arrays(count, whole, tmp_path):
+def test_as_many_as_there_are_give_the_same_arrays(whole, tmp_path):
     out = tmp_path / "run"
-    for number in range(count, 1, -1):
-        found = scan(out, f"{number}/{count}", show=[])
+    for number in (3, 2):
+        found = scan(out, f"{number}/3", show=[])
         assert not found.data_vars
-        assert f"Task {number} of {count} is done" in found.attrs["task"]
+        assert f"Task {number} of 3 is done" in found.attrs["task"]
         assert not out.exists()
-    last = scan(out, f"1/{count}", show=[])
+    last = scan(out, "1/3", show=[])
     assert last.identical(whole)
     assert open_run(out).identical(whole)
     assert sample(out).identical(sample(Path(whole.encoding["source"])))
     assert not parts_of(out).exists()
-    assert scan(out, f"1/{count}", show=[]).identical(whole)  # given again, it is there already
-
-
-def test_what_other_counts_of_tasks_have_done_is_taken_once(whole, tmp_path):
-    out = tmp_path / "run"
-    scan(out, "1/2")
-    for number in (1, 2):
-        scan(out, Task(number, 3))
-    assert scan(out, "3/3").identical(whole)
+    assert scan(out, "1/3", show=[]).identical(whole)  # given again, it is there already
 
 
 def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
@@ -138,21 +129,12 @@ def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, 
     assert (len(pieces) == 1) == (room > 1)
 
 
-@pytest.mark.parametrize("end", [merge, lambda out: scan(out, "2/2", pool=8)], ids=["merge", "again"])
-def test_what_was_noted_while_measuring_is_said_by_whoever_puts_the_parts_together(end, pooled, tmp_path, monkeypatch):
-    out = tmp_path / "run"
-    scan(out, "1/2", pool=8)
-    with monkeypatch.context() as patched:
-        patched.setattr(Parts, "gather", raising(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            scan(out, "2/2", pool=8)
-    end(out)
-    assert "Windows are in pools of 8" in open_run(out).attrs["pool"]
-    assert open_run(out).identical(pooled)
-
-
-@pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
-def test_merge_gives_what_the_last_task_would_have_given(more, whole, pooled, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [({}, merge), ({"pool": 8}, merge), ({"pool": 8}, lambda out: scan(out, "2/2", pool=8))],
+    ids=["windows", "pools", "pools, again"],
+)
+def test_merge_or_a_task_again_ends_what_others_measured(more, end, whole, pooled, tmp_path, monkeypatch):
     out = tmp_path / "run"
     scan(out, "1/2", **more)
     with monkeypatch.context() as patched:
@@ -160,9 +142,10 @@ def test_merge_gives_what_the_last_task_would_have_given(more, whole, pooled, tm
         with pytest.raises(KeyboardInterrupt):
             scan(out, "2/2", **more)
     assert not is_finished(out)
-    merge(out)
+    end(out)
     assert open_run(out).identical(pooled if more else whole)
     if more:
+        assert "Windows are in pools of 8" in pooled.attrs["pool"]
         assert windows_of(out).identical(windows_of(pooled.encoding["source"]))
 
 
@@ -184,7 +167,7 @@ def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
     while not is_finished(out):
         tasks = ("1/2", "2/2")
         workers = [Started(*command, "--task", task, cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0") for task in tasks]
-        if kills < 5:
+        if kills < 3:
             time.sleep(chance.uniform(0.02, 0.3))
             kills += sum(worker.poll() is None for worker in workers)
             for worker in workers:

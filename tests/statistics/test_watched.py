@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.overrides import TorchFunctionMode
-from transformers import GPT2Config, GPT2Model
 
 import attnscope
 from attnscope.capture.loaded import LoadedModel
@@ -20,6 +19,7 @@ from attnscope.measure.texts import statistics_of
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 from tests.attention.oracle import from_weights
+from tests.families import tiny
 
 BAND, WIDTH, HEADS = 3, 16, 4
 
@@ -236,9 +236,7 @@ def test_passes_of_any_length_append_texts(states):
 
 @torch.no_grad()
 def test_a_model_of_transformers_gives_what_scan_gives():
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_head=4, n_layer=2)
-    model = GPT2Model(config).eval()
+    model = tiny("gpt2").base_model
     model.set_attn_implementation("sdpa")
     ids = torch.randint(50, (3, 12))
     with attnscope.watch(model) as seen:
@@ -253,7 +251,7 @@ def test_a_model_of_transformers_gives_what_scan_gives():
     assert found.layer_kind.values.tolist() == expected.layer_kind.values.tolist()
     assert set(expected.data_vars) <= set(found.data_vars)
     for name in DEFAULT:
-        np.testing.assert_allclose(found[name], expected[name], atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], expected[name], rtol=2e-6, atol=1e-6, err_msg=name)
     assert found.kinds == expected.kinds
 
 

@@ -5,20 +5,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import (
-    DiffLlamaConfig,
-    DiffLlamaModel,
-    DynamicCache,
-    Gemma2Config,
-    Gemma2Model,
-    GptOssConfig,
-    GptOssModel,
-    LlamaConfig,
-    LlamaModel,
-)
+from transformers import DiffLlamaConfig, DiffLlamaModel, DynamicCache
 
 import attnscope
 from attnscope.support.errors import AttnscopeError
+from tests.families import tiny
 
 SIZES = {
     "vocab_size": 50,
@@ -51,15 +42,15 @@ def watched(model, *given, **named):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Gemma2Model(Gemma2Config(**SIZES, head_dim=8, sliding_window=4, attn_logit_softcapping=2.0)),
-        lambda: GptOssModel(GptOssConfig(**SIZES, head_dim=8, num_local_experts=2, num_experts_per_tok=1)),
-        lambda: LlamaModel._from_config(LlamaConfig(**SIZES), attn_implementation="eager"),
-        lambda: DiffLlamaModel._from_config(DiffLlamaConfig(**SIZES), attn_implementation="eager"),
+        lambda: tiny("gemma2").model,
+        lambda: tiny("gpt_oss").model,
+        lambda: large(DiffLlamaModel(DiffLlamaConfig(**SIZES))),
     ],
-    ids=["gemma2", "gpt_oss", "llama", "diffllama"],
+    ids=["gemma2", "gpt_oss", "diffllama"],
 )
 def test_layers_set_to_eager_are_measured_as_the_weights_that_they_return(make):
-    model = large(make())
+    model = make()
+    model.set_attn_implementation("eager")
     found = watched(model, IDS)
     with torch.no_grad():
         unwatched = model(IDS, output_attentions=True)
@@ -75,7 +66,8 @@ def test_layers_set_to_eager_are_measured_as_the_weights_that_they_return(make):
 
 
 def test_eager_layers_know_padding():
-    model = large(LlamaModel._from_config(LlamaConfig(**SIZES), attn_implementation="eager"))
+    model = tiny("llama").model
+    model.set_attn_implementation("eager")
     mask = torch.ones_like(IDS)
     mask[0, 6:] = 0
     found = watched(model, IDS, attention_mask=mask)
@@ -106,7 +98,7 @@ class Prefixed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.model = large(LlamaModel(LlamaConfig(**SIZES)))
+        self.model = tiny("llama").model
 
     def forward(self, ids):
         cache = DynamicCache()
@@ -196,7 +188,8 @@ def test_layers_that_made_no_call_are_named():
 
 @pytest.mark.parametrize("forbidden", ["False", "-inf", "lowest"])
 def test_a_row_whose_mask_forbids_every_key_counts_nowhere_in_either_form(forbidden):
-    model = large(LlamaModel(LlamaConfig(**SIZES | {"num_hidden_layers": 1})))
+    model = tiny("llama").model
+    model.layers = model.layers[:1]
     allowed = torch.ones(9, 9).tril().bool()[None, None]
     allowed[..., 4, :] = False
     mask = allowed

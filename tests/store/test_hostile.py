@@ -1,7 +1,5 @@
 """What a folder says of itself is not trusted: nothing outside of it is touched, and one line says what is wrong."""
 
-import json
-
 import pytest
 import xarray as xr
 
@@ -190,11 +188,3 @@ def test_parts_lie_beside_a_folder_with_a_name(place, tmp_path):
 def test_a_task_is_numbered_by_plain_digits(task, tmp_path):
     with pytest.raises(AttnscopeError, match="expected I/N"):
         attnscope.scan(texts=TEXTS, out=tmp_path / "run", task=task)
-
-
-def test_a_manifest_says_only_what_is_written(tmp_path):
-    with OwnedFolder(tmp_path, "scan") as folder:
-        folder.write({"note.txt": b"whole"}, texts=3, complete=True)
-    again = OwnedFolder(tmp_path, "scan").look()
-    assert (again.files, again.state) == (folder.files, folder.state)
-    assert json.loads((tmp_path / "manifest.json").read_bytes())["command"] == "scan"

@@ -12,7 +12,6 @@ import xarray as xr
 from attnscope import AttnscopeError, explain, intervene
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
-from attnscope.store.signature import short_hash
 from tests.families import tiny
 from tests.translation.small_translators import small_tokenizer
 
@@ -56,15 +55,6 @@ def flip(path, at=-40):
 
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_what_is_appended_is_read_back(finished, tmp_path):
-    with opened(tmp_path) as run:
-        assert run.complete
-        found = run.results()
-    assert found.entropy.values[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert found.source.values[4] == "テキスト 4"
-    assert found.source.dtype == object
 
 
 def test_only_what_is_missing_is_to_be_done(tmp_path):
@@ -185,11 +175,6 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
         pass
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    with opened(tmp_path), pytest.raises(AttnscopeError, match="another command is writing"):
-        opened(tmp_path).__enter__()
-
-
 def test_what_another_writes_meanwhile_is_not_taken_for_damage(tmp_path, monkeypatch):
     place, seen = OwnedFolder._place, []
 
@@ -280,7 +265,7 @@ class TestDamage:
             with pytest.raises(AttnscopeError, match=r"summary\.npz is not what was written"):
                 run.load("summary")
 
-    @pytest.mark.parametrize("seed", range(60))
+    @pytest.mark.parametrize("seed", range(30))
     def test_at_random_is_found_or_changes_nothing(self, finished, tmp_path, seed):
         draw = np.random.default_rng(seed)
         files = [path for path in finished.rglob("*") if path.is_file() and path.name != "lock"]
@@ -325,11 +310,6 @@ for user in (0, 65534):
             path.chmod(0o755)
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.stdout.split() == ["5", "0", "5", "False"], found.stderr
-
-
-def test_the_hash_follows_the_signature():
-    assert short_hash(SIGNATURE) == short_hash(dict(reversed(SIGNATURE.items())))
-    assert short_hash(SIGNATURE) != short_hash({**SIGNATURE, "settings": {"band": 5}})
 
 
 def test_what_was_refused_before_anything_was_measured_leaves_nothing(tmp_path):

@@ -42,17 +42,13 @@ def test_the_zoo_is_a_sequence_that_builds_when_asked():
     assert [planted.name for planted in models[:2]] == list(models.names[:2])
 
 
-@pytest.mark.parametrize(
-    "name", ["induction", "induction-decoder-0", "reverse-decoder-1", "-decoder-1", "next-encoder-x"]
-)
+@pytest.mark.parametrize("name", ["induction", "induction-decoder-0", "next-encoder-x"])
 def test_an_unknown_name_is_rejected(name):
     with pytest.raises(AttnscopeError, match="no planted model"):
         build(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["previous-decoder-1", "previous-decoder-2", "previous-encoder-1", "previous-encoder-2"]
-)
+@pytest.mark.parametrize("name", ["previous-decoder-1", "previous-encoder-1"])
 def test_scan_names_the_planted_head(name):
     planted = build(name)
     found = scan(planted.model, planted.ids, tokenizer=planted.tokenizer, window=planted.ids.shape[1])

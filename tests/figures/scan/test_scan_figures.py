@@ -11,7 +11,6 @@ from fontTools.ttLib import TTFont
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Wedge
 
 from attnscope.results.figures import maps as pies_module
@@ -83,12 +82,8 @@ def test_pies_are_the_label_shares(made, monkeypatch):
         assert sorted(angles) == pytest.approx(sorted(360 * counts[counts > 0] / len(labels)))
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(2, 2), (1, 16), (12, 12), (24, 16)])
-@pytest.mark.parametrize(
-    "draw",
-    [label_pies, lambda r: overview(r, "entropy"), lambda r: overview(r, "mean_offset")],
-    ids=["pies", "entropy", "mean_offset"],
-)
+@pytest.mark.parametrize(("layers", "heads"), [(1, 16), (24, 16)])
+@pytest.mark.parametrize("draw", [label_pies, lambda r: overview(r, "mean_offset")], ids=["pies", "mean_offset"])
 def test_every_size_fits(layers, heads, draw):
     figure = drawn(draw(planted(layers, heads, texts=3, tokens=6, rank=2).result))
     assert in_figure(figure)
@@ -238,20 +233,19 @@ def test_overview_is_the_mean_over_texts(made):
     assert figure.axes[1].get_ylabel() == "nats"
 
 
-@pytest.mark.parametrize("statistic", ["mean_offset", "direction"])
-def test_signed_statistics_diverge_from_zero(made, statistic):
-    image = overview(made.result, statistic).axes[0].images[0]
+def test_signed_statistics_diverge_from_zero(made):
+    image = overview(made.result, "mean_offset").axes[0].images[0]
     assert image.norm.vmin == -image.norm.vmax
     red, green, blue, _ = image.cmap(image.norm(0.0))
     assert red == pytest.approx(green, abs=0.01) == pytest.approx(blue, abs=0.01)
 
 
 @pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[1.0, np.nan], [2.0, 3.0]])])
-@pytest.mark.parametrize("statistic", ["entropy", "mean_offset"])
-def test_overview_of_missing_or_equal_values(values, statistic):
+def test_overview_of_missing_or_equal_values(values):
     result = planted(2, 2, texts=2).result
-    result[statistic][:] = values
-    drawn(overview(result, statistic))
+    for statistic in ("entropy", "mean_offset"):
+        result[statistic][:] = values
+        drawn(overview(result, statistic))
 
 
 # --- what the best blocks hold ---
@@ -303,15 +297,6 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
     assert "mean over 12 windows" in figure.get_suptitle()
 
 
-def test_shares_by_offset_alone_can_be_drawn(made):
-    result = with_bins(made.result)[["bin_sum", "length"]]
-    assert can_be_drawn(result)
-    assert [name for name, _ in scan_figures(result, None)] == ["offsets"]
-    assert not can_be_drawn(result[["length"]])
-    with pytest.raises(AttnscopeError, match="offset_shares needs bin_sum, offset_sum or band_sum"):
-        offset_shares(result[["length"]])
-
-
 # --- refusals ---
 
 
@@ -319,13 +304,11 @@ def test_shares_by_offset_alone_can_be_drawn(made):
     ("call", "message"),
     [
         (lambda m: overview(m.result, "sharpness"), r"Unknown statistic 'sharpness'.*entropy, first_token"),
-        (lambda m: overview(m.result, "label"), "Unknown statistic 'label'"),
         (lambda m: profile_curves(m.result, [(4, 0)]), "no head 0 in layer 4: layers go from 0 to 3"),
         (lambda m: profile_curves(m.result, [(0, 9)]), "no head 9 in layer 0.*heads from 0 to 3"),
         (lambda m: profile_curves(m.result, []), "heads is empty"),
         (lambda m: profile_curves(m.result, [3]), r"pairs \(layer, head\)"),
         (lambda m: profile_curves(m.result.drop_vars("profile"), [(0, 0)]), "needs profile, but the result holds"),
-        (lambda m: weight_maps(rows(m), [(0, -1)]), "no head -1"),
         (lambda m: weight_maps(rows(m), [(0, 0)], tokens=0), "tokens must be at least 1, found 0"),
         (lambda m: weight_maps(m.result, [(0, 0)]), "needs token, key, weight"),
         (lambda m: label_pies(m.result.drop_vars("label")), "needs label"),
@@ -344,15 +327,6 @@ def test_three_formats_are_written_and_the_same_each_time(made, tmp_path):
     second = save_figure(label_pies(made.result), tmp_path / "again")
     assert [path.name for path in first] == ["pies.v2.svg", "pies.v2.pdf", "pies.v2.png"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-
-
-def test_a_figure_is_laid_out_once_and_drawn_once_for_each_format(made, tmp_path, monkeypatch):
-    draws, layouts = [], []
-    draw, execute = Figure.draw, ConstrainedLayoutEngine.execute
-    monkeypatch.setattr(Figure, "draw", lambda *given: (draws.append(1), draw(*given)))
-    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *given: (layouts.append(1), execute(*given)))
-    save_figure(profile_curves(made.result, [(0, 0)]), tmp_path / "profiles", ("svg", "png"))
-    assert (len(layouts), len(draws)) == (1, 2)
 
 
 def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):

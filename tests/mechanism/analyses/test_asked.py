@@ -1,7 +1,6 @@
 """What the functions of `mechanism` refuse before a model reads anything: settings that are out of range, or empty."""
 
 import inspect
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.position_scheme import bias_effect, rotation_effect
 from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
-from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum, phase_map, shift_controls
+from attnscope.explanation.analyses.shift import cross_correlation, cross_spectrum, shift_controls
 from attnscope.explanation.analyses.wave_removal import wave_removal
 from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.explain import explain
@@ -89,7 +88,6 @@ def test_one_window_is_no_fault_of_the_text():
         (lambda: shift_controls(STUDY, draws=-1), "draws is -1; expected a whole number from 0"),
         (lambda: shift_controls(STUDY, seed=-1), "seed (--seed) is -1; expected"),
         (lambda: wave_removal(STUDY, draws=0), "draws is 0; expected a whole number from 1"),
-        (lambda: phase_map(STUDY, seed=-1), "seed (--seed) is -1; expected a whole number from 0"),
         (lambda: repeated_tokens(STUDY, tokens=1), "tokens is 1; expected a whole number of 2 or more"),
         (
             lambda: repeated_tokens("bundled", window=4, limit=2),
@@ -126,13 +124,3 @@ def test_a_band_wider_than_the_windows_ends_where_they_do():
     wide = Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=10)
     narrow = Study(STUDY.model, [window.ids[:8] for window in STUDY.windows], band=7)
     assert cross_correlation(wide).equals(cross_correlation(narrow))
-
-
-OF_THE_TABLE = ("position_spectrum", "position_pca")
-
-
-@pytest.mark.parametrize("page", ["README.md", "README.ja.md", "docs/analyses.md"])
-def test_the_pages_say_which_analyses_read_no_text(page):
-    text = (Path(__file__).parents[3] / page).read_text(encoding="utf-8")
-    sentence = text[text.index("position_spectrum") :][:400]
-    assert all(f"`{name}" in f"`{sentence}" for name in (*OF_THE_TABLE, "forms", "verdict"))

@@ -100,12 +100,6 @@ def test_lists_and_tensors_are_as_good_as_arrays():
         assert cross_spectrum(given, W.tolist(), W).equals(cross_spectrum(X, W, W))
 
 
-def test_any_number_of_completions_can_be_asked_for():
-    """Their type is a tuple of any length."""
-    assert completion_range(X, W, W, completions=("minimal",)).sizes["completion"] == 1
-    assert completion_range(X, W, W, completions=("minimal", "haar", "lapack"), draws=1).sizes["completion"] == 3
-
-
 def test_a_head_that_may_look_nowhere_on_the_circle_has_no_shift():
     assert np.isnan(cross_spectrum(X, W, W, offsets=(12, 15)).band_offset)
 

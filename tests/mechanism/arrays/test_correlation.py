@@ -8,7 +8,7 @@ from attnscope.explanation.arrays.correlation import cross_correlation, profile_
 from attnscope.explanation.arrays.decomposition import head_rotation, reparametrize
 from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from tests.mechanism.planted_waves import small, waves
+from tests.mechanism.planted_waves import planted, waves
 
 LENGTH, COLUMNS = 30, 5
 EPS = np.finfo(float).eps
@@ -120,7 +120,8 @@ def test_the_taper_pulls_slow_waves_to_zero_and_dividing_by_it_does_not(frequenc
 @pytest.mark.parametrize("shift", [-7, -2, 0, 1, 10])
 def test_planted_shifts_are_found_exactly(shift):
     """Mechanism G10, with noise and words in the way."""
-    for model in (small(offset=shift), small(offset=shift, noise=0.05), small(offset=shift, noise=0.05, content=0.3)):
+    for more in ({}, {"noise": 0.05}, {"noise": 0.05, "content": 0.3}):
+        model = planted(offset=shift, **more)
         parts = reparametrize(model.query, model.key)
         found = cross_correlation(model.inputs @ parts.query, model.inputs @ parts.key, parts.values)
         assert found.trace_peak_offset.values.tolist() == [shift, shift]
@@ -187,7 +188,6 @@ def test_profiles_agree_by_their_largest_and_their_order():
         (lambda x: cross_correlation(x, x[:, 1:]), "5 columns in Q and 4 in K"),
         (lambda x: cross_correlation(x, x, np.ones(3)), "5 columns in Q and 3 in the singular values"),
         (lambda x: cross_correlation(x[:3], x[:3]), "3 positions"),
-        (lambda x: cross_correlation(x / 0, x), "NaN or infinite"),
         (lambda x: profile_agreement(x, x), "5 offsets and the band is 10"),
         (lambda x: profile_agreement(x[:, 1:], x, band=1), "4 offsets"),
         (lambda x: profile_agreement(x, x, band=0), "band is 0"),

@@ -10,7 +10,7 @@ from attnscope import AttnscopeError
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, haar, head_rotation, reparametrize
 from attnscope.explanation.arrays.phase_map import completion_range, phase_map, shift_controls
-from tests.mechanism.planted_waves import planted, roberta, small
+from tests.mechanism.planted_waves import planted, roberta
 
 WIDTH, R = 30, 5
 FULL = ("minimal", "lapack", "haar")
@@ -31,10 +31,6 @@ def operator(rotation):
 
 def active(rotation):
     return np.abs(np.sin(rotation.angles)) > 1e-6
-
-
-def sorted_angles(rotation):
-    return np.sort(np.r_[rotation.angles, np.zeros(rotation.parked)])
 
 
 @pytest.mark.parametrize("completion", FULL)
@@ -78,7 +74,7 @@ def test_the_minimal_completion_is_nearest_to_the_identity():
     assert np.cos(head_rotation(query, key, completion="lapack").angles).sum() < best
 
 
-@pytest.mark.parametrize("size", [1e-1, 1e-4, 1e-6, 1e-10])
+@pytest.mark.parametrize("size", [1e-1, 1e-6, 1e-10])
 def test_eigenvectors_of_nearly_equal_angles_are_orthonormal(size):
     """Keys turned against queries by tiny angles, whose cosines rounding cannot tell apart."""
     query, _ = head()
@@ -129,7 +125,7 @@ def test_planted_offsets_are_minus_the_shift_of_every_eigenvector(offset):
 
 def test_the_cross_spectrum_is_the_dft_of_the_circular_trace():
     """Mechanism F13."""
-    model = small(noise=0.5, content=0.4)
+    model = planted(noise=0.5, content=0.4)
     found = cross_spectrum(model.inputs, model.query, model.key)
     scores, length = model.scores, len(model.inputs)
     circular = [np.trace(scores, offset=t) + (np.trace(scores, offset=t - length) if t else 0) for t in range(length)]
@@ -139,11 +135,11 @@ def test_the_cross_spectrum_is_the_dft_of_the_circular_trace():
 
 
 MODELS = {
-    "clean": small,
-    "noise": partial(small, noise=0.05, content=0.3),
-    "to the right": partial(small, offset=3),
-    "none": partial(small, offset=0),
-    "far": partial(small, offset=-25),
+    "clean": planted,
+    "noise": partial(planted, noise=0.05, content=0.3),
+    "to the right": partial(planted, offset=3),
+    "none": partial(planted, offset=0),
+    "far": partial(planted, offset=-25),
     "roberta, noise": partial(roberta, noise=0.05, content=0.3),
 }
 
@@ -163,7 +159,7 @@ def test_the_shift_is_recovered_at_every_planted_frequency(name):
         assert (np.abs(at.phase) < np.pi).all()
 
 
-@pytest.mark.parametrize("build", [small, roberta])
+@pytest.mark.parametrize("build", [planted, roberta])
 def test_the_shift_survives_a_perturbation_of_the_weights(build):
     """Mechanism F18: a random matrix of spectral norm 1 added to W_A moves the offset by less than 0.1."""
     model = build(noise=0.05, perturbation=1.0)
@@ -180,7 +176,7 @@ def test_the_shift_survives_a_perturbation_of_the_weights(build):
 
 def test_the_line_through_the_phases_and_its_errors():
     """A line's slope is a weighted sum of what it goes through, sum_i c_i y_i; its error is sqrt(sum_i c_i^2 r_i^2)."""
-    model = small(noise=0.2, content=0.3)
+    model = planted(noise=0.2, content=0.3)
     found = cross_spectrum(model.inputs, model.query, model.key, band=(8, 60))
     length, inside = len(model.inputs), found.sel(frequency=found.in_band)
     frequency, weight = inside.frequency.values, np.sqrt(inside.cross_amplitude.values)
@@ -208,7 +204,7 @@ def test_coherence_is_one_where_a_shift_is_planted():
 @pytest.mark.parametrize("completion", FULL)
 def test_energy_is_conserved(completion):
     """Mechanism F21: the sum of g^2 over eigenvectors is that of the DFT of Q; binned or not."""
-    model = small(noise=0.3)
+    model = planted(noise=0.3)
     found = phase_map(model.inputs, model.query, model.key, completion=completion, bins=17)
     power = (np.abs(np.fft.rfft(model.inputs, axis=0)) ** 2).sum(1)
     np.testing.assert_allclose(found.total_energy, power, rtol=1e-10)
@@ -216,7 +212,7 @@ def test_energy_is_conserved(completion):
 
 
 def test_the_map_puts_energy_on_the_line():
-    model = small(noise=0.02)
+    model = planted(noise=0.02)
     found = phase_map(model.inputs, model.query, model.key, bins=128)
     for frequency in model.frequencies:
         angle = float(found.angle[int(found.energy.sel(frequency=frequency).argmax("angle"))])
@@ -227,7 +223,7 @@ def test_the_map_puts_energy_on_the_line():
 
 def test_the_binned_energy_is_robust_to_the_completion():
     """Mechanism F18: the share near the planted shift is about that of every completion."""
-    model = small(noise=0.05, content=0.3)
+    model = planted(noise=0.05, content=0.3)
     found = completion_range(
         model.inputs, model.query, model.key, completions=("minimal", "lapack", "haar"), draws=2, band=(10, 40)
     )
@@ -237,7 +233,7 @@ def test_the_binned_energy_is_robust_to_the_completion():
 
 
 def test_the_uniform_share_is_that_of_angles_drawn_evenly():
-    model = small(noise=0.05, content=0.3)
+    model = planted(noise=0.05, content=0.3)
     found = phase_map(model.inputs, model.query, model.key, band=(10, 40)).sel(frequency=slice(10, 40))
     energy, tokens = (found.energy.sum("angle").values, len(model.inputs) / (2 * np.pi * found.frequency.values))
     angles = np.random.default_rng(0).uniform(-np.pi, np.pi, (4000, 1))
@@ -249,7 +245,7 @@ def test_the_uniform_share_is_that_of_angles_drawn_evenly():
 
 def test_a_head_without_shift_shows_no_line_but_an_offset():
     """Mechanism F.3: eigenvalues 1 carry no direction."""
-    model = small(offset=0)
+    model = planted(offset=0)
     found = phase_map(model.inputs, model.query, model.key)
     assert np.isnan(float(found.line_shift))
     np.testing.assert_allclose(found.real_energy, found.total_energy)
@@ -289,7 +285,7 @@ def test_a_single_frequency_gives_the_nearest_offset():
 
 
 def test_the_band_decides_and_its_ends_carry_no_phase():
-    model = small(noise=0.05)
+    model = planted(noise=0.05)
     found = cross_spectrum(model.inputs, model.query, model.key, band=(20, 200))
     assert np.flatnonzero(found.in_band).tolist() == list(range(20, 128))
     assert np.isnan(found.offset[[0, 128]]).all()
@@ -298,7 +294,7 @@ def test_the_band_decides_and_its_ends_carry_no_phase():
 
 def test_controls_lose_the_line():
     """Mechanism F.6."""
-    model, other = small(noise=0.05, content=0.3), small(noise=0.05, seed=7)
+    model, other = planted(noise=0.05, content=0.3), planted(noise=0.05, seed=7)
     found = shift_controls(model.inputs, model.query, model.key, other_key=other.key, band=(10, 40), draws=2)
     assert found.control.values.tolist() == ["head", "other key", "permuted 0", "permuted 1", "random 0", "random 1"]
     assert float(found.band_offset[0]) == pytest.approx(-2, abs=0.05)
@@ -367,13 +363,11 @@ W = np.random.default_rng(1).normal(size=(6, 2))
     ("call", "message"),
     [
         (lambda: cross_spectrum(X, W[1:], W), "6 columns in X and 5 in W_Q"),
-        (lambda: cross_spectrum(X[:3], W, W), "3 positions"),
         (lambda: cross_spectrum(X, W, W, band=(9, 12)), r"the band 9\.\.12 holds no frequency of a text of 16"),
         (lambda: phase_map(X, W, W, band=(5, 4)), "choose low <= high"),
         (lambda: phase_map(X, W, W, bins=0), "bins is 0"),
         (lambda: head_rotation(W, W[1:]), "6 rows in W_Q and 5 in W_K"),
         (lambda: head_rotation(W, W[:, 1:]), "2 columns in W_Q and 1 in W_K"),
-        (lambda: shift_controls(X, W, W, other_key=W[:, 1:]), "2 columns in W_Q and 1 in W_K"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -200,7 +200,6 @@ def test_the_table_that_stays_the_same_has_null_levels_of_zero():
     ("table", "options", "message"),
     [
         (np.ones((3, 2)), {}, "3 positions; at least 4"),
-        (np.full((8, 2), np.nan), {}, "16 entries of 16 that are NaN"),
         (np.ones((8, 2)), {"neighbours": 0}, "neighbours is 0"),
         (np.ones((8, 2)), {"factor": 0.0}, "factor 0.0"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from attnscope import AttnscopeError
 from attnscope.explanation.arrays.decomposition import affine, append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum, query_key_waves
-from tests.mechanism.planted_waves import planted, small, waves
+from tests.mechanism.planted_waves import planted, waves
 
 EPS = np.finfo(float).eps
 WIDTH, R, LENGTH = 40, 6, 64
@@ -102,7 +102,7 @@ def test_importance_is_the_norm_of_a_columns_part_of_the_scores():
 
 
 def test_planted_waves_are_counted_and_paired():
-    model = small(noise=0.05, content=0.5)
+    model = planted(noise=0.05, content=0.5)
     found = query_key_waves(model.inputs, model.query, model.key)
     wave = found.isel(column=slice(10))
     # strongest first: each weight is that of a cosine and a sine
@@ -159,12 +159,9 @@ def test_the_level_of_a_maximum_follows_each_columns_variance():
     ("shapes", "options", "message"),
     [
         (((8, 6), (6, 3), (6, 2)), {}, "3 columns in W_Q and 2 in W_K"),
-        (((8, 6), (5, 3), (6, 3)), {}, "6 columns in X and 5 in W_Q"),
         (((8, 6), (6, 3), (5, 3)), {}, "6 columns in X and 5 in W_K"),
-        (((3, 6), (6, 3), (6, 3)), {}, "3 positions"),
         (((8, 6), (6, 3), (6, 3)), {"significance": 0.0}, "significance is 0.0"),
         (((8, 6), (6, 3), (6, 3)), {"tests": 0}, "tests is 0"),
-        (((8, 6), (6, 3), (6, 3)), {"permutations": -1}, "permutations is -1"),
     ],
 )
 def test_bad_input_is_named(shapes, options, message):
@@ -173,8 +170,6 @@ def test_bad_input_is_named(shapes, options, message):
 
 
 def test_other_bad_input_is_named():
-    with pytest.raises(AttnscopeError, match="W_K has 1 entries of 18 that are NaN"):
-        reparametrize(np.ones((6, 3)), np.where(np.arange(18).reshape(6, 3) == 4, np.nan, 1.0))
     with pytest.raises(AttnscopeError, match="3 columns in the weight and 2 in the bias"):
         affine(np.ones((6, 3)), np.ones(2))
     with pytest.raises(AttnscopeError, match="no columns"):

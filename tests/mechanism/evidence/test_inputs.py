@@ -6,8 +6,6 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.explanation.inputs import capture_inputs, changing_input, input_moments
-from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
 from tests.families import inputs, tiny
 
 TEXTS = np.random.default_rng(0).integers(3, 60, (5, 12)).tolist()
@@ -41,16 +39,6 @@ def test_cross_attention_has_two_sides():
     own, other = (capture_inputs(model, TEXTS[0], key_side=side) for side in (False, True))
     for site, x in own.items():
         assert np.array_equal(x, other[site]) == (site.kind != "cross")
-
-
-def test_windows_of_the_corpus_are_taken_as_they_are():
-    from attnscope.bundled import MODEL
-    from attnscope.capture.load import load_model
-
-    loaded = load_model(MODEL, device="cpu")
-    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=4))
-    found = input_moments(loaded.model, windows, 0)
-    assert (found.texts, found.position_mean.shape) == (4, (16, 128))
 
 
 def test_what_cannot_be_averaged_is_refused():

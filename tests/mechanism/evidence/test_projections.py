@@ -159,15 +159,6 @@ def test_one_token_is_too_few():
         projections(tiny("bert"), {"input_ids": torch.tensor([[5]])})
 
 
-def test_the_real_llama(models):
-    from attnscope.capture.load import load_model
-
-    model = load_model(models / "stories260K-llama", device="cpu", need_tokenizer=False).model
-    found = projections(model, {"input_ids": torch.arange(5, 25)[None]})
-    assert [one.form for one in found.values()] == ["rope"] * 5
-    assert all(one.key.shape == (4, 64, 8) and one.group == 2 for one in found.values())
-
-
 def test_queries_of_a_group_may_lie_beside_their_keys_and_values():
     """One layer for all, group by group: two queries of width 3, their key, their value; 4 heads of 2 groups."""
     block = [np.arange(start, start + 12).reshape(4, 3) for start in (0, 12)]

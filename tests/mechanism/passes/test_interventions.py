@@ -71,8 +71,6 @@ def test_without_positions_a_position_head_is_flat(planted, change):
 
 def test_reversed_ids_swap_left_and_right(planted):
     np.testing.assert_allclose(after(planted, "positions-reversed"), profiles()[:, ::-1], atol=1e-6)
-    best = after(planted, "positions-reversed").argmax(-1) - BAND
-    assert best.tolist() == [-shift for shift in SHIFTS]
 
 
 @pytest.mark.parametrize("change", ["positions-reversed", "positions-permuted"])
@@ -151,17 +149,6 @@ def test_at_one_layers_input_there_is_no_layernorm_to_enlarge_anything(repeats):
     np.testing.assert_allclose(after(found, "positions-reversed"), profiles()[:, ::-1], atol=1e-5)
     np.testing.assert_allclose(after(found, "positions-band-removed"), profiles(without=4), atol=1e-5)
     np.testing.assert_allclose(found.profile_by_id.sel(change="positions-permuted"), profiles(), atol=1e-5)
-
-
-def test_output_change_is_the_norm_of_the_difference():
-    """Zeroed words at zeroed positions would be nothing at all; a kept value moves no output."""
-    model = mixed_bert(SHIFTS, WAVE)
-    value = model.bert.encoder.layer[0].attention.self.value
-    with torch.no_grad():
-        value.weight.zero_()
-        value.bias.fill_(1.0)
-    found = interventions(model, TEXTS, ["positions-permuted"], band=BAND, draws=2)
-    assert found.output_change.max() < 1e-5
 
 
 def test_output_change_is_a_share_of_the_output_before():

@@ -163,15 +163,6 @@ def test_roles_of_a_chat_with_images(place):
     assert np.isnan(found.group_weight.sel(group_query="assistant")[1]).all()  # who says nothing there
 
 
-def test_other_groups_leave_the_images_what_they_are(place):
-    found = attnscope.scan(place / "llava", place / "data" / "texts.jsonl", groups="kinds", statistics="entropy")
-    assert found.group_query.values.tolist()[:3] == ["image 1", "image 2", "special"]
-    found = attnscope.scan(
-        place / "llava", place / "data" / "texts.jsonl", groups=lambda tokens: ["a"] * len(tokens), statistics="entropy"
-    )
-    assert set(found.group_query.values) == {"image 1", "image 2", "a"}
-
-
 @pytest.mark.parametrize("at", [(2, 1), (0, 3)])
 def test_a_planted_head_looks_at_the_blue_patch(looking, at, tmp_path):
     text = {"text": "<image> Where is it?", "images": [blue_at(*at)]}

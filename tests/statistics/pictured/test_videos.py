@@ -129,16 +129,6 @@ def test_images_and_videos_stand_in_one_text(place, family):
     np.testing.assert_allclose(there[np.isfinite(there)], 1, rtol=1e-5)
 
 
-def test_several_videos_and_long_ones_are_groups_as_a_whole(place):
-    two = {"text": "<video> or <video>?", "videos": [frames(2), frames(4)]}
-    found = attnscope.scan(place / "qwen2_vl", [two], device="cpu", statistics="entropy")
-    assert list(found.group_query.values) == ["video 1", "video 2", "text", "special"]
-    assert found.video_frames.values.tolist() == [[1, 2]]
-    long = {"text": TEXT, "video": frames(9)}
-    found = attnscope.scan(place / "llava_onevision", [long], device="cpu", statistics="entropy")
-    assert list(found.group_query.values) == ["video", "text", "special"]
-
-
 def test_frames_whose_tokens_mix_are_said_to_be_unknown(place, monkeypatch):
     """A tower that mixes frames: each token reads those before it."""
     from transformers import LlavaOnevisionModel

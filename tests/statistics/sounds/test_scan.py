@@ -12,6 +12,7 @@ from transformers import AutoFeatureExtractor, AutoModel, AutoTokenizer, Whisper
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.measure.kinds import summarize
+from attnscope.store.arrays import unpacked
 from tests.sounds import RATES, SAID, save_wav2vec2, save_whisper, write_sounds
 
 FRAMES = [25, 40, 60]  # of 20 ms, in sounds of 0.5, 0.8 and 1.2 seconds
@@ -24,6 +25,19 @@ def place(tmp_path_factory):
     save_wav2vec2(place / "wav2vec2")
     save_whisper(place / "whisper")
     return place
+
+
+@pytest.fixture(scope="module")
+def heard(place):
+    """Of the encoder alone."""
+    return attnscope.scan(place / "whisper", place / "sounds", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def told(place):
+    """With transcripts, in a run folder."""
+    given = {"targets": list(SAID), "device": "cpu"}
+    return attnscope.scan(place / "whisper", place / "sounds", out=place / "run", show=[], **given)
 
 
 def waves(place):
@@ -69,8 +83,8 @@ def test_wav2vec2_is_measured_as_its_matrices_say(place):
             check(found, (number, layer), own[0], own.shape[-1])
 
 
-def test_whispers_encoder_is_measured_on_what_is_sound(place):
-    found = attnscope.scan(place / "whisper", place / "sounds", device="cpu")
+def test_whispers_encoder_is_measured_on_what_is_sound(place, heard):
+    found = heard
     model = AutoModel.from_pretrained(place / "whisper", attn_implementation="eager").eval().get_encoder()
     extractor = AutoFeatureExtractor.from_pretrained(place / "whisper")
     assert found.length.values.tolist() == FRAMES
@@ -86,8 +100,8 @@ def test_whispers_encoder_is_measured_on_what_is_sound(place):
             np.testing.assert_allclose(found.equal_special_tokens.values[number, layer], null, rtol=1e-6)
 
 
-def test_transcripts_give_decoder_and_cross_attention(place):
-    found = attnscope.scan(place / "whisper", place / "sounds", targets=list(SAID), device="cpu")
+def test_transcripts_give_decoder_and_cross_attention(place, told):
+    found = told
     assert found.layer_kind.values.tolist() == ["self", "self", "causal", "cross"]
     assert found.attrs["decoder"] == "The decoder read the transcripts."
     tokenizer = AutoTokenizer.from_pretrained(place / "whisper")
@@ -104,9 +118,9 @@ def test_transcripts_give_decoder_and_cross_attention(place):
         np.testing.assert_allclose(found.special_tokens.values[number, 3], silence, rtol=2e-4)
 
 
-def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(place):
+def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(heard):
     """From the mean key alone, half on the first frame and half on silence looks like all on the last frame."""
-    found = attnscope.scan(place / "whisper", place / "sounds")
+    found = heard
     assert found.frames.values.tolist() == [100] * 3
     shares = xr.full_like(found.bin_sum, 0.0)
     for first, share in ((-32, 0.45), (33, 0.55)):  # the first frames, and what is no sound
@@ -122,24 +136,20 @@ def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(place):
     assert names[False] & {"leftward", "rightward"}
 
 
-def test_transcripts_beside_the_sounds_are_read(place, tmp_path):
+def test_transcripts_beside_the_sounds_are_read(place, told, tmp_path):
     folder = write_sounds(tmp_path / "sounds")
     for number, said in enumerate(SAID):
         (folder / f"{number}.txt").write_text(said + "\n")
     beside = attnscope.scan(place / "whisper", folder)
-    given = attnscope.scan(place / "whisper", place / "sounds", targets=list(SAID))
-    np.testing.assert_array_equal(beside.entropy, given.entropy)
+    np.testing.assert_array_equal(beside.entropy, told.entropy)
     (folder / "1.txt").unlink()
     with pytest.raises(AttnscopeError, match=r"1\.wav has no transcript"):
         attnscope.scan(place / "whisper", folder)
 
 
-def test_a_run_folder_keeps_maps_with_times(place, tmp_path):
-    found = attnscope.scan(place / "whisper", place / "sounds", targets=list(SAID), out=tmp_path / "run", show=[])
-    assert attnscope.open_run(tmp_path / "run").identical(found)
-    from attnscope.store.arrays import unpacked
-
-    sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
+def test_a_run_folder_keeps_maps_with_times(place, told):
+    assert attnscope.open_run(place / "run").identical(told)
+    sample = unpacked((place / "run" / "sample.npz").read_bytes())
     assert sample.token.values[0, [0, 1, 50]].tolist() == ["0.00s", "0.02s", "1.00s"]
     assert sample.special.values[0, [24, 25]].tolist() == [False, True]
     assert sample.target_token.values[0, 0] == "<s>"

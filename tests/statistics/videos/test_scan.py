@@ -8,6 +8,7 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.store.arrays import unpacked
 from tests.filmed import ENCODERS, FRAMES, save_video_encoder, video_encoder, write_frames
 
 #: Tokens of a video, and the first that is a tubelet.
@@ -76,6 +77,11 @@ def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, c
     assert "Of longer videos 8 frames were read" in found.attrs["videos"]
     assert "without its head" in found.attrs["tower"]
     assert found.group_query.values.tolist() == ["frames 1-2", "frames 3-4", "frames 5-6", "frames 7-8"]
+    sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
+    assert sample.view_name.values[:2].tolist() == ["frames 1-2", "frames 3-4"]
+    assert (sample.view_rows.values == 4).all()
+    assert all(len(picture) > 100 for picture in sample.view_picture.values)
+    assert sample.view_place.values[0, :18].tolist() == [*range(16), 0, 1]
     (tmp_path / "clips.jsonl").write_text(
         "\n".join(json.dumps({"video": str(clips / name)}) for name in ("boat", "waves"))
     )
@@ -84,20 +90,6 @@ def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, c
     assert lines.source.values.tolist() == ["clips.jsonl:1", "clips.jsonl:2"]
     alone = attnscope.scan(folder, clips / "boat")
     np.testing.assert_array_equal(alone.entropy.values[0], found.entropy.values[0])
-
-
-def test_the_page_shows_maps_over_the_frames(tmp_path, clips):
-    from attnscope.measure.stored import SAMPLE
-    from attnscope.store.runs import RunFolder
-
-    folder = save_video_encoder("videomae", tmp_path / "videomae")
-    found = attnscope.scan(folder, clips, out=tmp_path / "run", show=[(0, 0)])
-    with RunFolder(tmp_path / "run", json.loads(found.attrs["signature"])) as run:
-        sample = run.load(SAMPLE)
-    assert sample.view_name.values[:2].tolist() == ["frames 1-2", "frames 3-4"]
-    assert (sample.view_rows.values == 4).all()
-    assert all(len(picture) > 100 for picture in sample.view_picture.values)
-    assert sample.view_place.values[0, :18].tolist() == [*range(16), 0, 1]
 
 
 def test_raw_weights_of_a_video_have_the_names_of_its_tubelets():
