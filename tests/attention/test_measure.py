@@ -12,7 +12,7 @@ from attnscope.kernels.by_head import heads_of_tiles
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import choose_engine, measure
 from attnscope.kernels.fused import can_fuse
-from attnscope.kernels.masks import Extent, OffsetBias
+from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.reference import attend, causal_mask, padding_mask, window_mask
 from tests.attention.oracle import attended, check_largest_keys, first_of_the_largest, oracle, ties
 
@@ -238,17 +238,6 @@ def test_the_engine_is_chosen_by_what_it_can_do():
     assert choose_engine(AttentionCall(q.double(), q.double(), q.double(), 1.0), Need()) == "plain"
     with pytest.raises(AttnscopeError, match="float32 on the CPU"):
         measure(AttentionCall(q.double(), q.double(), q.double(), 1.0), Need(), engine="compiled")
-
-
-def test_a_known_extent_is_taken_in_place_of_the_masks_own():
-    q = draw(1, 1, 4, 8)
-    known = Extent(torch.tensor([[0, 1, 1, 1]]), torch.tensor([[3, 3, 3, 3]]), is_contiguous=True)
-    mask = torch.ones(1, 1, 4, 4, dtype=torch.bool)
-    call = AttentionCall(q, q, q, 1.0, mask=mask, mask_extent=known)
-    assert [bound.tolist() for bound in call.extent] == [[[0, 1, 1, 1]], [[3, 3, 3, 3]]]
-    causal = AttentionCall(q, q, q, 1.0, causal=True, mask=mask, mask_extent=known)
-    assert causal.extent[1].tolist() == [[1, 2, 3, 3]]
-    assert replace(call, query=2 * q).extent[1].tolist() == [[4, 4, 4, 4]]  # perhaps it has another mask
 
 
 def test_heads_must_share_keys_evenly():

@@ -10,7 +10,6 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture import eager as _eager
 from attnscope.capture import registry as _registry
-from attnscope.capture.eager import band_as_matrix, blocks_as_matrix
 from attnscope.capture.load import load_model
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import capture_of, watching
@@ -169,21 +168,6 @@ def test_cross_attention_is_told_apart_and_is_that_of_the_model():
         model(**given)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
-
-
-def test_what_a_band_and_blocks_hold_is_put_in_its_place():
-    band = torch.rand(1, 2, 6, 5)
-    matrix = band_as_matrix(band)
-    for query in range(6):
-        for key in range(6):
-            offset = key - query + 2
-            expected = band[..., query, offset] if 0 <= offset < 5 else torch.zeros(1, 2)
-            assert torch.equal(matrix[..., query, key], expected)
-    blocks = torch.rand(1, 2, 3, 2, 6)
-    matrix = blocks_as_matrix(blocks)
-    assert torch.equal(matrix[..., 2, 0], blocks[..., 1, 0, 0])
-    assert torch.equal(matrix[..., 5, 3], blocks[..., 2, 1, 1])
-    assert matrix[..., 0, 4:].eq(0).all()
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,12 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.capture import watch as _watch
 from attnscope.capture.registry import attnscope_attention
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need, RowMeasures
 from attnscope.kernels.engines import measure, output_of
-from attnscope.kernels.masks import extent_of
-from attnscope.kernels.reference import attend
 from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.rows import indicator_columns, reduce_call
@@ -150,23 +147,6 @@ def test_a_mask_in_numbers_is_added_to_the_bias(bias):
     torch.testing.assert_close(found, expected.transpose(1, 2))
 
 
-@torch.no_grad()
-def test_a_mask_that_layers_share_is_searched_once_a_pass(monkeypatch):
-    model, searched = tiny("bert"), []
-    given, _ = inputs("bert", padded=True)
-
-    def search(mask):
-        searched.append(mask)
-        return extent_of(mask)
-
-    monkeypatch.setattr(_watch, "extent_of", search)
-    with watching(model, lambda _, call: measure(call, Need())[0]):
-        for _ in range(2):
-            model(**given)
-    assert model.config.num_hidden_layers > 1
-    assert len(searched) == 2
-
-
 def test_layers_of_one_shared_module_are_told_apart():
     given, _ = inputs("albert", padded=False)
     sites, _ = verify(tiny("albert"), given)
@@ -234,11 +214,11 @@ def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(mon
 def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
     given, valid = inputs("bert", padded=False)
 
-    def halved(*arguments, **options):
-        output, weights = attend(*arguments, **options)
+    def halved(call):
+        output, weights = attend_in_full(call)
         return output, weights / 2
 
-    monkeypatch.setattr("attnscope.capture.verify.attend", halved)
+    monkeypatch.setattr("attnscope.capture.verify.attend_in_full", halved)
     with pytest.raises(AttnscopeError, match=r"the weights of a row sum to 0\.5000, not to 1"):
         verify(tiny("bert"), given, valid)
 

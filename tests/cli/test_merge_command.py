@@ -1,19 +1,15 @@
 """`attnscope runs merge` says what it made and what is missing."""
 
+from attnscope.store.folder import OwnedFolder
 from tests.cli.command import attnscope
 from tests.results.planted import part_of
-from tests.training.small_trainings import small_training
 
 
 def test_a_run_of_a_command_that_makes_no_parts_is_refused(refused, tmp_path):
-    with small_training(tmp_path / "model", updates=1, average=1) as training:
-        training.run()
-    refused(
-        "runs",
-        "merge",
-        "model",
-        says="model is a run of train, which has no parts to put together: give a run by --task",
-    )
+    with OwnedFolder(tmp_path / "model", "train") as folder:
+        folder.write({"log.jsonl": b"{}"})
+    says = "model is a run of train, which has no parts to put together: give a run by --task"
+    refused("runs", "merge", "model", says=says)
 
 
 def test_the_command_says_what_it_made_and_draws_the_page(refused, tmp_path):

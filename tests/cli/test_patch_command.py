@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import attnscope as package
 from tests.cli.command import attnscope
 
 LINES = [
@@ -29,19 +28,6 @@ def test_the_table_says_which_heads_carry_the_difference(finished):
     rows = [line.split()[0] for line in said.splitlines() if "*" in line and "%" in line]
     assert {"0.0", "0.3"} == set(rows[:2])
     assert {"report.html", "patched.npz", "agreement.npz"} <= {path.name for path in (place / "run").iterdir()}
-
-
-def test_damage_is_told_and_repaired(finished, tmp_path):
-    command = ("patch", "--out", "run", "--steps", "0", "--no-report")
-    attnscope(*command, cwd=tmp_path)
-    before = package.open_run(tmp_path / "run")
-    (piece,) = (tmp_path / "run" / "pieces").iterdir()
-    piece.write_bytes(piece.read_bytes()[:-1])
-    refused = attnscope(*command, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--repair" in refused.stderr
-    assert attnscope(*command, "--repair", cwd=tmp_path).returncode == 0
-    assert package.open_run(tmp_path / "run")["pairs"].identical(before["pairs"])
 
 
 def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):

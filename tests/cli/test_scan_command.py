@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import shutil
 import signal
 import subprocess
 
@@ -12,7 +11,6 @@ import pytest
 import xarray as xr
 
 from attnscope import open_run, scan
-from attnscope.bundled import MODEL
 from attnscope.measure.stored import SUMMARY, notes_of
 from attnscope.results.scanned import ends_and_mean, means_of
 from attnscope.store.runs import RunFolder
@@ -224,44 +222,20 @@ def test_statistics_are_listed(tmp_path, finished):
     assert measured - {"length"} <= listed
 
 
-class TestBadInput:
-    def test_groups_and_chats(self, refused, tmp_path):
-        (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Is the tide out?"}]}')
-        refused("scan", "bundled", "a.jsonl", says="the tokenizer has no chat template: give one")
-        (tmp_path / "a.txt").write_text("The tide is out.")
-        refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats are read from JSON Lines")
-        refused("scan", "bundled", "a.txt", "--groups", "a.txt", says="a.txt, line 1: not JSON")
-
-    def test_a_text_in_the_place_of_the_model(self, refused, tmp_path):
-        (tmp_path / "essay.txt").write_text("The tide comes in.")
-        refused("scan", "essay.txt", says="For the bundled model on a text, say: bundled essay.txt")
-        refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
-        refused("scan", "-", says="For the bundled model on a text, say: bundled -")
-
-    def test_corrupt_weights(self, refused, tmp_path):
-        model = shutil.copytree(MODEL, tmp_path / "model")
-        (model / "model.safetensors").write_bytes(b"\x00" * 500)
-        refused("scan", model, says="corrupt")
-
-    def test_an_empty_corpus(self, refused, tmp_path):
-        (tmp_path / "empty.txt").write_text("\n \n")
-        refused("scan", "bundled", "empty.txt", says="no text")
-        refused("scan", "bundled", "-", says="no text", stdin="")
-        assert not (tmp_path / "attnscope-runs").exists()
-
-    def test_a_file_that_is_not_utf8(self, refused, tmp_path):
-        (tmp_path / "sjis.txt").write_bytes("潮が満ちる".encode("shift_jis"))
-        refused("scan", "bundled", "sjis.txt", says="sjis.txt")
-
-    def test_an_output_that_cannot_be_written(self, refused):
-        refused("scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
-
-    def test_json_lines_without_the_field(self, refused, tmp_path):
-        (tmp_path / "a.jsonl").write_text('{"body": "One."}\n')
-        refused("scan", "bundled", "a.jsonl", says="Name one of them as `field` (--field")
-
-    def test_two_formats_at_once(self, refused):
-        refused("scan", "--json", "--csv", says="choose one")
+def test_bad_input(refused, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Is the tide out?"}]}')
+    (tmp_path / "a.txt").write_text("The tide is out.")
+    (tmp_path / "empty.txt").write_text("\n \n")
+    refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats are read from JSON Lines")
+    refused("scan", "bundled", "a.txt", "--groups", "a.txt", says="a.txt, line 1: not JSON")
+    refused("scan", "a.txt", says="For the bundled model on a text, say: bundled a.txt")
+    refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
+    refused("scan", "-", says="For the bundled model on a text, say: bundled -")
+    refused("scan", "bundled", "empty.txt", says="no text")
+    refused("scan", "bundled", "-", says="no text", stdin="")
+    assert not (tmp_path / "attnscope-runs").exists()
+    refused("scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
+    refused("scan", "--json", "--csv", says="choose one")
 
 
 def started(cwd, out, *more):

@@ -47,13 +47,10 @@ def test_json_and_csv_say_the_same(place, scanned):
 
 def test_texts_beside_images_do_not_matter_to_a_model_that_reads_images(place, scanned):
     (place / "pictures" / "README.md").write_text("What this is.")
-    try:
-        found = attnscope("scan", "planted", "pictures", "--json", "--no-report", cwd=place)
-        assert found.returncode == 0, found.stderr
-        found = attnscope("scan", "bundled", "pictures", "--json", "--no-report", cwd=place)
-        assert json.loads(found.stdout)["signature"]["model"]["name"] == "small-mlm"
-    finally:
-        (place / "pictures" / "README.md").unlink()
+    found = attnscope("scan", "planted", "pictures", "--json", "--no-report", cwd=place)
+    assert found.returncode == 0, found.stderr
+    found = attnscope("scan", "bundled", "pictures", "--json", "--no-report", cwd=place)
+    assert json.loads(found.stdout)["signature"]["model"]["name"] == "small-mlm"
 
 
 def test_a_model_of_images_is_refused_without_them(place, refused):

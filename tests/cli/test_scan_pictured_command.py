@@ -28,16 +28,11 @@ def test_images_are_groups_and_lie_over_the_page(place):
     assert "already finished" in again.stderr
 
 
-def test_chats_have_roles_beside_images(place):
-    found = attnscope("scan", "model", "data/chats.jsonl", "--json", "--no-report", cwd=place)
-    answer = json.loads(found.stdout)
-    assert answer["tables"]["groups"]
-
-
-def test_an_image_that_changed_is_another_run(place):
+def test_chats_have_roles_beside_images_and_an_image_that_changed_is_another_run(place):
     def signature():
-        found = attnscope("scan", "model", "data/chats.jsonl", "--json", "--no-report", cwd=place)
-        return json.loads(found.stdout)["run"]
+        found = json.loads(attnscope("scan", "model", "data/chats.jsonl", "--json", "--no-report", cwd=place).stdout)
+        assert found["tables"]["groups"]
+        return found["run"]
 
     before, image = signature(), place / "data" / "1.png"
     assert signature() == before

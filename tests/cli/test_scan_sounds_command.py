@@ -40,14 +40,10 @@ def test_an_encoder_of_waves_needs_no_tokenizer(place):
 def test_transcripts_beside_sounds_do_not_hide_them(place):
     for number, said in enumerate(SAID):
         (place / "sounds" / f"{number}.txt").write_text(said)
-    try:
-        found = attnscope("scan", "whisper", "sounds", "--no-report", cwd=place)
-        assert "The decoder read the transcripts." in found.stdout
-        found = attnscope("scan", "bundled", "sounds", "--json", "--no-report", cwd=place)
-        assert json.loads(found.stdout)["tables"]["heads"]  # the transcripts, as texts
-    finally:
-        for number in range(3):
-            (place / "sounds" / f"{number}.txt").unlink()
+    found = attnscope("scan", "whisper", "sounds", "--no-report", cwd=place)
+    assert "The decoder read the transcripts." in found.stdout
+    found = attnscope("scan", "bundled", "sounds", "--json", "--no-report", cwd=place)
+    assert json.loads(found.stdout)["tables"]["heads"]  # the transcripts, as texts
 
 
 def test_what_does_not_belong_together_is_refused(place, refused):

@@ -37,6 +37,7 @@ def test_json_holds_the_same(tmp_path):
     assert found["says"] == ["Kinds of heads: previous: 3."]
     assert found["signature"]["settings"]["window"] == 8
     assert found["damaged"] == []
+    assert "all 4 files are as they were written" in attnscope("runs", "show", "run", "--verify", cwd=tmp_path).stdout
     entropy = next(one for one in found["variables"] if one["name"] == "entropy")
     assert (entropy["sizes"], entropy["units"]) == ({"window": 5, "layer": 2, "head": 3}, "nats")
 
@@ -51,11 +52,6 @@ def test_damaged_files_are_named_and_end_with_2(tmp_path):
     assert found.returncode == 2
     for name in ("summary.npz", "run.json"):
         assert f"{name} is gone, or is not what was written" in found.stdout
-
-
-def test_a_whole_run_is_said_to_be_whole(tmp_path):
-    scan_run(tmp_path / "run")
-    assert "all 4 files are as they were written" in attnscope("runs", "show", "run", "--verify", cwd=tmp_path).stdout
 
 
 def test_what_is_no_run_is_refused(refused):

@@ -25,7 +25,13 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
     share = np.where(looks, 0.97, 0.1) - 0.01 * np.arange(layers)[:, None]
     peak = np.where(looks, 0.9, 0.1) - 0.02 * np.arange(layers)[:, None] - 0.001 * np.arange(heads)
     nodes = {
-        "forms": _forms(layers),
+        "forms": xr.Dataset(
+            {
+                "form": ("layer", np.array(["bilinear"] * layers, dtype=object)),
+                "reason": ("layer", np.array([""] * layers, dtype=object)),
+                "error": ("layer", np.full(layers, 2e-7)),
+            }
+        ),
         "position_spectrum": _spectrum(frequency, positions, rng),
         "position_pca": xr.Dataset({"cumulative_share": ("component", 1 - 0.8 ** np.arange(1, positions + 1))}),
         "position_cca": _correlations(layers, rng),
@@ -70,18 +76,12 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
         ),
         "controls": _controls(heads),
     }
-    numbered = {}
     for name, node in nodes.items():
-        coords = {dim: np.arange(node.sizes[dim]) for dim in GRID if dim in node.dims}
-        numbered[name] = node.assign_coords(coords)
-    tree = xr.DataTree.from_dict(numbered)
-    tree.attrs = {
-        "model": "planted <b>model</b>",
-        "skipped": json.dumps(SKIPPED),
-        "signature": json.dumps(
-            {"settings": {"windows": 12, "window": positions}, "note": "<script>alert(2)</script>"}
-        ),
-    }
+        nodes[name] = node.assign_coords({dim: np.arange(node.sizes[dim]) for dim in GRID if dim in node.dims})
+    tree = xr.DataTree.from_dict(nodes)
+    signature = {"settings": {"windows": 12, "window": positions}, "note": "<script>alert(2)</script>"}
+    skipped = json.dumps(SKIPPED)
+    tree.attrs = {"model": "planted <b>model</b>", "skipped": skipped, "signature": json.dumps(signature)}
     return tree
 
 
@@ -96,48 +96,25 @@ def only(tree, *nodes):
     return without(tree, *(name for name in tree.children if name not in nodes))
 
 
-def _forms(layers):
-    text = {"form": ["bilinear"] * layers, "reason": [""] * layers}
-    return xr.Dataset(
-        {name: ("layer", np.array(values, dtype=object)) for name, values in text.items()}
-        | {"error": ("layer", np.full(layers, 2e-7))}
-    )
-
-
 def _spectrum(frequency, positions, rng):
     mean = np.ones((2, len(frequency))) + 0.05 * rng.random((2, len(frequency)))
     mean[0, 8] = 5.0
-    is_peak = np.zeros(mean.shape, dtype=bool)
-    is_peak[0, 8] = True
-    level = ("kind", np.ones(2))
-    found = {name: (("kind", "frequency"), mean * factor) for name, factor in (("mean", 1), ("lower_quartile", 0.7))}
-    return xr.Dataset(
-        found
-        | {
-            "upper_quartile": (("kind", "frequency"), mean * 1.3),
-            "is_peak": (("kind", "frequency"), is_peak),
-            "null_mean": level,
-            "null_lower_quartile": ("kind", np.full(2, 0.6)),
-            "null_upper_quartile": ("kind", np.full(2, 1.4)),
-        },
-        coords={"kind": ["positions", "words"], "frequency": frequency},
-        attrs={"positions": positions},
-    )
+    found = {"is_peak": (("kind", "frequency"), mean == 5)}
+    for name, factor, null in (("mean", 1, 1), ("lower_quartile", 0.7, 0.6), ("upper_quartile", 1.3, 1.4)):
+        found[name] = (("kind", "frequency"), mean * factor)
+        found[f"null_{name}"] = ("kind", np.full(2, float(null)))
+    coords = {"kind": ["positions", "words"], "frequency": frequency}
+    return xr.Dataset(found, coords, {"positions": positions})
 
 
 def _correlations(layers, rng):
     values = np.sort(rng.random((layers, 20)))[:, ::-1]
-    return xr.Dataset(
-        {
-            "correlation": (("layer", "component"), values),
-            "null_correlation": ("layer", np.full(layers, 0.2)),
-            "strong_components": ("layer", (values > 0.5).sum(1)),
-            "raw_correlation": (("layer", "component"), np.sqrt(values)),
-            "raw_null_correlation": ("layer", np.full(layers, 0.4)),
-            "raw_strong_components": ("layer", (values > 0.25).sum(1)),
-        },
-        attrs={"strong": 0.5},
-    )
+    found = {}
+    for kind, correlation in (("", values), ("raw_", np.sqrt(values))):
+        found[f"{kind}correlation"] = (("layer", "component"), correlation)
+        found[f"{kind}null_correlation"] = ("layer", np.full(layers, 0.2))
+        found[f"{kind}strong_components"] = ("layer", (values > 0.5).sum(1))
+    return xr.Dataset(found, attrs={"strong": 0.5})
 
 
 def _waves(layers, heads, columns, positions, rng):
@@ -203,17 +180,11 @@ def _cross_correlation(layers, heads, columns, positions, rng):
 
 
 def _controls(heads):
-    names = ["head", "other key", "permuted 0", "random 0"]
-    coherence = np.broadcast_to([0.9, 0.1, 0.0, 0.05], (1, heads, 4))
-    offset = np.broadcast_to([-1.0, 7.0, 0.0, -20.0], (1, heads, 4))
-    return xr.Dataset(
-        {
-            "coherence_at_offset": ((*GRID, "control"), np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * coherence),
-            "band_offset": ((*GRID, "control"), np.where(np.arange(heads) % 2, np.nan, 1)[:, None] * offset),
-            "completed_shift": ((*GRID, "completion"), np.ones((1, heads, 3))),
-        },
-        coords={"control": names},
-    )
+    there = np.where(np.arange(heads) % 2, np.nan, 1)[:, None]
+    found = {"completed_shift": ((*GRID, "completion"), np.ones((1, heads, 3)))}
+    for name, values in (("coherence_at_offset", [0.9, 0.1, 0.0, 0.05]), ("band_offset", [-1.0, 7.0, 0.0, -20.0])):
+        found[name] = ((*GRID, "control"), (there * values)[None])
+    return xr.Dataset(found, {"control": ["head", "other key", "permuted 0", "random 0"]})
 
 
 def _profile(looks, rng):
@@ -242,32 +213,24 @@ def _content(looks, share, peak, rng):
 def _scheme(variants, layers, heads, rng):
     looks = np.ones((len(variants), layers, heads), dtype=bool)
     looks[1:] = False
-    profile = _profile(looks, rng)
-    return xr.Dataset(
-        {
-            "profile" + end: (("variant", *GRID, "offset"), profile + change)
-            for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01))
-        },
-        coords={"variant": variants, "offset": np.arange(-REACH, REACH + 1)},
-    )
+    profile, dims = _profile(looks, rng), ("variant", *GRID, "offset")
+    ends = (("", 0.0), ("_low", -0.01), ("_high", 0.01))
+    found = {"profile" + end: (dims, profile + change) for end, change in ends}
+    return xr.Dataset(found, {"variant": variants, "offset": np.arange(-REACH, REACH + 1)})
 
 
 def _interventions(looks, rng):
     before = _profile(looks, rng)
     after = np.stack([before, np.full_like(before, 0.03), before[..., ::-1]])
     by_id = np.stack([np.full_like(before, np.nan)] * 2 + [before])
-    lost = (after - before)[..., REACH - 1]
-    return xr.Dataset(
-        {
-            "profile_before": ((*GRID, "offset"), before),
-            "profile_after": (("change", *GRID, "offset"), after),
-            "profile_by_id": (("change", *GRID, "offset"), by_id),
-            "mass_before": (GRID, before[..., REACH - 1]),
-            "mass_after": (("change", *GRID), after[..., REACH - 1]),
-            "mass_change": (("change", *GRID), lost),
-            "mass_change_low": (("change", *GRID), lost - 0.01),
-            "mass_change_high": (("change", *GRID), lost + 0.01),
-            "target": (GRID, np.full(looks.shape, -1)),
-        },
-        coords={"change": CHANGES, "offset": np.arange(-REACH, REACH + 1)},
-    )
+    found = {
+        "profile_before": ((*GRID, "offset"), before),
+        "profile_after": (("change", *GRID, "offset"), after),
+        "profile_by_id": (("change", *GRID, "offset"), by_id),
+        "mass_before": (GRID, before[..., REACH - 1]),
+        "mass_after": (("change", *GRID), after[..., REACH - 1]),
+        "target": (GRID, np.full(looks.shape, -1)),
+    }
+    for end, change in (("", 0.0), ("_low", -0.01), ("_high", 0.01)):
+        found["mass_change" + end] = (("change", *GRID), (after - before)[..., REACH - 1] + change)
+    return xr.Dataset(found, {"change": CHANGES, "offset": np.arange(-REACH, REACH + 1)})

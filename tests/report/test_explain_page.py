@@ -20,9 +20,6 @@ def text(explain_page):
     return explain_page.read_text(encoding="utf-8")
 
 
-# --- the file ---
-
-
 def test_each_analysis_has_a_section_with_its_figures(text):
     assert re.findall(r'<section class="card" id="([a-z-]+)"', text) == [
         "heads",
@@ -97,9 +94,6 @@ def test_nothing_to_show_is_refused(tmp_path):
     with pytest.raises(AttnscopeError, match="no analysis that a page could show"):
         write_explain_report(xr.DataTree(), tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []
-
-
-# --- in a browser ---
 
 
 def column(page, index):

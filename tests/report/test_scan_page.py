@@ -38,9 +38,6 @@ def unpack(packed, tokens):
     return counts, weigh(rest), np.concatenate([np.cumsum(row) for row in rows]), weigh(codes)
 
 
-# --- the sample windows ---
-
-
 def test_packed_weights_come_back_within_the_stated_error(made):
     windows = pack_windows(made.sample)
     for index, at in enumerate(np.ndindex(made.kinds.shape)):
@@ -71,9 +68,6 @@ def test_tiles_hold_what_lies_in_them():
     true = made.listed(1, 0)[1].reshape(4, 8, 4, 8)
     np.testing.assert_allclose(total, true.sum((1, 3)) / 8, rtol=0.0221)
     np.testing.assert_allclose(most, true.max((1, 3)), rtol=0.0221)
-
-
-# --- what the page says ---
 
 
 @pytest.fixture(scope="module")
@@ -178,18 +172,12 @@ def test_any_summary_becomes_rows(summary, rows):
     assert list(flatten(summary)) == rows
 
 
-# --- size ---
-
-
 def test_size_does_not_grow_with_the_number_of_texts(tmp_path):
     few, many = (
         write_report(planted(texts=texts).result, None, tmp_path / f"{texts}.html").stat().st_size
         for texts in (20, 200)
     )
     assert many < 1.1 * few
-
-
-# --- writing ---
 
 
 def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypatch):
@@ -220,9 +208,6 @@ def test_refusals(made, tmp_path, call, message):
     (tmp_path / "file").write_text("")
     with pytest.raises(AttnscopeError, match=message):
         call(made, tmp_path / "r.html")
-
-
-# --- what is said of tokens ---
 
 
 def test_the_page_says_what_a_number_under_a_token_means_where_there_is_one(made, tmp_path):

@@ -2,10 +2,10 @@
 
 import random
 
-from attnscope.store.workers import Answered, Lost, Ready
+from attnscope.store.workers import Answered, Lost, RayEngine, Ready
 
 
-class Simulated:
+class Simulated(RayEngine):
     """Workers that begin, answer and die whenever they like.
 
     `deaths` are so many at most; without `more`, only the first `size` workers ever begin.

@@ -319,7 +319,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
         if trust_remote_code and "auto_map" in checkpoint.config:
             for code in repository.folder.glob("*.py"):
                 repository.take(code.name)
-        config = transformers.AutoConfig.from_pretrained(
+        config: Any = transformers.AutoConfig.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)

@@ -35,7 +35,7 @@ from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.units import CompletedRanges, Done, Share, keep_each, task_for
+from attnscope.store.units import Done, Share, completed, keep_each, task_for
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
@@ -238,7 +238,7 @@ class InterventionJob:
         """Effects on single texts, those that the run has not measured; all of them are returned."""
         if run is None:
             return in_a_row([part for part in self.batches(lambda _: False) if part is not None])
-        keep_each(run, self.batches, Share(lambda _: True, CompletedRanges(tuple(run.pieces))))
+        keep_each(run, self.batches, Share(lambda _: True, completed(run)))
         return run.results()
 
     def batches(self, done: Done) -> Iterator[xr.Dataset | None]:

@@ -42,7 +42,7 @@ from attnscope.measure.texts import window_length
 from attnscope.store.arrays import in_a_row, padded_heads
 from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
-from attnscope.store.units import CompletedRanges, Done, Share, keep_each, task_for
+from attnscope.store.units import Done, Share, completed, keep_each, task_for
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
@@ -169,7 +169,7 @@ def patch(
 
     def in_folder(run: RunFolder) -> xr.DataTree:
         if not run.complete:
-            keep_each(run, by_batch, Share(lambda _: True, CompletedRanges(tuple(run.pieces))))
+            keep_each(run, by_batch, Share(lambda _: True, completed(run)))
             parts = _parts(_of_run(run), StoredParts(run), seed)
             run.finish(parts=list(parts), attributes=attributes)
         return load_patching(run)

@@ -59,7 +59,7 @@ from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
-from attnscope.store.units import ByRay, CompletedRanges, Parts, Share, Task, by_task, pending
+from attnscope.store.units import ByRay, Parts, Share, Task, by_task, completed, pending
 from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -380,7 +380,7 @@ class Reader(ABC):
 
     def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
         """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
-        asked, held, batches = self.asked, CompletedRanges(() if run is None else tuple(run.pieces)), self.batches
+        asked, held, batches = self.asked, completed(run), self.batches
         if isinstance(asked.task, ByRay):
             batches = asked.task.batches(batches, signature, Share(asked.task.does, held, self.unit, self.notes))
         if asked.until is None:

@@ -55,28 +55,13 @@ def rows_of(
 
 
 def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: int) -> pd.DataFrame:
-    sizes = tuple(part.sizes[dim] for dim in dims)
-
-    def spread(values: np.ndarray, along: Sequence[str]) -> np.ndarray | pd.Categorical:
-        """One entry for each row, of a coordinate along some of the dimensions."""
-        if values.dtype.kind in "OUT":  # strings are kept once each
-            codes, categories = pd.factorize(values.astype(object).ravel())
-            return pd.Categorical.from_codes(np.asarray(spread(codes, along)), categories=list(categories))
-        shape = [size if dim in along else 1 for dim, size in zip(dims, sizes, strict=True)]
-        return np.broadcast_to(values.reshape(shape), sizes).ravel()
-
-    columns: dict[str, np.ndarray | pd.Categorical] = {}
-    for dim in dims:
-        start = first if dim == dims[0] else 0
-        numbers = np.arange(start, start + part.sizes[dim])
-        columns[dim] = spread(part[dim].to_numpy() if dim in part.coords else numbers, [dim])
-    for name, values in sorted(part.coords.items(), key=lambda item: str(item[0])):
-        if name not in dims:
-            own = [dim for dim in dims if dim in values.dims]
-            columns[str(name)] = spread(values.transpose(*own).to_numpy(), own)
-    for name in names:
-        columns[name] = part[name].to_numpy().ravel()
-    return pd.DataFrame(columns)
+    """The rows of a part, whose first entry of its first dimension has that number."""
+    start = {dim: first if dim == dims[0] else 0 for dim in dims}
+    numbers = {dim: start[dim] + np.arange(part.sizes[dim]) for dim in dims if dim not in part.coords}
+    labels = [*dims, *sorted(str(name) for name in part.coords if name not in dims)]
+    rows = part.assign_coords(numbers).to_dataframe(dim_order=list(dims)).reset_index()
+    rows = rows.reindex(columns=[*labels, *names])
+    return rows.astype({name: "category" for name in labels if not _is_number(rows[name])})  # strings are stored once
 
 
 Told: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table

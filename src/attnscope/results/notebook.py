@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -14,7 +15,7 @@ from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from attnscope.results.schema import Report
 
 _COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"
@@ -101,7 +102,7 @@ class Shown:
 
     def __repr__(self) -> str:
         try:
-            said, notes = _summary(self.command, self._result)
+            said, notes = _summary(report_of(self.command, self._result))
         except AttnscopeError as error:
             return str(error)
         return "\n".join([*said, *(f"  {note}" for note in notes)])
@@ -110,12 +111,15 @@ class Shown:
         from attnscope.results.page.parts import picture
 
         try:
-            said, notes = _summary(self.command, self._result)
+            report = report_of(self.command, self._result)
         except AttnscopeError as error:
             return f"<p>{html.escape(str(error))}</p>"
+        said, notes = _summary(report)
         listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in said)
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
-        shown, figure = "", _figure(self.command, self._result)
+        shown, figure = "", None
+        with suppress(AttnscopeError):  # the sentences are still true, and the page says what is not there
+            figure = grid_of(report)
         if figure is not None:
             image = picture(figure)
             style = f"max-width: 100%; width: {image.width}px; background: white"
@@ -135,23 +139,14 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
     return "scan" if whole else None
 
 
-def _summary(command: str, result: Any) -> tuple[list[str], list[str]]:
+def _summary(report: Report) -> tuple[list[str], list[str]]:
     """What was read and came out, in sentences; and what to know of it."""
-    report = report_of(command, result)
     rankings = [
         f"{table.title}: " + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
         for table in report.tables
         if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
     ]
     return [report.read, *report.finding.sentences, *rankings], [*report.notes, *report.care]
-
-
-def _figure(command: str, result: Any) -> Figure | None:
-    """The grid of all heads; None where the result has none, or nothing to draw in it."""
-    try:
-        return grid_of(report_of(command, result))
-    except AttnscopeError:  # the sentences are still true, and the page says what is not there
-        return None
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

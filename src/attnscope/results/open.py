@@ -382,15 +382,12 @@ def _below(folder: Path) -> Iterator[Run]:
 
 
 def _of_manifest(folder: Path) -> Run | None:
-    damage, when = "", _written(folder / MANIFEST)
+    when = _written(folder / MANIFEST)
     try:
         manifest = manifest_of(folder)
-        if manifest is None:
-            return None
-        return _reported(folder, manifest, when)
+        return None if manifest is None else _reported(folder, manifest, when)
     except AttnscopeError as error:
-        damage = str(error)
-    return Run(folder, str(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=damage)
+        return Run(folder, str(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=str(error))
 
 
 def _written(path: Path) -> datetime:

@@ -10,21 +10,11 @@ import numpy as np
 
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
 from attnscope.comparison.groups import NULLS, MeanGroupWeights, explain_no_interval, group_pairs, said_of
+from attnscope.measure import stored
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end
 from attnscope.measure.ranking import majority_names, patch_peaks, peaks, rank_heads, top_keys
-from attnscope.measure.stored import (
-    SAMPLE,
-    WEIGHTS_NOTE,
-    describe_corpus,
-    describe_labels,
-    describe_layers,
-    describe_ranking,
-    describe_windows,
-    means_note,
-    notes_of,
-)
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
@@ -89,22 +79,28 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     """What a scan found; heads are ranked here, once. With `data`, also what JSON and CSV alone have."""
     ranked = rank_heads(results)
     every = [row for rows in ranked.values() for row in rows]
-    notes = [*notes_of(results).values()]
-    notes += [describe_ranking(results, kind, rows) + "." for kind, rows in ranked.items() if not rows]
-    sentences, tables = [describe_labels(results)], [_heads(results) if data else Table("heads", "", (), [])]
+    notes = [*stored.notes_of(results).values()]
+    notes += [stored.describe_ranking(results, kind, rows) + "." for kind, rows in ranked.items() if not rows]
+    sentences, tables = [stored.describe_labels(results)], [_heads(results) if data else Table("heads", "", (), [])]
     for kind, rows in ranked.items():
-        title = describe_ranking(results, kind, rows)
+        title = stored.describe_ranking(results, kind, rows)
         tables.append(Table(kind.replace("-", "_"), title, _RANKED, [dict(row) for row in rows], page=0))
     requested, several = _requested(results)
     tables.append(
-        Table("requested", f"statistics by name: means over {describe_windows(results)}", _REQUESTED, requested, page=0)
+        Table(
+            "requested",
+            f"statistics by name: means over {stored.describe_windows(results)}",
+            _REQUESTED,
+            requested,
+            page=0,
+        )
     )
     if several:
         notes.append(
             f"More than one number a head, so not in a table: {', '.join(several)}. In bins that double on the page "
             "and in --json, which has every offset; sums: attnscope.open_run."
         )
-    care = {WEIGHTS_NOTE: ""}
+    care = {stored.WEIGHTS_NOTE: ""}
     if "group_weight" in results:
         table, described = groups_table(results)
         tables += [table, *([_group_weights(results)] if data else [])]
@@ -120,14 +116,14 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             _offsets(results),
             *_received(results, [(row["layer"], row["head"]) for row in every]),
         ]
-    if means := means_note(results, ranked.values()):
+    if means := stored.means_note(results, ranked.values()):
         care = {means: ""} | care
-    model = str(results.attrs.get("model", "the model"))
+    model, heads = str(results.attrs.get("model", "the model")), count(results.sizes["head"], "head")
     return Report(
         command="scan",
         title=f"Where the heads of {model} attend",
         model=model,
-        read=f"{describe_layers(results)} x {count(results.sizes['head'], 'head')} over {describe_corpus(results)}",
+        read=f"{stored.describe_layers(results)} x {heads} over {stored.describe_corpus(results)}",
         finding=Finding(
             sentences,
             "any false label in a run: below 1%" if "label" in results else "means, without a test",
@@ -367,4 +363,4 @@ def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
     run = RunFolder(Path(source), json.loads(signature))
     run.look()
     same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
-    return run.load(SAMPLE) if same else None
+    return run.load(stored.SAMPLE) if same else None

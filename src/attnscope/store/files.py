@@ -100,10 +100,14 @@ def _umask() -> int:
 _UMASK = _umask()  # read once, as reading sets it for a moment
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, also after a power cut."""
+def write_atomically(path: Path, content: str | bytes, like: os.stat_result | None = None) -> None:
+    """Write a file so that a reader sees the old content or the new, also after a power cut; with those permissions."""
     new = new_file(path.parent, _bytes(content))
     try:
+        if like is not None:
+            with suppress(PermissionError):  # only root may give a file away
+                os.chown(new, like.st_uid, like.st_gid)
+            set_mode(new, stat.S_IMODE(like.st_mode))
         new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)
@@ -117,22 +121,11 @@ def write_output(path: Path, content: str | bytes) -> None:
     try:
         known = real.stat()
     except FileNotFoundError:
-        write_atomically(real, content)
-        return
-    if not stat.S_ISREG(known.st_mode) or known.st_nlink > 1:
-        with real.open("wb") as file:
-            file.write(_bytes(content))
-        return
-    new = new_file(real.parent, _bytes(content))
-    try:
-        with suppress(PermissionError):  # only root may give a file away
-            os.chown(new, known.st_uid, known.st_gid)
-        set_mode(new, stat.S_IMODE(known.st_mode))
-        new.replace(real)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    sync(real.parent)
+        known = None
+    if known is None or (stat.S_ISREG(known.st_mode) and known.st_nlink == 1):
+        write_atomically(real, content, known)
+    else:
+        real.write_bytes(_bytes(content))
 
 
 def file_state(path: Path) -> tuple[int, ...]:

@@ -16,18 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from attnscope.store.files import (
-    MANIFEST,
-    PIECES,
-    WORKPLACE,
-    explained,
-    json_bytes,
-    locked,
-    new_file,
-    set_mode,
-    sync,
-    texts_of,
-)
+from attnscope.store import files
 from attnscope.store.signature import Signature
 from attnscope.support.errors import AttnscopeError
 
@@ -57,8 +46,8 @@ class OwnedFolder:
         self._made: list[Path] = []  # folders that this process made, the innermost first
 
     def __enter__(self) -> OwnedFolder:  # noqa: PYI034 beartype knows no Self here
-        with explained(f"use {self.path}", "Choose another folder with --out"):
-            self._look()
+        with files.explained(f"use {self.path}", "Choose another folder with --out"):
+            self.look()
             if not self.state.get("complete"):  # a finished one is read, also where nothing can be written
                 self.lock()
         return self
@@ -69,8 +58,8 @@ class OwnedFolder:
         if self._lock is None:
             return
         try:
-            if not (self.path / MANIFEST).exists():  # nothing was written: leave nothing
-                shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
+            if not (self.path / files.MANIFEST).exists():  # nothing was written: leave nothing
+                shutil.rmtree(self.path / files.WORKPLACE, ignore_errors=True)
                 with suppress(OSError):
                     for folder in self._made:
                         folder.rmdir()
@@ -84,20 +73,15 @@ class OwnedFolder:
             return
         while self._lock is None:
             self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
-            (self.path / WORKPLACE).mkdir(parents=True, exist_ok=True)
+            (self.path / files.WORKPLACE).mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # who has just left took it away: once more
-                self._lock = locked(self.path / WORKPLACE / "lock")
+                self._lock = files.locked(self.path / files.WORKPLACE / "lock")
         try:
-            self._look()  # another may have written between the first look and the lock
+            self.look()  # another may have written between the first look and the lock
             _reject_links(self.path)
         except BaseException:
             self.__exit__(None, None, None)
             raise
-
-    def look(self) -> OwnedFolder:
-        """Read what there is, without the right to write."""
-        self._look()
-        return self
 
     def is_writable(self) -> bool:
         """Whether files can be written here: a finished run may lie where nothing can."""
@@ -107,17 +91,17 @@ class OwnedFolder:
             return False
         return True
 
-    def _look(self) -> None:
-        """Read the manifest; refuse what is not ours."""
-        place, manifest = self.path / WORKPLACE, self.path / MANIFEST
+    def look(self) -> OwnedFolder:
+        """Read the manifest, without the right to write; reject what is not ours."""
+        place, manifest = self.path / files.WORKPLACE, self.path / files.MANIFEST
         if place.is_symlink() or place.is_file():
             raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
         content = read_manifest(manifest) if manifest.is_file() else None
         others: list[str] = []
         if content is None:
             others = [entry.name for entry in _entries(self.path)]
-            others = [name for name in others if name != WORKPLACE]
-            if MANIFEST in others:  # another process has written it since we looked
+            others = [name for name in others if name != files.WORKPLACE]
+            if files.MANIFEST in others:  # another process has written it since we looked
                 content = read_manifest(manifest)
         if content is None:
             if others:
@@ -125,7 +109,7 @@ class OwnedFolder:
                     f"{self.path} holds other files ({min(others)}), which attnscope {self.command} did not write: "
                     "choose an empty or new folder with --out"
                 )
-            return
+            return self
         if content.command != self.command:
             raise AttnscopeError(
                 f"{self.path} belongs to attnscope {content.command}, not to attnscope {self.command}: "
@@ -133,6 +117,7 @@ class OwnedFolder:
             )
         self.files, self.state = dict(content.files), dict(content.state)
         self._growing, self._undefined = set(content.growing), set(content.undefined)
+        return self
 
     def path_of(self, name: str) -> Path:
         """Where a file of ours lies: within the folder, and behind no link."""
@@ -152,7 +137,7 @@ class OwnedFolder:
         if self._cleared:
             return
         self._cleared = True
-        for leftover in _entries(self.path / WORKPLACE):
+        for leftover in _entries(self.path / files.WORKPLACE):
             if leftover.name != "lock":
                 shutil.rmtree(leftover) if leftover.is_dir(follow_symlinks=False) else Path(leftover).unlink()
         for name in self._undefined:
@@ -194,7 +179,7 @@ class OwnedFolder:
         self._drop(unwanted)
         self.files |= {name: checksum for name, (_, checksum) in ready.items()}
         for name in growing:
-            sync(self.path_of(name))
+            files.sync(self.path_of(name))
             self.files[name] = Checksum.of(self.path_of(name))
             self._growing.add(name)
         self._undefined = (self._undefined | {*unwanted}) - {*self.files}
@@ -208,7 +193,7 @@ class OwnedFolder:
         """Yield an empty folder; what is in it at the end takes the place of all our files under the prefixes."""
         self.lock()
         self._clear()
-        new = self.path / WORKPLACE / "new"
+        new = self.path / files.WORKPLACE / "new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         try:
@@ -232,8 +217,8 @@ class OwnedFolder:
         """Take away all that is ours, and the folder where it holds nothing else."""
         for name in {*self.files, *self._undefined}:
             self._remove(name)
-        (self.path / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(self.path / WORKPLACE, ignore_errors=True)
+        (self.path / files.MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.path / files.WORKPLACE, ignore_errors=True)
         with suppress(OSError):
             self.path.rmdir()
 
@@ -269,7 +254,7 @@ class OwnedFolder:
         """Whether another process has written the file, or begun to, since the manifest was read."""
         if self._lock is not None:
             return False
-        self._look()
+        self.look()
         return self.files.get(name) != expected
 
     def _is_whole(self, name: str, expected: Checksum) -> bool:
@@ -301,16 +286,16 @@ class OwnedFolder:
 
     def _prepared(self, content: Content) -> tuple[Path, Checksum]:
         """A file of that content, on the disk, under no name that counts."""
-        place = self.path / WORKPLACE
+        place = self.path / files.WORKPLACE
         if isinstance(content, bytes):
-            path = new_file(place, content)
+            path = files.new_file(place, content)
             return path, Checksum(len(content), hashlib.sha256(content).hexdigest())
-        path = new_file(place)
+        path = files.new_file(place)
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
             content(path)
-            set_mode(path, mode)  # safetensors leaves its files to their owner alone
-            sync(path)
+            files.set_mode(path, mode)  # safetensors leaves its files to their owner alone
+            files.sync(path)
             return path, Checksum.of(path)
         except BaseException:
             path.unlink(missing_ok=True)
@@ -326,15 +311,15 @@ class OwnedFolder:
         missing = [folder for folder in final.parents if not folder.exists()]
         final.parent.mkdir(parents=True, exist_ok=True)
         for folder in missing:
-            sync(folder.parent)
+            files.sync(folder.parent)
         path.replace(final)
-        sync(final.parent)
+        files.sync(final.parent)
 
     def _mark(self) -> None:
         manifest = Manifest(self.command, self.files, self._growing, self._undefined, self.state)
-        new = new_file(self.path / WORKPLACE, manifest.to_bytes())
-        new.replace(self.path / MANIFEST)
-        sync(self.path)
+        new = files.new_file(self.path / files.WORKPLACE, manifest.to_bytes())
+        new.replace(self.path / files.MANIFEST)
+        files.sync(self.path)
 
 
 def damage(path: Path, lost: str = "") -> AttnscopeError:
@@ -412,14 +397,14 @@ class Manifest:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Manifest:
         """The record that a file holds, every part of it checked."""
-        command, files, state = content.get("command"), content.get("files"), content.get("state")
+        command, entries, state = content.get("command"), content.get("files"), content.get("state")
         if not isinstance(command, str) or re.fullmatch("[a-z][a-z_-]{0,39}", command) is None:
             raise ValueError("command")
-        if not isinstance(files, dict) or not isinstance(state, dict) or _is_deep(state):
+        if not isinstance(entries, dict) or not isinstance(state, dict) or _is_deep(state):
             raise ValueError("files or state")
         manifest = cls(
             command,
-            {check_name(name): _checksum(entry) for name, entry in files.items()},
+            {check_name(name): _checksum(entry) for name, entry in entries.items()},
             _names(content.get("growing")),
             _names(content.get("undefined")),
             state,
@@ -431,9 +416,9 @@ class Manifest:
             raise ValueError(f"state: {wrong[0]}")
         if "signature" in state:
             Signature.of(state["signature"])
-        for name in files:
-            if name.startswith(PIECES):
-                texts_of(name)
+        for name in entries:
+            if name.startswith(files.PIECES):
+                files.texts_of(name)
         return manifest
 
     def to_bytes(self) -> bytes:
@@ -446,7 +431,7 @@ class Manifest:
             "undefined": sorted(self.undefined),
             "state": self.state,
         }
-        return json_bytes(content | {"sha256": digest_of(content)})
+        return files.json_bytes(content | {"sha256": digest_of(content)})
 
 
 def check_name(name: Any) -> str:
@@ -454,8 +439,8 @@ def check_name(name: Any) -> str:
     right = (
         isinstance(name, str)
         and 0 < len(name) <= _LONGEST
-        and all(part not in {"", ".", "..", WORKPLACE} for part in name.split("/"))
-        and name != MANIFEST
+        and all(part not in {"", ".", "..", files.WORKPLACE} for part in name.split("/"))
+        and name != files.MANIFEST
         and "\\" not in name
         and not (os.name == "nt" and PureWindowsPath(name).drive)
         and not any(unicodedata.category(c) in {"Cc", "Cs"} or ord(c) in _TURNING for c in name)
@@ -467,7 +452,7 @@ def check_name(name: Any) -> str:
 
 def manifest_of(folder: Path) -> Manifest | None:
     """Read what a folder of ours says of itself; None where there is no such folder."""
-    path = folder / MANIFEST
+    path = folder / files.MANIFEST
     return read_manifest(path) if path.is_file() else None
 
 
@@ -507,7 +492,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def digest_of(content: Any) -> str:
-    return hashlib.sha256(json_bytes(content)).hexdigest()
+    return hashlib.sha256(files.json_bytes(content)).hexdigest()
 
 
 def _checksum(entry: Any) -> Checksum:

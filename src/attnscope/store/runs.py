@@ -12,20 +12,8 @@ from typing import Any
 
 import xarray as xr
 
+from attnscope.store import files
 from attnscope.store.arrays import in_a_row, packed
-from attnscope.store.files import (
-    MANIFEST,
-    PIECES,
-    RUN,
-    SUFFIX,
-    VIEWS,
-    are_in,
-    explained,
-    json_bytes,
-    piece_name,
-    read_as,
-    texts_of,
-)
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
@@ -48,16 +36,16 @@ class RunFolder(OwnedFolder):
     def __enter__(self) -> RunFolder:  # noqa: PYI034 beartype knows no Self here
         super().__enter__()
         try:
-            with explained(f"use {self.path} as a run folder", "Choose another folder with --out"):
+            with files.explained(f"use {self.path} as a run folder", "Choose another folder with --out"):
                 if "signature" in self.state:
                     self._check_signature()
                     self._mend()
                 else:
                     self._refuse_names()
-                if RUN not in self.files and not self.complete:
+                if files.RUN not in self.files and not self.complete:
                     signature = self.signature.to_dict()
                     self._begun = not self.files
-                    self.write({RUN: json_bytes(signature)}, signature=signature)
+                    self.write({files.RUN: files.json_bytes(signature)}, signature=signature)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -66,14 +54,17 @@ class RunFolder(OwnedFolder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._begun and isinstance(error, AttnscopeError) and self.files.keys() == {RUN}:
+        if self._begun and isinstance(error, AttnscopeError) and self.files.keys() == {files.RUN}:
             self._give_up()
         super().__exit__(kind, error, trace)
 
     def _give_up(self) -> None:
         """What was refused before anything was measured leaves nothing: the same command would be refused again."""
         with suppress(OSError):
-            for name in (RUN, MANIFEST):  # a kill between leaves a run that has only lost its signature file
+            for name in (
+                files.RUN,
+                files.MANIFEST,
+            ):  # a kill between leaves a run that has only lost its signature file
                 (self.path / name).unlink()
 
     @property
@@ -84,7 +75,7 @@ class RunFolder(OwnedFolder):
     @property
     def pieces(self) -> dict[range, str]:
         """The texts of each piece, and its file."""
-        names = {texts_of(name): name for name in self.files if name.startswith(PIECES)}
+        names = {files.texts_of(name): name for name in self.files if name.startswith(files.PIECES)}
         return dict(sorted(names.items(), key=lambda item: item[0].start))
 
     @property
@@ -94,12 +85,12 @@ class RunFolder(OwnedFolder):
 
     def holds(self, texts: range) -> bool:
         """Whether the results of these texts are there."""
-        return are_in(self.pieces, texts)
+        return files.are_in(self.pieces, texts)
 
     def append(self, results: xr.Dataset, first: int, **apart: xr.Dataset) -> None:
         """Add the results of some texts, numbered from `first`; when this returns, they are safe."""
-        name = piece_name(range(first, first + results.sizes["window"]))
-        with explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
+        name = files.piece_name(range(first, first + results.sizes["window"]))
+        with files.explained("write results", f"The {self.texts} texts before are safe. {_GO_ON}"):
             contents = {_sidecar(name, kind): packed(arrays) for kind, arrays in apart.items()}
             self.write({name: packed(results), **contents})
 
@@ -108,7 +99,7 @@ class RunFolder(OwnedFolder):
         parts = [self.piece(texts) for texts in self.pieces]
         if not parts:
             raise AttnscopeError(f"{self.path} holds no results yet")
-        with read_as(self.path):
+        with files.read_as(self.path):
             return in_a_row(parts)
 
     def piece(self, texts: range) -> xr.Dataset:
@@ -126,27 +117,27 @@ class RunFolder(OwnedFolder):
         wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
         names = [_sidecar(name, kind) for name in wanted.values()]
         parts = [self.arrays(name) for name in names if name in self.files]
-        with read_as(self.path):
+        with files.read_as(self.path):
             return in_a_row(parts, "") if parts else None
 
     def save(self, name: str, dataset: xr.Dataset) -> None:
         """Write something that is computed from the results, whole or not at all."""
-        with explained(f"write {name}", f"The results are safe. {_GO_ON}"):
-            self.write({name + SUFFIX: packed(dataset)})
+        with files.explained(f"write {name}", f"The results are safe. {_GO_ON}"):
+            self.write({name + files.SUFFIX: packed(dataset)})
 
     def load(self, name: str) -> xr.Dataset | None:
         """Read what `save` wrote; None where it is not there."""
-        return self.arrays(name + SUFFIX) if name + SUFFIX in self.files else None
+        return self.arrays(name + files.SUFFIX) if name + files.SUFFIX in self.files else None
 
     def finish(self, **state: Any) -> None:
         """Mark the run as complete."""
-        with explained("write results", _GO_ON):
+        with files.explained("write results", _GO_ON):
             self.write({}, complete=True, **state)
 
     def _mend(self) -> None:
         """Give damaged files up, where that is allowed; views can always be drawn anew."""
         damaged = self.damaged()
-        lost = [name for name in damaged if not name.startswith(VIEWS)]
+        lost = [name for name in damaged if not name.startswith(files.VIEWS)]
         if lost and self.complete and not self.repair:
             raise damage(self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew")
         for name in lost:
@@ -163,10 +154,10 @@ class RunFolder(OwnedFolder):
 
     def _refuse_names(self) -> None:
         """The first write has the signature: without it there is no other file of ours."""
-        if {*self.files, *self._growing, *self._undefined} - {RUN}:
+        if {*self.files, *self._growing, *self._undefined} - {files.RUN}:
             raise AttnscopeError(
-                f"{self.path / MANIFEST} names files and no signature, which attnscope never writes: choose another "
-                "folder with --out"
+                f"{self.path / files.MANIFEST} names files and no signature, which attnscope never writes: choose "
+                "another folder with --out"
             )
 
     def _check_signature(self) -> None:
@@ -180,7 +171,7 @@ class RunFolder(OwnedFolder):
 
 def _sidecar(piece: str, kind: str) -> str:
     """The file of what is kept apart of a piece."""
-    return f"{kind}/{piece.removeprefix(PIECES)}"
+    return f"{kind}/{piece.removeprefix(files.PIECES)}"
 
 
 def is_finished(path: Path) -> bool:
@@ -194,7 +185,7 @@ def is_finished(path: Path) -> bool:
 
 def _windows(damaged: Iterable[str]) -> str:
     """How many windows are lost with these files, in words."""
-    texts = [texts_of(name) for name in damaged if name.startswith(PIECES)]
+    texts = [files.texts_of(name) for name in damaged if name.startswith(files.PIECES)]
     lost = sum(map(len, texts))
     return f"; {count(lost, 'window')} {'is' if lost == 1 else 'are'} lost with it" if texts else ""
 

@@ -39,15 +39,9 @@ Batches: TypeAlias = "Callable[[Done], Iterator[xr.Dataset | None]]"
 Keep: TypeAlias = "Callable[[RunFolder, Batches, Share], object]"
 
 
-@dataclass(frozen=True)
-class CompletedRanges:
-    """The texts that a run had when it was opened; can be sent to other processes."""
-
-    pieces: tuple[range, ...] = ()
-
-    def __call__(self, texts: range) -> bool:
-        """Whether the run has these."""
-        return are_in(self.pieces, texts)
+def completed(run: RunFolder | None = None) -> Done:
+    """Whether the run has texts now, which can also be sent to other processes."""
+    return partial(are_in, () if run is None else tuple(run.pieces))
 
 
 @dataclass(eq=False)
@@ -55,7 +49,7 @@ class Share:
     """What one process has to do: called with each batch in turn, it says which are not its own or done already."""
 
     does: Callable[[int], bool]  # of a unit, counted from 0
-    held: CompletedRanges = field(default_factory=CompletedRanges)
+    held: Done = field(default_factory=completed)
     unit: int = 1  # batches
     notes: dict[str, str] = field(default_factory=dict[str, str])  # about the texts, written as they are read
     batches: int = 0
@@ -293,7 +287,7 @@ class WorkerUnits:
         self.own, self.size, self.notes, self.told = own, share.unit, share.notes, told
         self._start()
 
-    def measure(self, number: int, held: CompletedRanges) -> MeasuredUnit | None:
+    def measure(self, number: int, held: Done) -> MeasuredUnit | None:
         """A unit, counted from 0, without what is held; None where there is no such unit."""
         if number < self.next:
             self._start()
@@ -570,7 +564,7 @@ def do_share(
     """Do one task of a run, as `by_task` does, and say what parts there are then."""
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
-            share = Share(task.does, CompletedRanges(tuple(part.pieces)), unit, {} if notes is None else notes)
+            share = Share(task.does, completed(part), unit, {} if notes is None else notes)
             keep(part, task.batches(batches, signature, share), share)
             part.finish(**share.state(), attributes=attributes | share.notes)
     return Parts(folder, signature)

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError, explaining
@@ -31,7 +31,7 @@ TRIES = 8  # of one piece of work while nobody does any, before it is blamed for
 class Crew:
     """Workers of an engine, and what each of them was asked."""
 
-    def __init__(self, engine: Engine, size: int, greet: Callable[[Any], None] = lambda _: None) -> None:
+    def __init__(self, engine: RayEngine, size: int, greet: Callable[[Any], None] = lambda _: None) -> None:
         self.engine, self.size, self.greet = engine, size, greet
         self._asked: dict[int, list[int]] = {}  # tickets that each worker that is ready has not answered, in order
         self._reached: dict[int, int] = {}  # numbers from here on it can do without going back
@@ -164,23 +164,6 @@ class Lost:
 
 
 Event: TypeAlias = Ready | Answered | Lost
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Starts workers, asks them and hears of them."""
-
-    def start(self) -> int:
-        """Begin a worker, and return its number at once; no number comes twice."""
-        ...
-
-    def ask(self, worker: int, ticket: int, request: Request) -> None:
-        """Ask a worker that is ready for one more piece of work."""
-        ...
-
-    def wait(self) -> Event:
-        """The next thing that happens."""
-        ...
 
 
 _USAGE = "RAY_USAGE_STATS_ENABLED"  # what is sent to Ray's makers

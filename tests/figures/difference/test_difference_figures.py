@@ -5,11 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 import attnscope
 from attnscope.results.figures.diff import before_after
-from attnscope.results.figures.style import figure_style
 
 #: Means of heads, and what they differ by: of untrained heads, of shares, of offsets, of one head alone.
 RANGES = [
@@ -57,12 +55,3 @@ def test_ticks_say_their_numbers_in_full(figure):
         assert len(said) >= 2
         low, high = axes.get_xlim()
         np.testing.assert_allclose(said, axes.get_xticks(), atol=0.01 * (high - low))
-
-
-def test_no_figure_has_an_offset_that_is_to_be_added():
-    with figure_style():
-        drawn = Figure()
-        axes = drawn.subplots()
-    axes.plot([1000.001, 1000.002], [3.86901, 3.86902])
-    FigureCanvasAgg(drawn).draw()
-    assert axes.xaxis.get_offset_text().get_text() == axes.yaxis.get_offset_text().get_text() == ""

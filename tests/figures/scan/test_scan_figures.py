@@ -46,9 +46,6 @@ def drawn(figure):
     return figure
 
 
-# --- groups ---
-
-
 def test_group_maps_show_the_head_and_both_nulls(made):
     result = with_groups(made.result)
     figure = drawn(group_maps(result, [(1, 2), (0, 0)]))
@@ -61,9 +58,6 @@ def test_group_maps_show_the_head_and_both_nulls(made):
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["user", "<b>"]
     with pytest.raises(AttnscopeError, match="group_maps needs group_weight"):
         group_maps(made.result, [(0, 0)])
-
-
-# --- label pies ---
 
 
 def test_pies_are_the_label_shares(made, monkeypatch):
@@ -114,9 +108,6 @@ def lab(colour, seen):
 def test_colours_of_clusters_can_be_told_apart_by_everyone(names, seen):
     points = [lab(colour, _SEEN[seen]) for colour in cluster_colours(names)]
     assert min(np.linalg.norm(one - other) for one, other in combinations(points, 2)) > 15
-
-
-# --- weight maps ---
 
 
 def test_map_of_a_complete_sample_is_the_weights():
@@ -208,9 +199,6 @@ def test_chinese_and_japanese_letters_stand_upright():
     ]
 
 
-# --- profiles ---
-
-
 def test_profile_is_the_mean_and_the_band_the_quantiles(made):
     axes = profile_curves(made.result, [(1, 2)]).axes[0]
     values = made.result["profile"].values[:, 1, 2]
@@ -220,9 +208,6 @@ def test_profile_is_the_mean_and_the_band_the_quantiles(made):
     for offset, low, high in zip(range(-10, 11), *np.quantile(values, [0.1, 0.9], axis=0), strict=True):
         edge = vertices[vertices[:, 0] == offset, 1]
         assert (edge.min(), edge.max()) == (pytest.approx(low), pytest.approx(high))
-
-
-# --- overview ---
 
 
 def test_overview_is_the_mean_over_texts(made):
@@ -246,9 +231,6 @@ def test_overview_of_missing_or_equal_values(values):
     for statistic in ("entropy", "mean_offset"):
         result[statistic][:] = values
         drawn(overview(result, statistic))
-
-
-# --- what the best blocks hold ---
 
 
 def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
@@ -278,9 +260,6 @@ def test_blocks_alone_can_be_drawn(made):
         block_shares(made.result)
 
 
-# --- shares by offset ---
-
-
 def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
     result = with_bins(made.result)
     figure = drawn(offset_shares(result))
@@ -295,9 +274,6 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
     names = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert names[-4:] == ["−3…−4", "−2", "−1", "0"]
     assert "mean over 12 windows" in figure.get_suptitle()
-
-
-# --- refusals ---
 
 
 @pytest.mark.parametrize(
@@ -317,9 +293,6 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
 def test_refusals_say_what_exists(made, call, message):
     with pytest.raises(AttnscopeError, match=message):
         call(made)
-
-
-# --- files ---
 
 
 def test_three_formats_are_written_and_the_same_each_time(made, tmp_path):

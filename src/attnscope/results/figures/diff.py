@@ -71,12 +71,8 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 
 
 def grid(report: Report) -> Figure:
-    """How much each head changed."""
-    return change_maps(report.result)
-
-
-def change_maps(changes: xr.Dataset) -> Figure:
     """Draw the size of every change, a panel of layers by heads for each statistic."""
+    changes = report.result
     sizes = changes["size"].values
     cell = float(np.clip(1.9 / max(sizes.shape[1:]), 0.06, 0.3))  # inches
     top = float(np.nanmax(np.abs(sizes), initial=0.0)) or 1.0

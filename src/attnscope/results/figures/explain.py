@@ -10,23 +10,7 @@ import numpy as np
 
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.ranking import best_heads
-from attnscope.results.figures.panels import (
-    ALONE,
-    INK,
-    MEASURED,
-    OTHERS,
-    curve,
-    head_panels,
-    is_leftmost,
-    legend_above,
-    names,
-    one_head,
-    the_heads,
-    tokens,
-    up_to_the_mask,
-    with_interval,
-    zero_line,
-)
+from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.reading import NothingToShowError, axis_values, require
 from attnscope.results.figures.style import MARK, figure_style, one_scale
@@ -133,55 +117,36 @@ _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw how much of each head's profile position alone makes, and what the four parts of the scores give."""
     needs = ("profile", "profile_position", "share", "shapley", "target")
-    pairs = the_heads(content, heads, needs, purpose="position_content")
-    terms = names(content, "term")
+    labels = ("Mean weight", "Share of the\nscores' profile", "Part of\nthe weight")
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.7, 1.3, 1.3))
-        for index, ((layer, head), (profile, share, shapley)) in enumerate(zip(pairs, panels, strict=True)):
-            part = up_to_the_mask(one_head(content, layer, head), "profile")
+        figure, columns = panels.head_panels(content, heads, needs, (1.7, 1.3, 1.3), labels, purpose="position_content")
+        for whole, (profile, share, shapley) in columns:
+            part = panels.up_to_the_mask(whole, "profile")
             offset = part["offset"].values
-            zero_line(profile)
-            curve(
-                profile,
-                offset,
-                with_interval(part, "profile"),
-                MEASURED,
-                label="The model's weights",
-                marker="o",
-                markersize=2.2,
-            )
-            curve(
-                profile,
-                offset,
-                part["profile_position"].values,
-                ALONE,
-                label="Position alone",
-                linewidth=1.1,
-                linestyle="--",
-            )
+            panels.zero_line(profile)
+            dots = {"label": "The model's weights", "marker": "o", "markersize": 2.2}
+            panels.curve(profile, offset, panels.with_interval(part, "profile"), panels.MEASURED, **dots)
+            dashes = {"label": "Position alone", "linewidth": 1.1, "linestyle": "--"}
+            panels.curve(profile, offset, part["profile_position"].values, panels.ALONE, **dashes)
             profile.set(xlim=(offset[0], offset[-1]), ylim=(0, None), xlabel="Offset, tokens")
-            profile.set_title(f"Layer {layer}, head {head}", loc="left")
-            _draw_bars(share, part, "share", terms)
-            _draw_bars(shapley, part, "shapley", terms)
+            _draw_bars(share, part, "share")
+            _draw_bars(shapley, part, "shapley")
             at = f"{int(part['target']):+d}".replace("-", "−").replace("+0", "0")
             shapley.set_title(f"weight at offset {at}", loc="right", fontsize=7)
-            if is_leftmost(index):
-                profile.set_ylabel("Mean weight")
-                share.set_ylabel("Share of the\nscores' profile")
-                shapley.set_ylabel("Part of\nthe weight")
-        for of_heads in zip(*panels, strict=True):
+        for of_heads in zip(*(axes for _, axes in columns), strict=True):
             one_scale(of_heads)
-        legend_above(figure, panels[0][0], 2)
+        panels.legend_above(figure, figure.axes[0], 2)
     return figure
 
 
-def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> None:
-    value, low, high = (np.nan_to_num(bound) for bound in with_interval(part, name))
+def _draw_bars(axes: Axes, part: xr.Dataset, name: str) -> None:
+    terms = panels.names(part, "term")
+    value, low, high = (np.nan_to_num(bound) for bound in panels.with_interval(part, name))
     place = np.arange(len(terms))
-    colours = [_COLOURS.get(term, OTHERS[row % len(OTHERS)]) for row, term in enumerate(terms)]
+    colours = [_COLOURS.get(term, panels.OTHERS[row % len(panels.OTHERS)]) for row, term in enumerate(terms)]
     axes.bar(place, value, color=colours, width=0.7)
     ends = np.maximum([value - low, high - value], 0)
-    axes.errorbar(place, value, yerr=ends, fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
+    axes.errorbar(place, value, yerr=ends, fmt="none", ecolor=panels.INK, elinewidth=0.8, capsize=2)
     axes.axhline(0, color="0.4", linewidth=0.6)
     axes.set_xticks(place, terms)
     axes.tick_params(axis="x", length=0)
@@ -199,34 +164,33 @@ def _draw_bars(axes: Axes, part: xr.Dataset, name: str, terms: list[str]) -> Non
     axes.set_ylim(bottom - (room / 3 if bottom < 0 else 0), top + 1.4 * room)
 
 
-_HEAD, _COMPLETED, _CHOSEN = "The head", 1, OTHERS[1]
+_HEAD, _COMPLETED, _CHOSEN = "The head", 1, panels.OTHERS[1]
 _ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled", "Random weights")
 
 
 def shift_controls(controls: xr.Dataset) -> Figure:
     """Draw what is left of each head's shift when its cause is taken away: it must vanish."""
-    require(controls, ("control", "coherence_at_offset", "band_offset"), purpose="shift_controls")
+    needs = ("control", "coherence_at_offset", "band_offset")
+    require(controls, needs, purpose="shift_controls")
     pairs = [
         (layer, head)
         for layer in axis_values(controls, "layer")
         for head in axis_values(controls, "head")
-        if np.isfinite(one_head(controls, layer, head)["band_offset"].values).any()
+        if np.isfinite(panels.one_head(controls, layer, head)["band_offset"].values).any()
     ]
     if not pairs:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
-    rows = np.array([_ROWS.index(_row(name)) for name in names(controls, "control")])
+    rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.05, 1.25), width=2.2)
-        for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(controls, layer, head)
+        figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=2.2)
+        for index, (part, axes) in enumerate(columns):
             _draw(axes[0], axes[1], part, rows)
             for panel in axes:
                 panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
-                panel.set_yticks(range(len(_ROWS)), _ROWS if is_leftmost(index) else [])
+                panel.set_yticks(range(len(_ROWS)), _ROWS if index % panels.MOST_COLUMNS == 0 else [])
                 panel.tick_params(axis="y", length=0)
                 panel.grid(axis="y", color="0.92", linewidth=0.6)
-            axes[0].set_title(f"Layer {layer}, head {head}", loc="left")
-        legend_above(figure, panels[0][0], 3)
+        panels.legend_above(figure, figure.axes[0], 3)
     return figure
 
 
@@ -241,7 +205,7 @@ def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> 
     at = float(part["band_offset"].values[rows == 0][0])
     _discs(coherence, part["coherence_at_offset"].values, rows)
     coherence.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
-    coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {tokens(at)}")
+    coherence.set(xlim=(-0.45, 1.05), xlabel=f"Coherence at offset {panels.tokens(at)}")
     _discs(offset, part["band_offset"].values, rows)
     if "completed_shift" in part:
         _discs(offset, -part["completed_shift"].values, np.full(part.sizes["completion"], _COMPLETED))
@@ -254,8 +218,8 @@ def _draw(coherence: Axes, offset: Axes, part: xr.Dataset, rows: np.ndarray) -> 
 
 def _discs(axes: Axes, values: np.ndarray, rows: np.ndarray) -> None:
     for chosen, colour, label in (
-        (rows == 0, MEASURED, "The head"),
-        (rows > _COMPLETED, ALONE, "Must lose the shift"),
+        (rows == 0, panels.MEASURED, "The head"),
+        (rows > _COMPLETED, panels.ALONE, "Must lose the shift"),
         (rows == _COMPLETED, _CHOSEN, "Depends on how R is completed"),
     ):
         style: dict[str, Any] = {"alpha": 0.6, "markersize": 4.5, "markeredgewidth": 0, "label": label}

@@ -92,18 +92,14 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield "curves", removal_curves(tree["curves"].to_dataset())
 
 
-def grid(report: Report) -> Figure:
-    """The effect of every head."""
-    return effect_maps(report.result["heads"].to_dataset())
-
-
 _MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
 _NAMED = 8  # heads named beside their points
 _QUANTILE = 0.98  # of the effects: what the strongest colour stands for, so that one head does not pale the others
 
 
-def effect_maps(heads: xr.Dataset) -> Figure:
+def grid(report: Report) -> Figure:
     """Draw the effect of every head under each ablation, layers by heads."""
+    heads = report.result["heads"].to_dataset()
     effects = heads.effect.values
     finite = np.abs(effects[np.isfinite(effects)])
     reach = float(np.quantile(finite, _QUANTILE)) or float(finite.max()) or 1.0

@@ -16,33 +16,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
+from attnscope.results.figures import reading, style
 from attnscope.results.figures.panels import colour_bar, heat, panel_grid
-from attnscope.results.figures.reading import (
-    axis_values,
-    check_heads,
-    dense_weights,
-    label_shares,
-    layer_kind,
-    layer_labels,
-    mean_over_texts,
-    noun_of,
-    require,
-    side_tokens,
-    sides,
-    wording,
-)
-from attnscope.results.figures.style import (
-    LEFT,
-    MARK,
-    RIGHT,
-    cluster_colours,
-    drawable,
-    drawn_range,
-    figure_style,
-    name_columns,
-    name_heads,
-    with_minus,
-)
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -54,26 +29,28 @@ if TYPE_CHECKING:
 
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
     """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys."""
-    require(sample, ("token", "key", "weight"), purpose="weight_maps")
+    reading.require(sample, ("token", "key", "weight"), purpose="weight_maps")
     if tokens < 1:
         raise AttnscopeError(f"tokens must be at least 1, found {tokens}.")
-    pairs = check_heads(sample, heads)
-    names = {side: side_tokens(sample, side)[:tokens] for pair in pairs for side in sides(sample, pair[0])}
-    labels = {side: [drawable(token) for token in text] for side, text in names.items()}
+    pairs = reading.check_heads(sample, heads)
+    names = {
+        side: reading.side_tokens(sample, side)[:tokens] for pair in pairs for side in reading.sides(sample, pair[0])
+    }
+    labels = {side: [style.drawable(token) for token in text] for side, text in names.items()}
     side = max(1.6, 0.155 * max(map(len, names.values()))) + 1.3  # inches
     cut = False
-    with figure_style():
+    with style.figure_style():
         figure, panels = panel_grid(len(pairs), (side, 0.9 * side))
         for (layer, head), axes in zip(pairs, panels, strict=True):
-            queries, keys = (labels[side] for side in sides(sample, layer))
-            weights = dense_weights(sample, layer, head, len(queries), len(keys))
+            queries, keys = (labels[side] for side in reading.sides(sample, layer))
+            weights = reading.dense_weights(sample, layer, head, len(queries), len(keys))
             cut |= bool(np.isnan(weights).any())
-            crossed = layer_kind(sample, layer) == "cross"
+            crossed = reading.layer_kind(sample, layer) == "cross"
             image = heat(axes, weights, ends=(0.0, float(np.nanmax(weights, initial=0.0)) or 1.0))
             if not crossed:
-                axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=MARK, ls=":", lw=1.2)
+                axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=style.MARK, ls=":", lw=1.2)
             axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
-            name_columns(axes, range(len(keys)), keys)
+            style.name_columns(axes, range(len(keys)), keys)
             axes.set_yticks(range(len(queries)), queries, parse_math=False)
             axes.set_xlabel("Key token in the source" if crossed else "Key token (attended to)")
             axes.set_ylabel("Query token in the target" if crossed else "Query token (attending)")
@@ -95,14 +72,14 @@ _INK, _FEW = "0.1", 6  # so many layers are named one by one
 
 def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     """Draw how much of the weight the best blocks hold: every head as a dot above its layer, a panel for each share."""
-    require(result, (statistic, "kept"), purpose="block_shares")
-    own = mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
+    reading.require(result, (statistic, "kept"), purpose="block_shares")
+    own = reading.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
     even = _of_equal(result, f"equal_{statistic}")
     kept = result["kept"].values.tolist()
-    count, noun = result.sizes.get("window", 1), noun_of(result)
-    with figure_style():
+    count, noun = result.sizes.get("window", 1), reading.noun_of(result)
+    with style.figure_style():
         width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
-        names = layer_labels(result)
+        names = reading.layer_labels(result)
         height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
         figure = Figure(figsize=(width * len(kept), height), layout="constrained")
         panels = figure.subplots(1, len(kept), sharey=True, squeeze=False)[0]
@@ -112,7 +89,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
             axes.set_title(f"Best {percent}% of the blocks", loc="left")
         panels[0].set_ylabel("Share of the weight that they hold")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-        what = wording(result, statistic).reading
+        what = reading.wording(result, statistic).reading
         said = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
         figure.suptitle(said, x=0.01, ha="left", fontsize=8, parse_math=False)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
@@ -132,12 +109,14 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
     layers = np.arange(len(own))
     at = np.broadcast_to(layers[:, None], own.shape)
     known = np.isfinite(own)
-    axes.plot(at[known], own[known], "o", color=LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head")
+    axes.plot(
+        at[known], own[known], "o", color=style.LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head"
+    )
     middle = [np.median(row[there]) if there.any() else np.nan for row, there in zip(own, known, strict=True)]
     axes.hlines(middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of a layer’s heads")
     if even is not None:
         edges = np.append(layers - 0.5, layers[-1] + 0.5)
-        axes.stairs(even, edges, baseline=None, color=RIGHT, linewidth=1.3, linestyle="--", label="equal weights")
+        axes.stairs(even, edges, baseline=None, color=style.RIGHT, linewidth=1.3, linestyle="--", label="equal weights")
     axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
     axes.grid(axis="y", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -155,18 +134,18 @@ def _name_layers(axes: Axes, names: list[str]) -> None:
 
 def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself."""
-    require(result, ("patch_profile",), purpose="patch_profiles")
-    pairs = check_heads(result, heads)
+    reading.require(result, ("patch_profile",), purpose="patch_profiles")
+    pairs = reading.check_heads(result, heads)
     layers, numbers = (result[dim].values.tolist() for dim in ("layer", "head"))
-    mean = mean_over_texts(result["patch_profile"])
+    mean = reading.mean_over_texts(result["patch_profile"])
     down, right = (result[name].values for name in ("row_offset", "column_offset"))
     extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
-    with figure_style():
+    with style.figure_style():
         figure, panels = panel_grid(len(pairs), (2.875, 2.3))
         for (layer, head), axes in zip(pairs, panels, strict=True):
             values = mean[layers.index(layer), numbers.index(head)]
             image = heat(axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent)
-            axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=MARK, linewidth=1.0)
+            axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=style.MARK, linewidth=1.0)
             axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
             _frame(axes, f"Layer {layer}, head {head}")
             colour_bar(figure, image, axes, "Mean weight", aspect=25)
@@ -180,11 +159,11 @@ _GRID, _PIES_INK = (3.4, "0.15")  # inches; the letters keep a readable size whe
 
 def label_pies(result: xr.Dataset) -> Figure:
     """Draw the share of texts that each head spends in each cluster, one pie per head."""
-    require(result, ("label", "cluster", "centroid"), purpose="label_pies")
-    shares = label_shares(result)  # (layer, head, cluster)
-    count, noun = result.sizes["window"], noun_of(result)
+    reading.require(result, ("label", "cluster", "centroid"), purpose="label_pies")
+    shares = reading.label_shares(result)  # (layer, head, cluster)
+    count, noun = result.sizes["window"], reading.noun_of(result)
     names = [str(name) for name in result["cluster"].values]
-    colours = cluster_colours(names)
+    colours = style.cluster_colours(names)
     layers, heads, _ = shares.shape
 
     cell = float(np.clip(_GRID / max(layers, heads), 0.22, 0.6))  # inches
@@ -196,18 +175,18 @@ def label_pies(result: xr.Dataset) -> Figure:
     width = _LEFT + grid_width + _GAP + legend_width + _RIGHT
     height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
 
-    with figure_style():
+    with style.figure_style():
         figure = Figure(figsize=(width, height))
         grid = figure.add_axes(
             (_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height)
         )
         _draw_pies(grid, shares, colours)
-        name_heads(grid, layer_labels(result), axis_values(result, "head"))
+        style.name_heads(grid, reading.layer_labels(result), reading.axis_values(result, "head"))
         grid.set_title(f"Kinds over {count} {noun}{'s' * (count != 1)}", loc="left")
 
         left = _LEFT + grid_width + _GAP
         curves = result["centroid"].transpose("cluster", "offset")
-        shown = drawn_range(curves["offset"].values, curves.values)
+        shown = style.drawn_range(curves["offset"].values, curves.values)
         units = str(result["centroid"].attrs.get("units", ""))
         heading = f"Mean profiles ({units})" if units else "Mean profiles"
         figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
@@ -254,7 +233,7 @@ def _draw_centroid(
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.tick_params(labelsize=6, length=2, pad=1.5)
     axes.set_title(
-        with_minus(name), loc="left", color=_PIES_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False
+        style.with_minus(name), loc="left", color=_PIES_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False
     )
 
 
@@ -283,9 +262,9 @@ def offset_shares(result: xr.Dataset) -> Figure:
     longest = max(map(len, names))
     width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
-    count, noun = result.sizes.get("window", 1), noun_of(result)
+    count, noun = result.sizes.get("window", 1), reading.noun_of(result)
     said = "bins of offsets that double" if whole else "the offsets of the band"
-    with figure_style():
+    with style.figure_style():
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         image = None
@@ -295,7 +274,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
             for layer in range(1, layers):
                 axes.axhline(layer * heads - 0.5, color="0.55", linewidth=0.5)
             axes.set_title(title, loc="left")
-        _name_rows(grid[0], layer_labels(result), axis_values(result, "head"))
+        _name_rows(grid[0], reading.layer_labels(result), reading.axis_values(result, "head"))
         if image is not None:
             label = "Share of the weight (square-root scale)"
             bar = colour_bar(figure, image, grid[-1], label, pad=0.03, aspect=35)

@@ -30,7 +30,7 @@ MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of i
 QUERY, KEY = "#009E73", "#CC79A7"
 OTHERS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 OFFSET = "Offset (key − query), tokens: negative is left"
-_MOST_COLUMNS = 4
+MOST_COLUMNS = 4
 _WIDE = 6.0  # inches
 
 #: Blue below 0, orange above.
@@ -100,7 +100,7 @@ def head_maps(
 ) -> Figure:
     """Maps beside each other, of cells that are so many inches wide; one scale for all, or each its own."""
     high, wide = maps[0].values.shape
-    columns = min(len(maps), _MOST_COLUMNS)
+    columns = min(len(maps), MOST_COLUMNS)
     down = math.ceil(len(maps) / columns)
     one = len({(shown.ends, shown.label) for shown in maps}) == 1
     across = max(1.5, wide * cell + (0.5 if one else 1.5))
@@ -181,33 +181,33 @@ def panel_grid(count: int, size: tuple[float, float], most: int = 3) -> tuple[Fi
     return figure, [figure.add_subplot(rows, columns, index + 1) for index in range(count)]
 
 
-def the_heads(
-    result: xr.Dataset, heads: Sequence[tuple[int, int]], needs: Sequence[str], *, purpose: str
-) -> list[tuple[int, int]]:
-    """The heads, if the result has them and what is to be drawn of them."""
+def head_panels(
+    result: xr.Dataset,
+    heads: Sequence[tuple[int, int]],
+    needs: Sequence[str],
+    heights: tuple[float, ...],
+    labels: Sequence[str] = (),
+    *,
+    purpose: str,
+    width: float = 2.3,
+) -> tuple[Figure, list[tuple[xr.Dataset, list[Axes]]]]:
+    """Each head's part of the result with its named column of panels, four heads in a row; heights in inches."""
     require(result, needs, purpose=purpose)
-    return check_heads(result, heads)
-
-
-def head_panels(count: int, heights: tuple[float, ...], *, width: float = 2.3) -> tuple[Figure, list[list[Axes]]]:
-    """One column of panels for each head, four heads beside each other; heights in inches."""
-    columns = min(count, _MOST_COLUMNS)
-    blocks = math.ceil(count / columns)
+    pairs = check_heads(result, heads)
+    columns = min(len(pairs), MOST_COLUMNS)
+    blocks = math.ceil(len(pairs) / columns)
     size = (max(4.4, width * columns), blocks * sum(heights) + 0.5)
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(blocks * len(heights), columns, height_ratios=heights * blocks)
-    return figure, [
-        [
-            figure.add_subplot(grid[index // columns * len(heights) + row, index % columns])
-            for row in range(len(heights))
-        ]
-        for index in range(count)
-    ]
-
-
-def is_leftmost(index: int) -> bool:
-    """Whether the panels of the head with this number stand at the left edge."""
-    return index % _MOST_COLUMNS == 0
+    panels: list[tuple[xr.Dataset, list[Axes]]] = []
+    for index, (layer, head) in enumerate(pairs):
+        first, column = index // columns * len(heights), index % columns
+        own = [figure.add_subplot(grid[first + row, column]) for row in range(len(heights))]
+        own[0].set_title(f"Layer {layer}, head {head}", loc="left")
+        for axes, label in zip(own, labels if column == 0 else (), strict=False):
+            axes.set_ylabel(label)
+        panels.append((one_head(result, layer, head), own))
+    return figure, panels
 
 
 def one_head(result: xr.Dataset, layer: int, head: int) -> xr.Dataset:
@@ -294,7 +294,8 @@ _VARIANTS = {
 def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile before and after each change of words and positions."""
     needs = ("profile_before", "profile_after", "mass_change", "target")
-    pairs = the_heads(changes, heads, needs, purpose="interventions")
+    require(changes, needs, purpose="interventions")
+    pairs = check_heads(changes, heads)
     rows = names(changes, "change")
     with figure_style():
         size = (1.75 * len(pairs) + 1.6, 0.8 * len(rows) + 0.9)
@@ -368,43 +369,38 @@ def wave_removal(removed: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
         expected = part["profile_expected"].values
         curve(axes, offset, expected, ALONE, label="Expected after", linewidth=1.2, linestyle="--")
 
-    pairs = the_heads(removed, heads, needs, purpose="wave_removal")
-    return _profiles_of_heads(removed, pairs, "profile_before", draw)
+    return _profiles_of_heads(removed, heads, needs, draw, "wave_removal")
 
 
 def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile as it is and with its position scheme changed: rotation (RoPE) or bias (T5, ALiBi)."""
-    pairs = the_heads(profiles, heads, ("profile", "variant"), purpose="scheme_effect")
-    variants = names(profiles, "variant")
 
     def draw(axes: Axes, offset: np.ndarray, part: xr.Dataset) -> None:
-        for row, name in enumerate(variants):
+        for row, name in enumerate(names(part, "variant")):
             colour = INK if row == 0 else OTHERS[(row - 1) % len(OTHERS)]
             style = {"marker": "o", "markersize": 2.2} if row == 0 else {"linewidth": 1.1}
             values = with_interval(part.isel(variant=row), "profile")
             curve(axes, offset, values, colour, label=_VARIANTS.get(name, name), **style)
 
-    return _profiles_of_heads(profiles, pairs, "profile", draw)
+    return _profiles_of_heads(profiles, heads, ("profile", "variant"), draw, "scheme_effect")
 
 
 def _profiles_of_heads(
     result: xr.Dataset,
-    pairs: Sequence[tuple[int, int]],
-    name: str,
+    heads: Sequence[tuple[int, int]],
+    needs: Sequence[str],
     draw: Callable[[Axes, np.ndarray, xr.Dataset], None],
+    purpose: str,
 ) -> Figure:
-    """A panel for each head, in which `draw` puts its curves over the offsets at which the named profile has weight."""
+    """A panel for each head, in which `draw` puts its curves over the offsets where the first needed profile is."""
     with figure_style():
-        figure, panels = head_panels(len(pairs), (2.0,))
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = up_to_the_mask(one_head(result, layer, head), name)
+        figure, panels = head_panels(result, heads, needs, (2.0,), ("Mean weight",), purpose=purpose)
+        for whole, (axes,) in panels:
+            part = up_to_the_mask(whole, needs[0])
             offset = part["offset"].values
             zero_line(axes)
             draw(axes, offset, part)
             axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
-            axes.set_title(f"Layer {layer}, head {head}", loc="left")
-            if is_leftmost(index):
-                axes.set_ylabel("Mean weight")
         figure.supxlabel(OFFSET, fontsize=8)
-        legend_above(figure, panels[0][0], 3)
+        legend_above(figure, figure.axes[0], 3)
     return figure

@@ -12,22 +12,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from attnscope.results.figures.panels import (
-    ALONE,
-    INK,
-    MEASURED,
-    NOISE,
-    NOISE_BAND,
-    curve,
-    head_panels,
-    is_leftmost,
-    legend_above,
-    names,
-    one_head,
-    the_heads,
-    tokens,
-    zero_line,
-)
+from attnscope.results.figures import panels
 from attnscope.results.figures.reading import axis_values, require
 from attnscope.results.figures.style import MARK, figure_style
 from attnscope.support.errors import AttnscopeError
@@ -57,10 +42,10 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     same = len({_positions(table) for table in models.values()}) == 1
     with figure_style():
         figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
-        for row, panels in enumerate(rows):
+        for row, drawn in enumerate(rows):
             first: Axes | None = None
-            for column, (name, kind, part) in enumerate(panels):
-                shared = first if first is not None and panels[0][0] == name else None
+            for column, (name, kind, part) in enumerate(drawn):
+                shared = first if first is not None and drawn[0][0] == name else None
                 axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=shared)
                 first = first or axes
                 _draw_spectrum(axes, part, name_peaks=kind == "positions", per_token=not same)
@@ -70,7 +55,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
                     axes.set_ylim(0, axes.get_ylim()[1] * 1.12)  # room for the names of peaks
                 if column == 0:
                     axes.set_ylabel("Amplitude")
-        legend_above(figure, figure.axes[0], 3)
+        panels.legend_above(figure, figure.axes[0], 3)
     return figure
 
 
@@ -86,7 +71,7 @@ def _by_model(given: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) 
 def _kinds(spectra: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
     if "kind" not in spectra.dims:
         return [("positions", spectra)]
-    return [(kind, spectra.isel(kind=row)) for row, kind in enumerate(names(spectra, "kind"))]
+    return [(kind, spectra.isel(kind=row)) for row, kind in enumerate(panels.names(spectra, "kind"))]
 
 
 def _positions(spectra: xr.Dataset) -> int:
@@ -101,16 +86,18 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
     axes.axhspan(
         float(part["null_lower_quartile"]),
         float(part["null_upper_quartile"]),
-        color=NOISE_BAND,
+        color=panels.NOISE_BAND,
         linewidth=0,
         label="Noise: middle half",
     )
-    axes.axhline(float(part["null_mean"]), color=NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
-    axes.fill_between(frequency, low, high, color=MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half")
-    axes.plot(frequency, mean, color=MEASURED, linewidth=1.1, label="Columns: mean")
+    axes.axhline(float(part["null_mean"]), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
+    axes.fill_between(
+        frequency, low, high, color=panels.MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half"
+    )
+    axes.plot(frequency, mean, color=panels.MEASURED, linewidth=1.1, label="Columns: mean")
     if "root_power" in part:
         power = part["root_power"].values[1:]
-        axes.plot(frequency, power, color=INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power")
+        axes.plot(frequency, power, color=panels.INK, linewidth=0.7, linestyle=(0, (2, 1)), label="Root of total power")
     if name_peaks and "is_peak" in part:
         above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
         peaks = _highest_peaks(above, mean)
@@ -156,7 +143,7 @@ def position_components(components: xr.Dataset | Models) -> Figure:
         for index, (name, table) in enumerate(models.items()):
             share = table["cumulative_share"].values
             number = np.arange(1, len(share) + 1)
-            colour = MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models))
+            colour = panels.MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models))
             axes.plot(
                 np.concatenate([[0], number]),
                 np.concatenate([[0.0], share]),
@@ -213,7 +200,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
             count = correlations[f"{prefix}strong_components"].values
             axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
         axes[0].set_ylabel("Correlation")
-        legend_above(figure, axes[0], 8)
+        panels.legend_above(figure, axes[0], 8)
         axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
         axes[-1].set(xlabel="Layer", ylabel="Components")
         axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -237,8 +224,8 @@ def _draw_correlations(
         named = row % step == 0 or row == len(layers) - 1
         label = f"Layer {layer}" if named else None
         axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
-    axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=NOISE_BAND, linewidth=0)
-    axes.axhline(float(np.nanmean(null)), color=NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
+    axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=panels.NOISE_BAND, linewidth=0)
+    axes.axhline(float(np.nanmean(null)), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
     shown = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
     axes.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component")
     axes.set_title(_CORRELATIONS[prefix], loc="left")
@@ -250,38 +237,37 @@ _FEW = 6  # pairs that can all be labelled
 def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw what the rotation or the bias adds to each head's scores at every offset, and which pairs make it."""
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
-    pairs = the_heads(kernel, heads, needs, purpose="scheme_kernel")
-    by_pair = "pair_share" in kernel
+    heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
+    labels = ("Score, nats", "Share of the\nscores' profile")
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.7, 1.3) if by_pair else (1.7,))
-        for index, ((layer, head), axes) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(kernel, layer, head)
+        figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
+        for part, axes in drawn:
             _draw_curves(axes[0], part)
             offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
-            axes[0].set_title(f"Layer {layer}, head {head}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
-            if is_leftmost(index):
-                axes[0].set_ylabel("Score, nats")
-            if by_pair:
+            name = axes[0].get_title("left")
+            axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
+            if "pair_share" in kernel:
                 _draw_pairs(axes[1], part)
-                if is_leftmost(index):
-                    axes[1].set_ylabel("Share of the\nscores' profile")
-        legend_above(figure, panels[0][0], 4)
+        panels.legend_above(figure, figure.axes[0], 4)
     return figure
 
 
 def _offset(value: float) -> str:
-    return tokens(value, 0) if np.isfinite(value) else "none"
+    return panels.tokens(value, 0) if np.isfinite(value) else "none"
 
 
 def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
     offset = part["offset"].values
-    zero_line(axes)
-    for name, colour, label in (("scores", MEASURED, "Mean scores"), ("kernel", ALONE, "The scheme alone")):
+    panels.zero_line(axes)
+    for name, colour, label in (
+        ("scores", panels.MEASURED, "Mean scores"),
+        ("kernel", panels.ALONE, "The scheme alone"),
+    ):
         values = part[name].values.astype(float)
         dashes = "--" if name == "kernel" else "-"
         middle = np.nanmean(values) if np.isfinite(values).any() else 0.0
-        curve(axes, offset, values - middle, colour, label=label, linestyle=dashes)
-    for name, colour in (("offset_of_weights", MEASURED), ("offset_of_kernel", ALONE)):
+        panels.curve(axes, offset, values - middle, colour, label=label, linestyle=dashes)
+    for name, colour in (("offset_of_weights", panels.MEASURED), ("offset_of_kernel", panels.ALONE)):
         at = float(part[name])
         if np.isfinite(at):
             axes.axvline(at, color=colour, linewidth=0.9, linestyle=":")
@@ -295,10 +281,10 @@ def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
     share, period = (part[name].values.astype(float) for name in ("pair_share", "period"))
     known = np.isfinite(share)
     axes.axhline(0, color="0.4", linewidth=0.6)
-    axes.vlines(period[known], 0, share[known], color=ALONE, linewidth=1.4)
-    axes.plot(period[known], share[known], "o", color=ALONE, markersize=3, mew=0)
+    axes.vlines(period[known], 0, share[known], color=panels.ALONE, linewidth=1.4)
+    axes.plot(period[known], share[known], "o", color=panels.ALONE, markersize=3, mew=0)
     axes.set_xscale("log")
     if known.sum() <= _FEW:
         axes.set_xticks(period[known], [f"{tokens_of:,.0f}" for tokens_of in period[known]])
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Tokens for one turn", color=INK)
+    axes.set_xlabel("Tokens for one turn", color=panels.INK)

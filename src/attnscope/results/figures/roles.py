@@ -48,12 +48,8 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 
 
 def grid(report: Report) -> Figure:
-    """The scores of all heads."""
-    return role_maps(report.result)
-
-
-def role_maps(result: xr.Dataset) -> Figure:
     """Draw the score of every head, a panel of layers by heads for each role."""
+    result = report.result
     cell = float(np.clip(1.9 / max(result.sizes["layer"], result.sizes["head"]), 0.06, 0.3))  # inches
     maps: list[HeadMap] = []
     for number in range(result.sizes["role"]):

@@ -15,33 +15,9 @@ from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
+from attnscope.results.figures import reading, style
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
-from attnscope.results.figures.reading import (
-    axis_values,
-    check_heads,
-    check_statistic,
-    label_shares,
-    layer_labels,
-    mean_over_texts,
-    noun_of,
-    of_blocks,
-    quantiles_over_texts,
-    require,
-    sides,
-    wording,
-)
-from attnscope.results.figures.style import (
-    LEFT,
-    cluster_colours,
-    drawable,
-    drawn_range,
-    figure_style,
-    name_columns,
-    name_heads,
-    one_scale,
-    with_minus,
-)
 from attnscope.results.scanned import sample_of
 from attnscope.support.arguments import reads
 
@@ -84,7 +60,7 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
     for statistic in _OVERVIEWS:
         if statistic in result:
             yield f"overview-{statistic.replace('_', '-')}", overview(result, statistic)
-    for statistic in of_blocks(result):
+    for statistic in reading.of_blocks(result):
         yield statistic.replace("_", "-"), block_shares(result, statistic)
     if any(shares_by_offset(result, of) is not None for of in ("bins", "band")):
         yield "offsets", offset_shares(result)
@@ -127,18 +103,18 @@ _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 def overview(result: xr.Dataset, statistic: str) -> Figure:
     """Draw a statistic of every head, the mean over texts, as a grid of layers and heads."""
-    check_statistic(result, statistic)
-    words = wording(result, statistic)
-    values = mean_over_texts(result[statistic])  # (layer, head)
+    reading.check_statistic(result, statistic)
+    words = reading.wording(result, statistic)
+    values = reading.mean_over_texts(result[statistic])  # (layer, head)
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.28, 0.6))  # inches
     title = f"{words.long_name} ({words.units})" if words.units else words.long_name
     if "window" in result[statistic].dims:
         count = result.sizes["window"]
-        title += f", mean over {count} {noun_of(result)}{'s' * (count != 1)}"
+        title += f", mean over {count} {reading.noun_of(result)}{'s' * (count != 1)}"
     width = max(heads * cell + 1.75, 0.7 + 0.068 * len(title))  # the title fits in
     height = layers * cell + 0.9
-    with figure_style():
+    with style.figure_style():
         figure = Figure(figsize=(width, height))
         room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
         axes = figure.add_axes(room)
@@ -147,7 +123,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         for layer, head in np.argwhere(np.isnan(values)):
             place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
             axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
-        name_heads(axes, layer_labels(result), axis_values(result, "head"))
+        style.name_heads(axes, reading.layer_labels(result), reading.axis_values(result, "head"))
         axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
         axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
         axes.grid(which="minor", color="white", linewidth=0.8)
@@ -211,7 +187,7 @@ def maps(sample: xr.Dataset) -> Iterator[Map]:
     last = np.cumsum(count.sum(1))
     names = (sample[name].values.tolist() for name in ("window_of", "layer_of", "head_of"))
     for at, (window, layer, head) in enumerate(zip(*names, strict=True)):
-        rows = int(sample[f"{sides(sample, layer)[0]}tokens"].values[window])
+        rows = int(sample[f"{reading.sides(sample, layer)[0]}tokens"].values[window])
         entries = slice(last[at] - count[at].sum(), last[at])
         yield Map(window, layer, head, count[at, :rows], rest[at, :rows], key[entries], weight[entries])
 
@@ -248,28 +224,28 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
 
 def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts."""
-    require(result, ("profile", "offset"), purpose="profile_curves")
-    pairs = check_heads(result, heads)
-    layers, columns_of_heads = axis_values(result, "layer"), axis_values(result, "head")
+    reading.require(result, ("profile", "offset"), purpose="profile_curves")
+    pairs = reading.check_heads(result, heads)
+    layers, columns_of_heads = reading.axis_values(result, "layer"), reading.axis_values(result, "head")
     offsets = result["offset"].values
     labelled = {"label", "cluster"} <= set(result.variables)
     columns = min(len(pairs), 4)
     rows = math.ceil(len(pairs) / columns)
 
-    with figure_style():
+    with style.figure_style():
         figure = Figure(figsize=(max(3.2, 2.3 * columns), 2.1 * rows + 0.3), layout="constrained")
         for index, (layer, head) in enumerate(pairs):
             axes = figure.add_subplot(rows, columns, index + 1)
             at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
-            mean = mean_over_texts(result["profile"].isel(at))[0, 0]
-            low, high = (edge[0, 0] for edge in quantiles_over_texts(result["profile"].isel(at)))
-            name, colour = _majority(result.isel(at)) if labelled else ("", LEFT)
+            mean = reading.mean_over_texts(result["profile"].isel(at))[0, 0]
+            low, high = (edge[0, 0] for edge in reading.quantiles_over_texts(result["profile"].isel(at)))
+            name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
             axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
             axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
-            axes.set(xlim=drawn_range(offsets, mean), ylim=(0, None))
+            axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))
             axes.set_title(f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
-        one_scale(figure.axes)
+        style.one_scale(figure.axes)
         figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left", fontsize=8)
         figure.supylabel("Mean attention weight", fontsize=8)
     return figure
@@ -278,11 +254,13 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
 def _majority(head: xr.Dataset) -> tuple[str, str]:
     """Name with its share, and colour, of the most frequent label of a result of one head."""
     names = [str(name) for name in head["cluster"].values]
-    shares = label_shares(head)[0, 0]
+    shares = reading.label_shares(head)[0, 0]
     if np.isnan(shares).any():
-        return "no label", LEFT
+        return "no label", style.LEFT
     best = int(np.argmax(shares))
-    return f"{with_minus(names[best])}, {shares[best]:.0%} of {noun_of(head)}s", cluster_colours(names)[best]
+    return f"{style.with_minus(names[best])}, {shares[best]:.0%} of {reading.noun_of(head)}s", style.cluster_colours(
+        names
+    )[best]
 
 
 _MOST = 8  # groups whose numbers fit into the cells
@@ -290,15 +268,15 @@ _MOST = 8  # groups whose numbers fit into the cells
 
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw how much the queries of each group look at the keys of each other, head by head."""
-    require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
-    pairs = check_heads(result, heads)
+    reading.require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
+    pairs = reading.check_heads(result, heads)
     means = MeanGroupWeights.of(result)
     kept = means.present
-    names = [drawable(str(name)) for name in result.group_query.values[kept]]
+    names = [style.drawable(str(name)) for name in result.group_query.values[kept]]
     side = max(1.4, 0.3 * len(names))  # inches
     wide = 0.06 * max(map(len, names))
-    layers, columns = axis_values(result, "layer"), axis_values(result, "head")
-    with figure_style():
+    layers, columns = reading.axis_values(result, "layer"), reading.axis_values(result, "head")
+    with style.figure_style():
         size = (3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3)
         figure = Figure(figsize=size, layout="constrained")
         grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
@@ -308,7 +286,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
             for axes, title, values in zip(row, titles, (means.weight, means.places, means.equal), strict=True):
                 own = values[layers.index(layer), columns.index(head)][np.ix_(kept, kept)]
                 image = heat(axes, own)
-                name_columns(axes, range(len(names)), names)
+                style.name_columns(axes, range(len(names)), names)
                 axes.set_yticks(range(len(names)), names, parse_math=False)
                 if len(names) <= _MOST:
                     write_cells(image, "{:.2f}".format)

@@ -10,20 +10,7 @@ from matplotlib import colormaps
 from matplotlib.colors import PowerNorm
 
 from attnscope.explanation.ranking import ERROR
-from attnscope.results.figures.panels import (
-    INK,
-    NOISE_BAND,
-    OFFSET,
-    colour_bar,
-    head_panels,
-    heat,
-    is_leftmost,
-    one_head,
-    place,
-    the_heads,
-    tokens,
-    zero_line,
-)
+from attnscope.results.figures import panels
 from attnscope.results.figures.style import MARK, figure_style
 from attnscope.support.errors import AttnscopeError
 
@@ -40,28 +27,29 @@ _TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle."""
-    pairs = the_heads(maps, heads, ("energy", "angle"), purpose="phase_maps")
-    frequency = maps["frequency"].values
-    positions = int(maps.attrs.get("positions", 2 * frequency[-1]))
     with figure_style():
-        figure, panels = head_panels(len(pairs), (2.5,), width=2.6)
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(maps, layer, head)
+        needs, labels = ("energy", "angle"), ("Angle of the eigenvalue",)
+        figure, drawn = panels.head_panels(maps, heads, needs, (2.5,), labels, purpose="phase_maps", width=2.6)
+        frequency, positions = _frequencies(maps)
+        for part, (axes,) in drawn:
             energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
             extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
             norm = PowerNorm(0.5, 0, float(np.nanmax(energy, initial=0.0)) or 1.0)
-            heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
+            panels.heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
             _draw_lines(axes, positions, float(frequency[-1]))
-            axes.set_title(f"Layer {layer}, head {head}", loc="left")
             if "line_shift" in part:
                 axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
             ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
-            axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if is_leftmost(index) else [])
+            axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
             axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
-            if is_leftmost(index):
-                axes.set_ylabel("Angle of the eigenvalue")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens", fontsize=8)
     return figure
+
+
+def _frequencies(result: xr.Dataset) -> tuple[np.ndarray, int]:
+    """Frequencies, and of how many tokens they are cycles."""
+    frequency = result["frequency"].values
+    return frequency, int(result.attrs.get("positions", 2 * frequency[-1]))
 
 
 def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
@@ -70,7 +58,7 @@ def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
 
 
 def _named(offset: float) -> str:
-    return f"offset {tokens(offset)}" if np.isfinite(offset) else "no offset"
+    return f"offset {panels.tokens(offset)}" if np.isfinite(offset) else "no offset"
 
 
 def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
@@ -81,9 +69,9 @@ def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
     span = axes.axvspan if across else axes.axhspan
     low, high = float(part["lowest_offset"]), float(part["highest_offset"])
     if low > ends[0]:
-        span(ends[0], low - 0.5, color=NOISE_BAND, linewidth=0, zorder=0)
+        span(ends[0], low - 0.5, color=panels.NOISE_BAND, linewidth=0, zorder=0)
     if high < ends[1]:
-        span(high + 0.5, ends[1], color=NOISE_BAND, linewidth=0, zorder=0)
+        span(high + 0.5, ends[1], color=panels.NOISE_BAND, linewidth=0, zorder=0)
         if across:
             axes.text(0.98, 0.96, "masked", transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color="0.35")
     (axes.set_xlim if across else axes.set_ylim)(ends)
@@ -101,7 +89,7 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
         axes.text(
             at,
             (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi,
-            tokens(offset),
+            panels.tokens(offset),
             fontsize=6.5,
             color="#10507C",
             ha="center",
@@ -114,65 +102,65 @@ def cross_correlations(
     correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60, curves: int = _CURVES
 ) -> Figure:
     """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum."""
-    pairs = the_heads(correlations, heads, ("correlation", "trace"), purpose="cross_correlations")
     if reach < 1:
         raise AttnscopeError(f"reach must be at least 1 token, found {reach}.")
-    offset = correlations["offset"].values
-    reach = min(reach, int(offset.max()))
-    near = np.abs(offset) <= reach
-    shown = min(curves, correlations.sizes["column"])
-    colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
     with figure_style():
-        figure, panels = head_panels(len(pairs), (1.5, 1.5), width=2.4)
-        for index, ((layer, head), (columns, total)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(correlations, layer, head)
+        labels = ("Correlation", "Sum of scores" if "lowest_offset" not in correlations.coords else "Sum before mask")
+        purpose, needs = "cross_correlations", ("correlation", "trace")
+        figure, drawn = panels.head_panels(correlations, heads, needs, (1.5, 1.5), labels, purpose=purpose, width=2.4)
+        offset = correlations["offset"].values
+        reach = min(reach, int(offset.max()))
+        near = np.abs(offset) <= reach
+        shown = min(curves, correlations.sizes["column"])
+        colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
+        for part, (columns, total) in drawn:
             lines = part["correlation"].transpose("column", "offset").values[:, near]
             for column in reversed(range(shown)):
                 columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
             columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
             columns.set_xticklabels([])
-            columns.set_title(f"Layer {layer}, head {head}", loc="left")
             columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=6.5, color="0.35")
             trace = part["trace"].values[near]
-            total.plot(offset[near], trace, color=INK, linewidth=1.1)
+            total.plot(offset[near], trace, color=panels.INK, linewidth=1.1)
             total.set(xlim=(-reach, reach))
             total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
             total.yaxis.get_offset_text().set_fontsize(6.5)
             _mark_peak(total, part)
             for axes in (columns, total):
-                zero_line(axes)
+                panels.zero_line(axes)
                 _grey_out(axes, part, across=True)
-            if is_leftmost(index):
-                columns.set_ylabel("Correlation")
-                total.set_ylabel("Sum of scores" if "lowest_offset" not in part.coords else "Sum before mask")
-        figure.supxlabel(OFFSET, fontsize=8)
+        figure.supxlabel(panels.OFFSET, fontsize=8)
     return figure
 
 
 def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
     if "trace_peak_clear" not in part:
         return
-    at = float(part["trace_peak_offset"].isel(range=place(part, "range", "near")))
+    at = float(part["trace_peak_offset"].isel(range=panels.place(part, "range", "near")))
     if not (np.isfinite(at) and bool(part["trace_peak_clear"])):
         return
     height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))
     axes.plot(at, height, "o", color=MARK, markersize=3)
     axes.annotate(
-        f"t = {tokens(at, 0)}", (at, height), (6, 0), textcoords="offset points", va="center", fontsize=7, color=MARK
+        f"t = {panels.tokens(at, 0)}",
+        (at, height),
+        (6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7,
+        color=MARK,
     )
 
 
 def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the offset that each frequency of a head's scores favours."""
     needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
-    pairs = the_heads(spectra, heads, needs, purpose="cross_spectrum_offsets")
-    frequency = spectra["frequency"].values
-    positions = int(spectra.attrs.get("positions", 2 * frequency[-1]))
     with figure_style():
-        figure, panels = head_panels(len(pairs), (2.3,), width=2.5)
+        purpose, labels = "cross_spectrum_offsets", ("Offset, tokens",)
+        figure, drawn = panels.head_panels(spectra, heads, needs, (2.3,), labels, purpose=purpose, width=2.5)
+        frequency, positions = _frequencies(spectra)
         discs = None
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(spectra, layer, head)
+        for part, (axes,) in drawn:
             middle = _clear(part["band_offset"], part["band_offset_chance"])
             limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
             below = frequency > 0
@@ -185,8 +173,8 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
             if "in_band" in part:
                 inside = np.flatnonzero(part["in_band"].values.astype(bool))
                 first, last = float(frequency[inside[0]]), float(frequency[inside[-1]])
-                axes.axvspan(-1, first - 0.5, color=NOISE_BAND, linewidth=0)
-                axes.axvspan(last + 0.5, float(frequency[-1]) + 1, color=NOISE_BAND, linewidth=0)
+                axes.axvspan(-1, first - 0.5, color=panels.NOISE_BAND, linewidth=0)
+                axes.axvspan(last + 0.5, float(frequency[-1]) + 1, color=panels.NOISE_BAND, linewidth=0)
             amplitude = np.nan_to_num(part["cross_amplitude"].values.astype(float))
             share = amplitude / max(amplitude[below].max(initial=0.0), 1e-300)
             discs = axes.scatter(
@@ -202,12 +190,9 @@ def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]
                 zorder=3,
             )
             axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
-            axes.set_title(f"Layer {layer}, head {head}", loc="left")
             axes.set_title(_named(middle), **_TITLE)
             _grey_out(axes, part, across=False)
-            if is_leftmost(index):
-                axes.set_ylabel("Offset, tokens")
         figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used", fontsize=8)
         if discs is not None:
-            colour_bar(figure, discs, [row[0] for row in panels], "Coherence", pad=0.01, aspect=18)
+            panels.colour_bar(figure, discs, [*figure.axes], "Coherence", pad=0.01, aspect=18)
     return figure

@@ -1,7 +1,7 @@
 """One look for all figures, whatever the user's own matplotlib settings are.
 
 A figure is laid out for its letters, and the same result is to give the same file on every machine: so the settings of
-matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside, and `restyled` says what is to be otherwise.
+matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside. A figure is a plain `Figure`, to be changed afterwards.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import logging
 import re
 import unicodedata
 import warnings
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import cycle, filterfalse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,7 +32,7 @@ from attnscope.store.files import explained, write_output
 from attnscope.support.checks import FORMATS, check_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from matplotlib.axes import Axes
@@ -255,45 +254,9 @@ _LOOK = {
 }
 
 
-_ASKED: ContextVar[dict[str, Any] | None] = ContextVar("asked", default=None)
-
-
-@contextmanager
-def restyled(settings: dict[str, Any]) -> Generator[None]:
-    """A context in which figures are drawn and saved with some settings of matplotlib instead of ours.
-
-    Figures do not follow the user's own style otherwise. What a function returns is a plain `Figure`: its titles, axes
-    and lines can also be changed one by one.
-
-    Parameters
-    ----------
-    settings
-        As in ``matplotlib.rcParams``: ``{"font.family": "serif", "font.size": 9}``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import xarray as xr
-    >>> from attnscope.results.figures.style import restyled
-    >>> from attnscope.results.figures.scan import overview
-    >>> result = xr.Dataset({"entropy": (("window", "layer", "head"), np.ones((1, 2, 2)))})
-    >>> with restyled({"axes.titlesize": 12}):
-    ...     figure = overview(result, "entropy")
-    >>> figure.axes[0].title.get_fontsize(), overview(result, "entropy").axes[0].title.get_fontsize()
-    (12.0, 8.0)
-    """
-    token = _ASKED.set({**(_ASKED.get() or {}), **settings})
-    try:
-        yield
-    finally:
-        _ASKED.reset(token)
-
-
 def figure_style() -> AbstractContextManager[None]:
     """A context in which every figure is drawn and saved alike."""
-    return style.context(
-        ["default", {**_LOOK, "font.family": [*font_families(), "sans-serif"], **(_ASKED.get() or {})}]
-    )
+    return style.context(["default", {**_LOOK, "font.family": [*font_families(), "sans-serif"]}])
 
 
 def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
@@ -372,29 +335,21 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
 def _write(figure: Figure, path: Path) -> None:
     kind = path.suffix[1:]
     if kind == "pdf":
-        fit_fonts(_texts_of(figure))
-    cff = kind == "pdf" and any(map(needs_cff, _texts_of(figure)))
+        fit_fonts(figure.findobj(Text))
+    cff = kind == "pdf" and any(map(needs_cff, figure.findobj(Text)))
     with rc_context({"pdf.fonttype": 3 if cff else 42}):
         # a disk that is full within a PDF leaves no half of one
         write_output(path, svg_of(figure) if kind == "svg" else _drawn(figure, kind))
 
 
-def _texts_of(figure: Figure) -> list[Text]:
-    return figure.findobj(Text)
-
-
 def _drawn(figure: Figure, kind: str) -> bytes:
-    fit_fonts(_texts_of(figure))
+    fit_fonts(figure.findobj(Text))
+    file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)  # `fit_fonts` says so
-        return _rendered(figure, kind)
-
-
-def _rendered(figure: Figure, kind: str) -> bytes:
-    if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
-        layout.execute(figure)
-        with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
-            figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice
-    file = io.BytesIO()
-    figure.savefig(file, format=kind, dpi=200, metadata=_NO_DATE[kind])
+        if (layout := figure.get_layout_engine()) is not None:  # laid out once, for all formats
+            layout.execute(figure)
+            with rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+                figure.set_layout_engine(None)  # with an engine of any kind, savefig draws everything twice
+        figure.savefig(file, format=kind, dpi=200, metadata=_NO_DATE[kind])
     return file.getvalue()

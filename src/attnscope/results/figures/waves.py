@@ -9,19 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.results.figures.panels import (
-    KEY,
-    QUERY,
-    colour_bar,
-    head_panels,
-    heat,
-    is_leftmost,
-    legend_above,
-    names,
-    one_head,
-    the_heads,
-    write_cells,
-)
+from attnscope.results.figures.panels import KEY, QUERY, colour_bar, head_panels, heat, legend_above, names, write_cells
 from attnscope.results.figures.reading import axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
 from attnscope.support.errors import AttnscopeError
@@ -37,23 +25,20 @@ _GREY = "0.72"
 def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: int = 20) -> Figure:
     """Draw where the leading columns of each head's queries and keys peak, and how much each column weighs."""
     needs = ("query_frequency", "key_frequency", "periodic", "partner", "importance")
-    pairs = the_heads(waves, heads, needs, purpose="wave_columns")
     if columns < 1:
         raise AttnscopeError(f"columns must be at least 1, found {columns}.")
-    shown = min(columns, waves.sizes["column"])
     positions = waves.attrs.get("positions")
     with figure_style():
-        figure, panels = head_panels(len(pairs), (0.6 + 0.13 * shown,), width=2.6)
-        for index, ((layer, head), (axes,)) in enumerate(zip(pairs, panels, strict=True)):
-            part = one_head(waves, layer, head)
+        shown = min(columns, waves.sizes.get("column", 1))
+        sizes, labels = (0.6 + 0.13 * shown,), ("Singular column",)
+        figure, panels = head_panels(waves, heads, needs, sizes, labels, purpose="wave_columns", width=2.6)
+        for part, (axes,) in panels:
             _draw_columns(axes, part, shown)
             total, periodic = part.sizes["column"], int(np.nansum(part["periodic"].values.astype(float)))
-            axes.set_title(f"Layer {layer}, head {head}: {periodic} of {total}", loc="left")
-            if is_leftmost(index):
-                axes.set_ylabel("Singular column")
+            axes.set_title(f"{axes.get_title('left')}: {periodic} of {total}", loc="left")
         cycles = f" (cycles per {positions} tokens)" if positions else ""
         figure.supxlabel(f"Strongest frequency{cycles}; bars: share of the scores", fontsize=8)
-        legend_above(figure, panels[0][0], 4)
+        legend_above(figure, figure.axes[0], 4)
     return figure
 
 
@@ -162,22 +147,21 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
 def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 128) -> Figure:
     """Draw the most important columns of each head's queries and keys along a text: waves where it knows positions."""
     needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")
-    pairs = the_heads(waves, heads, needs, purpose="wave_curves")
     if tokens < 2:  # noqa: PLR2004 a curve
         raise AttnscopeError(f"tokens must be at least 2, found {tokens}.")
-    shown = min(tokens, waves.sizes["position"])
     with figure_style():
-        figure, panels = head_panels(len(pairs), (0.62,) * waves.sizes["curve"], width=2.5)
-        for (layer, head), rows in zip(pairs, panels, strict=True):
-            part = one_head(waves, layer, head)
+        heights = (0.62,) * waves.sizes.get("curve", 1)
+        figure, panels = head_panels(waves, heads, needs, heights, purpose="wave_curves", width=2.5)
+        shown = min(tokens, waves.sizes["position"])
+        for part, rows in panels:
             for row, axes in enumerate(rows):
                 _draw_curve(axes, part.isel(curve=row), shown)
                 if row < len(rows) - 1:
                     axes.set_xticklabels([])
-            rows[0].set_title(f"Layer {layer}, head {head}", loc="left")
+            rows[0].set_title(rows[0].get_title("left"), loc="left")  # at its distance, not that of the column's
         cycles = f"; cycles per {waves.sizes['position']} tokens, green: a wave"
         figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}", fontsize=8)
-        legend_above(figure, panels[0][0], 2)
+        legend_above(figure, figure.axes[0], 2)
     return figure
 
 

@@ -203,10 +203,15 @@ def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
             continue
         queries, keys = (len(shared["windows"][0][side]["tokens"]) for side in shared["sides"][layer])
         rows, columns = -(-queries // tile), -(-keys // tile)
-        in_row = np.minimum(tile, queries - tile * np.arange(rows))
-        planes = totals[layer, head, :rows, :columns] / in_row[:, None], largest[layer, head, :rows, :columns]
-        tiles[str(index)] = deflated([encode(plane) for plane in planes])
+        at = (layer, head, slice(rows), slice(columns))
+        tiles[str(index)] = _blocks(totals[at], largest[at], queries, tile)
     return tiles
+
+
+def _blocks(total: np.ndarray, most: np.ndarray, queries: int, size: int) -> str:
+    """Blocks of a map, packed: the mean sum of a query's weights, and the largest weight."""
+    in_row = np.minimum(size, queries - size * np.arange(len(total)))
+    return deflated([encode(total / in_row[:, None]), encode(most)])
 
 
 def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -233,8 +238,7 @@ def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
         total, most = (sample[name].values[at].astype(np.float64) for name in ("block_sum", "block_max"))
         if np.isnan(total).any():
             continue
-        in_row = np.minimum(size, queries - size * np.arange(len(total)))
-        packed[str(index)] = deflated([encode(total / in_row[:, None]), encode(most)])
+        packed[str(index)] = _blocks(total, most, queries, size)
     texts = [[str(text) for text in sample[f"{side}block_text"].values] for side in names]
     return {"block": size, "tokens": tokens, "texts": texts, "heads": packed}
 

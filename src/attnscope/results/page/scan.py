@@ -16,32 +16,9 @@ from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_e
 from attnscope.measure.row_samples import ESTIMATED
 from attnscope.measure.stored import describe_layers, notes_of, unit_of
 from attnscope.read.shown import split_character
-from attnscope.results.figures.reading import (
-    HIGH,
-    LOW,
-    axis_values,
-    can_be_drawn,
-    label_shares,
-    layer_labels,
-    mean_over_texts,
-    noun_of,
-    of_blocks,
-    of_entries,
-    quantiles_over_texts,
-    statistics,
-    wording,
-)
+from attnscope.results.figures import reading
 from attnscope.results.figures.style import cluster_colours, with_minus
-from attnscope.results.page.parts import (
-    cells,
-    numbers,
-    pack_long,
-    pack_received,
-    pack_windows,
-    parsed,
-    script_json,
-    write_page,
-)
+from attnscope.results.page import parts
 from attnscope.results.render import Column, page_table
 from attnscope.results.scanned import contrasts_table, groups_table, sample_of
 from attnscope.support.arguments import reads
@@ -68,27 +45,27 @@ def write(found: Report, path: Path | str, _: object = None) -> Path:
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
     """Write a result as one HTML page that needs no network, no server and no other file."""
     data = page_data(result)
-    data |= {"quantiles": [LOW, HIGH], "groups": group_data(result), "unit": unit_of(result)}
+    data |= {"quantiles": [reading.LOW, reading.HIGH], "groups": group_data(result), "unit": unit_of(result)}
     data["patches"] = patch_data(result)
     received, long, drawn, pieces = None, None, {}, ""
     if sample is not None:
         _check_same_heads(result, sample)
-        window = pack_windows(sample)
+        window = parts.pack_windows(sample)
         texts = window.shared["windows"]
-        received = pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
-        long = pack_long(sample)
+        received = parts.pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
+        long = parts.pack_long(sample)
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
         drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
         pieces = pieces_note(token for several in texts for text in several for token in text["tokens"])
-    signature = parsed(result.attrs.get("signature", "{}"))
-    summary = parsed(result.attrs.get("summary", "{}")) or {}
+    signature = parts.parsed(result.attrs.get("signature", "{}"))
+    summary = parts.parsed(result.attrs.get("summary", "{}")) or {}
     several = "by" in result.coords and len(set(result.by.values)) > 1
     differences = contrasts_table(result) if several else None
-    return write_page(
+    return parts.write_page(
         path,
         "scan",
         scripts=_SCRIPTS,
-        data={"data": script_json(data)} | ({"packed": script_json(drawn)} if drawn else {}),
+        data={"data": parts.script_json(data)} | ({"packed": parts.script_json(drawn)} if drawn else {}),
         signature=signature,
         model=str(result.attrs.get("model", "the model")),
         corpus=_corpus(result, signature),
@@ -96,27 +73,22 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         tokens=_total(result, "length"),
         target_tokens=_total(result, "target_length"),
         pools=_total(result, "window_count"),
-        unit=unit_of(result),
         decoder=_notes(result),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
-        layers=len(data["layers"]),
         layers_said=describe_layers(result),
         heads=len(data["heads"]),
-        statistics=data["statistics"],
+        **{
+            name: data[name]
+            for name in ("unit", "noun", "statistics", "offsets", "blocks", "labels", "profile", "patches")
+        },
         has_equal=any("equal" in entry for entry in data["statistics"]),
-        has_labels=data["labels"] is not None,
         clustered="clusters" in summary,
-        has_profile=data["profile"] is not None,
         has_band=data["profile"] is not None and any_number(data["profile"]["high"]),
         has_spread=any(any_number(statistic.get("high", [])) for statistic in data["statistics"]),
-        has_patches=data["patches"] is not None,
-        offsets=data["offsets"],
-        blocks=data["blocks"],
         opens=data["opens"]["says"],
         groups=page_table(groups_table(result)[0]) if "group_weight" in result else None,
         contrasts=None if differences is None else page_table(differences[0]),
         differences=[] if differences is None else differences[1],
-        noun=data["noun"],
         caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
         window=data.get("window"),
@@ -124,8 +96,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_recent=bool(received and received["recent"]),
         has_long=long is not None,
         pieces=pieces,
-        quantiles=f"{LOW * 100:.0f}–{HIGH * 100:.0f}%",
-        summary=[cells(of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
+        quantiles=f"{reading.LOW * 100:.0f}–{reading.HIGH * 100:.0f}%",
+        summary=[parts.cells(reading.of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
         summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
     )
 
@@ -179,25 +151,25 @@ _SAID = {  # of the summary of a scan
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
     """Everything the page draws, except the sample window."""
-    if not can_be_drawn(result):
+    if not reading.can_be_drawn(result):
         raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
     result = with_each(result)
-    result = result if statistics(result) or "label" in result else with_peak(result)
-    names, ends = statistics(result), intervals(result)
-    layers, heads = axis_values(result, "layer"), axis_values(result, "head")
+    result = result if reading.statistics(result) or "label" in result else with_peak(result)
+    names, ends = reading.statistics(result), intervals(result)
+    layers, heads = reading.axis_values(result, "layer"), reading.axis_values(result, "head")
     kinds = result["layer_kind"].values if "layer_kind" in result.variables else ["self"] * len(layers)
     layer_names = result["layer_name"].values if "layer_name" in result.variables else layers
     return {
         "layers": layers,
-        "layerLabels": layer_labels(result),
+        "layerLabels": reading.layer_labels(result),
         "layerNames": [str(name) for name in layer_names],
         "layerKinds": [str(kind) for kind in kinds],
         "heads": heads,
         "texts": result.sizes.get("window", 0),
-        "noun": noun_of(result),
+        "noun": reading.noun_of(result),
         "statistics": [_statistic(result, name, ends) for name in names],
         "opens": _opens(result, names),
-        "blocks": [_blocks(result, name) for name in of_blocks(result)],
+        "blocks": [_blocks(result, name) for name in reading.of_blocks(result)],
         "profile": _profile(result),
         "offsets": offset_data(result),
         "labels": _labels(result),
@@ -235,10 +207,12 @@ def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str
 
 
 def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
-    words = wording(result, name)
+    words = reading.wording(result, name)
     if name in SUMMARIES:
-        noun = noun_of(result)
-        words = replace(words, long_name=of_entries(words.long_name, noun), reading=of_entries(words.reading, noun))
+        noun = reading.noun_of(result)
+        words = replace(
+            words, long_name=reading.of_entries(words.long_name, noun), reading=reading.of_entries(words.reading, noun)
+        )
     variable = result[name]
     entry: dict[str, Any] = {
         "key": name,
@@ -247,17 +221,17 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         "help": words.reading,
         "signed": words.signed,
         "largest": words.largest,
-        "mean": numbers(mean_over_texts(variable).ravel()),
+        "mean": parts.numbers(reading.mean_over_texts(variable).ravel()),
     }
     if (even := result.get(f"equal_{name}")) is not None:
         even = even.mean("window") if "window" in even.dims else even
-        entry["equal"] = numbers(even.values.astype(float))  # one a layer
+        entry["equal"] = parts.numbers(even.values.astype(float))  # one a layer
     if name in ends and "window" in variable.dims:
         within = ends[name].transpose("bound", "layer", "head")
-        entry["within"] = [numbers(bound.ravel()) for bound in within.values]
+        entry["within"] = [parts.numbers(bound.ravel()) for bound in within.values]
     if "window" in variable.dims:
-        low, high = quantiles_over_texts(variable)
-        entry["low"], entry["high"] = numbers(low.ravel()), numbers(high.ravel())
+        low, high = reading.quantiles_over_texts(variable)
+        entry["low"], entry["high"] = parts.numbers(low.ravel()), parts.numbers(high.ravel())
         values = variable.transpose("layer", "head", "window").values.astype(float)
         entry["counts"] = [_histogram(row) for row in values.reshape(-1, values.shape[-1])]
     return entry
@@ -283,7 +257,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
         reach = 0.05 * abs(low) or 0.5
         low, high = low - reach, high + reach
     counts, _ = np.histogram(values, bins=_BINS, range=(low, high))
-    return {"range": numbers(np.array([low, high])), "n": counts.tolist()}
+    return {"range": parts.numbers(np.array([low, high])), "n": counts.tolist()}
 
 
 def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
@@ -302,11 +276,13 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
         return opens
     if not heads and apart is not None:
         heads = apart[1]
-        layer, head = (axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True))
+        layer, head = (
+            reading.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
+        )
         middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
         opens["says"] = (
             f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
-            f"“{wording(result, name).long_name}”."
+            f"“{reading.wording(result, name).long_name}”."
         )
     opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
     return opens
@@ -316,7 +292,7 @@ def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
     """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
     kept = result["kept"].values.tolist()
     keys = [f"{name}_{percent}" for percent in kept]
-    words = wording(result, name)
+    words = reading.wording(result, name)
     return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
 
 
@@ -324,10 +300,11 @@ def _profile(result: xr.Dataset) -> dict[str, Any] | None:
     if "profile" not in result.variables:
         return None
     offsets = [int(offset) for offset in result["offset"].values]
-    low, high = quantiles_over_texts(result["profile"])
-    mean = mean_over_texts(result["profile"])
+    low, high = reading.quantiles_over_texts(result["profile"])
+    mean = reading.mean_over_texts(result["profile"])
     flat = {
-        name: numbers(edge.reshape(-1, len(offsets))) for name, edge in (("mean", mean), ("low", low), ("high", high))
+        name: parts.numbers(edge.reshape(-1, len(offsets)))
+        for name, edge in (("mean", mean), ("low", low), ("high", high))
     }
     return {"offsets": offsets, **flat}
 
@@ -339,11 +316,11 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
     entry: dict[str, Any] = {
         "names": list(map(with_minus, names)),
         "colours": cluster_colours(names),
-        "shares": numbers(label_shares(result).reshape(-1, len(names))),
+        "shares": parts.numbers(reading.label_shares(result).reshape(-1, len(names))),
     }
     if "centroid" in result.variables:
         entry["offsets"] = [int(offset) for offset in result["offset"].values]
-        entry["centroids"] = numbers(result["centroid"].transpose("cluster", "offset").values.astype(float))
+        entry["centroids"] = parts.numbers(result["centroid"].transpose("cluster", "offset").values.astype(float))
     return entry
 
 
@@ -369,14 +346,14 @@ def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
     """The patch profile of each head, layer by layer, and what equal weights give; None where there is none."""
     if "patch_profile" not in result.variables:
         return None
-    mean = mean_over_texts(result["patch_profile"])
+    mean = reading.mean_over_texts(result["patch_profile"])
     heads = mean.shape[1]
     equal = result["equal_patch_profile"].mean("window", skipna=True).transpose("layer", ...).values
     return {
         "rows": result["row_offset"].values.tolist(),
         "columns": result["column_offset"].values.tolist(),
-        "mean": numbers(mean.reshape(mean.shape[0] * heads, -1)),
-        "equal": numbers(np.repeat(equal.reshape(len(equal), -1), heads, 0)),
+        "mean": parts.numbers(mean.reshape(mean.shape[0] * heads, -1)),
+        "equal": parts.numbers(np.repeat(equal.reshape(len(equal), -1), heads, 0)),
     }
 
 
@@ -425,7 +402,7 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
 
     def flat(values: np.ndarray) -> Any:
         chosen = values[:, :, kept][..., kept]
-        return numbers(chosen.reshape(-1, len(kept), len(kept)))
+        return parts.numbers(chosen.reshape(-1, len(kept), len(kept)))
 
     return {
         "names": [str(name) for name in result.group_query.values[kept]],
@@ -447,8 +424,8 @@ def offset_data(result: xr.Dataset) -> dict[str, Any] | None:
     return {
         "first": shares.first.tolist(),
         "last": shares.last.tolist(),
-        "share": numbers(shares.share.reshape(-1, len(shares.first))),
-        "equal": None if shares.equal is None else numbers(shares.equal),
+        "share": parts.numbers(shares.share.reshape(-1, len(shares.first))),
+        "equal": None if shares.equal is None else parts.numbers(shares.equal),
         "whole": shares_by_offset(result, "bins") is not None,
     }
 
@@ -468,7 +445,7 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
     elif profile is not None:
         offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
         elsewhere = sum(abs(offset) for offset in offsets) > 0
-        away = mean_over_texts(result[profile].where(elsewhere))
+        away = reading.mean_over_texts(result[profile].where(elsewhere))
         away = away.reshape(*away.shape[:2], -1)
         said = "Largest mean weight at one offset other than 0"
     else:
