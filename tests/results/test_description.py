@@ -54,7 +54,7 @@ def test_one_piece_is_read_of_a_run_in_pools_however_many_there_are(tmp_path, mo
 
 def test_an_explanation_says_what_the_command_says(tmp_path):
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 30
-    tree = attnscope.explain(texts=[text], window=32, limit=2, device="cpu", out=tmp_path / "run")
+    tree = attnscope.explain(texts=[text], window=64, limit=2, device="cpu", out=tmp_path / "run")
     told = describe(tmp_path / "run")
     assert told.headline[:2] == summary(rank_explanations(tree))[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
