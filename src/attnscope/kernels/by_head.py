@@ -96,7 +96,9 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
     made: list[_Part] = []
     for text in range(texts):
         columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()
-        of_tiles, marked = columns.split(KEY_TILE), _marked_keys(columns)
+        of_tiles = columns.split(KEY_TILE)
+        chosen = [tile.nonzero()[:, 0] for tile in (columns != 0).any(-1).split(KEY_TILE)]
+        marked = [at if len(at) <= _FEW else None for at in chosen]  # keys with a column that is not 0, where few
         bounds_of = {together: _bounds(call, text, together, blocks) for together in {*map(_size, tiles)}}
         for heads in tiles:
             first = heads if isinstance(heads, int) else heads.start
@@ -119,13 +121,6 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                 )
             )
     return made
-
-
-def _marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
-    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many."""
-    tiles = (columns != 0).any(-1).split(KEY_TILE)
-    places = (tile.nonzero()[:, 0] for tile in tiles)
-    return tuple(at if len(at) <= _FEW else None for at in places)
 
 
 def _size(heads: int | slice) -> int:
