@@ -9,8 +9,7 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need, RowMeasures
-from attnscope.kernels.engines import measure, output_of
-from attnscope.kernels.reference import attend
+from attnscope.kernels.engines import attend_in_full, measure, output_of
 from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.rows import indicator_columns, reduce_call
@@ -215,11 +214,11 @@ def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(mon
 def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
     given, valid = inputs("bert", padded=False)
 
-    def halved(*arguments, **options):
-        output, weights = attend(*arguments, **options)
+    def halved(call):
+        output, weights = attend_in_full(call)
         return output, weights / 2
 
-    monkeypatch.setattr("attnscope.capture.verify.attend", halved)
+    monkeypatch.setattr("attnscope.capture.verify.attend_in_full", halved)
     with pytest.raises(AttnscopeError, match=r"the weights of a row sum to 0\.5000, not to 1"):
         verify(tiny("bert"), given, valid)
 

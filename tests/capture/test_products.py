@@ -15,11 +15,10 @@ from attnscope.capture.functional import (
     call_of_product,
     products,
     sees_ahead,
-    take_products,
 )
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.verify import verify
-from attnscope.capture.watch import Watch
+from attnscope.capture.watch import Watch, way_of
 from attnscope.capture.watching import capture_of, watching
 from attnscope.kernels.engines import attend_in_full, output_of
 from tests.every_family.given import inputs_of
@@ -174,7 +173,7 @@ def test_a_head_that_pools_stands_aside_and_more_keys_than_queries_are_of_other_
 
     watch = Watch({id(module): name for name, module in model.named_modules()}, observe)
     states = torch.randn(1, 2, 3, 4)
-    take_products(model)
+    way_of(model).products = True
     with torch.no_grad(), products(model, watch):
         model["head"](model["layer"](states)[:, 0])
         model["layer"](states, torch.randn(1, 2, 5, 4))

@@ -211,12 +211,8 @@ def no_larger_than(tensors: dict[str, Any], config: dict[str, Any]) -> Generator
                 f"the weights hold {len(tensors):,} and {held:,}. Is it the right config.json?"
             )
 
-    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
-    try:
+    with register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -52,7 +52,6 @@ class EagerWay:
     places: Mapping[str, Path]  # from the name of a module to where in its output the weights stand
     # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
     names: tuple[str, ...]
-    # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
     kinds: tuple[str, ...]
 
 
@@ -82,18 +81,14 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
             if watch.calls != len(way.names):
                 raise _another_number(model, watch.calls, way)
 
-        hooks: list[Any] = []
-        for name, module in model.named_modules():
-            if name in way.places:
-                hooks.append(module.register_forward_hook(take(name), prepend=True))
-            elif any(source.startswith(f"{name}.") for source in way.places) and name:
-                hooks.append(module.register_forward_hook(let_go, prepend=True))
-        hooks.append(model.base_model.register_forward_hook(count))
-        try:
+        with ExitStack() as hooks:
+            for name, module in model.named_modules():
+                if name in way.places:
+                    hooks.enter_context(module.register_forward_hook(take(name), prepend=True))
+                elif any(source.startswith(f"{name}.") for source in way.places) and name:
+                    hooks.enter_context(module.register_forward_hook(let_go, prepend=True))
+            hooks.enter_context(model.base_model.register_forward_hook(count))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 @contextmanager
@@ -115,16 +110,13 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
         return start.register_forward_pre_hook(hook, with_kwargs=True)
 
-    hooks: list[Any] = []
-    try:
+    with ExitStack() as undo:
+        undo.callback(restore, before)
         for config, _ in before:  # each layer looks there; set_attn_implementation leaves out models off the registry
             config._attn_implementation = _EAGER  # noqa: SLF001
-        hooks = [ask(start) for start in {model, model.base_model}]
+        for start in {model, model.base_model}:
+            undo.enter_context(ask(start))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        restore(before)
 
 
 def without_cache(start: nn.Module) -> dict[str, bool]:
@@ -308,18 +300,14 @@ def _gathering(
 
         return hook
 
-    hooks: list[Any] = []
     within = tuple(f"{name}." for name, module in model.named_modules() if is_attention(module))
-    for name, module in model.named_modules():
-        if is_attention(module):
-            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
-        if is_attention(module) or name.startswith(within):
-            hooks.append(module.register_forward_hook(look(name)))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if is_attention(module):
+                hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+            if is_attention(module) or name.startswith(within):
+                hooks.enter_context(module.register_forward_hook(look(name)))
         yield seen, told
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _is_one(matrix: _ReturnedWeights, other: _ReturnedWeights) -> bool:

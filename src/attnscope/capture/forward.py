@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.capture.families import main_output
-from attnscope.capture.watch import Site, looking
+from attnscope.capture.watch import Site, looking, way_of
 from attnscope.kernels.call import magnitude
 from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import same_random_numbers
@@ -39,23 +38,10 @@ def forward(
     def look(site: Site, output: Tensor) -> None:
         check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, real(site.kind))
 
-    with looking(look), same_random_numbers() if draws(model) else nullcontext():
+    with looking(look), same_random_numbers() if way_of(model).draws else nullcontext():
         output = main_output((model if with_head else model.base_model)(**inputs))
     check_finite("the model's output", output, name, real("causal"))  # a decoder's, where there is one
     return output
-
-
-_drawing: WeakSet[nn.Module] = WeakSet()
-
-
-def note_drawing(model: nn.Module, *, draws: bool) -> None:
-    """From now on `forward` lets this model draw the same random numbers in each pass: a scan can be repeated."""
-    (_drawing.add if draws else _drawing.discard)(model)
-
-
-def draws(model: nn.Module) -> bool:
-    """Whether `verify` saw a model draw random numbers: it masks (ViT-MAE) or samples (Informer) in each pass."""
-    return model in _drawing
 
 
 def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = None) -> None:

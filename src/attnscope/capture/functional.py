@@ -7,11 +7,10 @@ import math
 import sys
 import types
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
 import transformers
@@ -22,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from attnscope.capture.eager import UncapturedError
 from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, related
-from attnscope.capture.watch import Site, Watch
+from attnscope.capture.watch import Site, Watch, way_of
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.kernels.reference import causal_mask
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
@@ -90,19 +89,9 @@ def call_of_product(
     )
 
 
-def of_scaled_dot_product(
-    output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> CapturedCall:
+def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave."""
-    call = call_of_product(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    call = call_of_product(*given, **named)
     call = replace(
         call,
         query=call.query.detach(),
@@ -369,23 +358,10 @@ def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
     return changed.to(scores.dtype)
 
 
-_taken: WeakSet[nn.Module] = WeakSet()
-
-
-def take_products(model: nn.Module, *, take: bool = True) -> None:
-    """From now on `watching` sees this model's calls of PyTorch's attention functions, beside those of the registry."""
-    (_taken.add if take else _taken.discard)(model)
-
-
-def products_requested(model: nn.Module) -> bool:
-    """Whether `take_products` was asked for."""
-    return model in _taken
-
-
 @contextmanager
 def products(model: nn.Module, watch: Watch) -> Generator[None]:
     """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``."""
-    if model not in _taken:
+    if not way_of(model).products:
         yield
         return
     running: list[nn.Module] = []
@@ -396,17 +372,13 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
     def leave(*_: Any) -> None:
         running.pop()
 
-    hooks: list[Any] = []
-    for module in model.modules():
-        if is_attention(module) or is_pooling_head(module):
-            hooks.append(module.register_forward_pre_hook(enter))
-            hooks.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        with _Mode(watch, running):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if is_attention(module) or is_pooling_head(module):
+                hooks.enter_context(module.register_forward_pre_hook(enter))
+                hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        hooks.enter_context(_Mode(watch, running))
+        yield
 
 
 class _Mode(TorchFunctionMode):
@@ -542,7 +514,16 @@ class ModuleCalls:
             if self.is_aside:
                 return inner(*args, **options)
             if not self.running or isinstance(module, transformers.PreTrainedModel):  # perhaps in another's prompt
-                _reject_cache(name, options.get("past_key_values"))
+                # refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text
+                cache = options.get("past_key_values")
+                if hasattr(cache, "get_seq_length") and (
+                    cached_tokens(cache) or getattr(cache, "is_compileable", False)
+                ):
+                    raise AttnscopeError(
+                        f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix "
+                        "tuning), so the positions of its queries are unknown: leave it out, or call generate() within "
+                        "the context"
+                    )
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__
             with self.within(name, [*args, *options.values()]):
@@ -654,15 +635,6 @@ class _ModuleCalls(TorchFunctionMode):
         elif func is functional.multi_head_attention_forward:
             self.see(of_multi_head(*args, **options))
         return output
-
-
-def _reject_cache(name: str, cache: Any) -> None:
-    """Refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text."""
-    if hasattr(cache, "get_seq_length") and (cached_tokens(cache) or getattr(cache, "is_compileable", False)):
-        raise AttnscopeError(
-            f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so the "
-            "positions of its queries are unknown: leave it out, or call generate() within the context"
-        )
 
 
 def cached_tokens(cache: Any) -> int:

@@ -97,7 +97,10 @@ def load_model(
     else:
         repository = _repository(str(source), revision)
         name = Path(source).name if repository.commit is None else str(source)
-        adapter = _adapter_in(repository)
+        # the settings of an adapter of peft; None of a model
+        adapter = None if repository.find("config.json") else repository.read("adapter_config.json")
+        if adapter is not None and not isinstance(adapter.get("base_model_name_or_path"), str):
+            raise AttnscopeError(f"adapter_config.json of {repository.source} names no base_model_name_or_path: add it")
         beside = repository
         if adapter is not None:
             repository = _repository(str(adapter["base_model_name_or_path"]), adapter.get("revision"))
@@ -205,14 +208,6 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
             model = model.to(cast("Any", on))
     return model, identity
-
-
-def _adapter_in(repository: Repository) -> dict[str, Any] | None:
-    """What an adapter of peft is set to; None of a model."""
-    settings = None if repository.find("config.json") else repository.read("adapter_config.json")
-    if settings is not None and not isinstance(settings.get("base_model_name_or_path"), str):
-        raise AttnscopeError(f"adapter_config.json of {repository.source} names no base_model_name_or_path: add it")
-    return settings
 
 
 def _adapted(model: PreTrainedModel, repository: Repository) -> str:
@@ -324,13 +319,16 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
         if trust_remote_code and "auto_map" in checkpoint.config:
             for code in repository.folder.glob("*.py"):
                 repository.take(code.name)
-        config = transformers.AutoConfig.from_pretrained(
+        config: Any = transformers.AutoConfig.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
         identity = repository.identity()
         with checkpoint.tensors() as tensors:
-            _forget_choices_of_code(config)
+            # which implementation computes is not the checkpoint's choice: some are fetched from the hub and run
+            config._attn_implementation = None  # noqa: SLF001
+            config._experts_implementation = None  # noqa: SLF001
+            vars(config).pop("fusion_config", None)
             with no_larger_than(tensors, checkpoint.config):
                 make = partial(
                     maker.from_pretrained,
@@ -362,7 +360,12 @@ def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -
     for name in named:
         for package in (transformers, models):
             maker = getattr(package, name, None)
-            if isinstance(maker, type) and issubclass(maker, transformers.PreTrainedModel) and _takes(maker, config):
+            if (
+                isinstance(maker, type)
+                and issubclass(maker, transformers.PreTrainedModel)
+                and maker.config_class is not None
+                and isinstance(config, maker.config_class)
+            ):
                 return maker
     code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
     for auto in _AUTO_CLASSES:
@@ -378,18 +381,6 @@ def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -
             "name its class in config.json (architectures)"
         )
     return known[0] if isinstance(known, (list, tuple)) else known
-
-
-def _takes(maker: type[PreTrainedModel], config: Any) -> bool:
-    """Whether a class is of the config's own kind of model."""
-    return maker.config_class is not None and isinstance(config, maker.config_class)
-
-
-def _forget_choices_of_code(config: Any) -> None:
-    """Which implementation computes is not the checkpoint's choice: some are fetched from the hub and run."""
-    config._attn_implementation = None  # noqa: SLF001
-    config._experts_implementation = None  # noqa: SLF001
-    vars(config).pop("fusion_config", None)
 
 
 def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:

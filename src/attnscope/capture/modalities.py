@@ -302,13 +302,8 @@ class PicturedModel:
             seen.append(dict(zip(names, plain, strict=False)) | named)
             raise _StopForwardError
 
-        hook = self.decoder.register_forward_pre_hook(look, with_kwargs=True)
-        try:
+        with suppress(_StopForwardError), self.decoder.register_forward_pre_hook(look, with_kwargs=True):
             self.run(given)
-        except _StopForwardError:
-            pass
-        finally:
-            hook.remove()
         if len(seen) != 1:
             raise AttnscopeError(
                 f"{type(self.loaded.model).__name__} does not read its text with its {type(self.decoder).__name__}: "

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.capture.families import takes_points
-from attnscope.capture.forward import draws
 from attnscope.capture.verify import pooling_heads
+from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
             f"The head that pools the last layer ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) attends "
             "once, from a learned probe in place of a token, and is not measured."
         )
-    if draws(model):
+    if way_of(model).draws:
         notes["random"] = f"{name} draws random numbers in each pass (it masks or samples): here the same each time."
     if points := [part for part in model.modules() if takes_points(part)]:
         notes["points"] = (

@@ -56,15 +56,23 @@ def load_preprocessor(repository: Repository, maker: Any, what: str, *, trust_re
         raise AttnscopeError(
             f"{source} has no {what} ({PREPROCESSORS[0]}): save it there, or give its folder with --tokenizer"
         )
-    advice = "Are its files whole, and the right ones?"
+    return from_repository(repository, maker, what, trust_remote_code=trust_remote_code, **options)
+
+
+def from_repository(
+    repository: Repository,
+    maker: Any,
+    what: str,
+    *,
+    advice: str = "Are its files whole, and the right ones?",
+    trust_remote_code: bool,
+    **options: Any,
+) -> Any:
+    """What one of transformers' Auto classes makes of a repository, or why it cannot be loaded."""
+    options |= {"revision": repository.commit, "local_files_only": out_of_reach()}
+    source = repository.source
     with quiet(), explaining(f"the {what} of {source} cannot be loaded", advice), asking_trust(source):
-        return maker.from_pretrained(
-            source,
-            revision=repository.commit,
-            local_files_only=out_of_reach(),
-            trust_remote_code=trust_remote_code,
-            **options,
-        )
+        return maker.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
 
 
 def hash_of_settings(*settings: Any) -> str:

@@ -9,9 +9,9 @@ import transformers
 from transformers.utils.import_utils import is_torchvision_available
 
 from attnscope.capture.borrow import quiet
-from attnscope.capture.checkpoint import Repository, asking_trust, out_of_reach
+from attnscope.capture.checkpoint import Repository, asking_trust
 from attnscope.capture.encoders import load_image_processor
-from attnscope.capture.processors import load_tokenizer
+from attnscope.capture.processors import from_repository, load_tokenizer
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -51,18 +51,16 @@ def load_processor(
         "tokenizer": load_tokenizer(replace(repository, taken={}), trust_remote_code=trust_remote_code),
     }
     if videos:
-        has["video_processor"] = _video_processor(repository, maker, trust_remote_code=trust_remote_code)
+        # what reads videos, if the processor has a part for that
+        if "video_processor" not in maker.get_attributes():
+            raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
+        has["video_processor"] = load_video_processor(
+            repository, "frames as images", trust_remote_code=trust_remote_code
+        )
     with quiet(), explaining(f"the processor of {source} cannot be loaded", advice), asking_trust(source):
         settings, more = maker.get_processor_dict(source, revision=repository.commit)
         lean: Any = type(maker.__name__, (maker,), {"check_argument_for_proper_class": _check_part})
         return lean.from_args_and_dict([has.get(part) for part in maker.get_attributes()], settings, **more)
-
-
-def _video_processor(repository: Repository, maker: Any, *, trust_remote_code: bool) -> Any:
-    """What reads videos, if the processor has a part for that."""
-    if "video_processor" not in maker.get_attributes():
-        raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
-    return load_video_processor(repository, "frames as images", trust_remote_code=trust_remote_code)
 
 
 def load_video_processor(repository: Repository, instead: str, *, trust_remote_code: bool) -> Any:
@@ -72,15 +70,8 @@ def load_video_processor(repository: Repository, instead: str, *, trust_remote_c
             f"videos are read by the model's own video processor, and that of {repository.source} needs torchvision: "
             f"pip install 'attnscope[video]', or give {instead}"
         )
-    what = f"the video processor of {repository.source} cannot be loaded"
-    advice = "Are its files whole, and is torchvision the one for this PyTorch?"
-    with quiet(), explaining(what, advice), asking_trust(repository.source):
-        return transformers.AutoVideoProcessor.from_pretrained(
-            repository.source,
-            revision=repository.commit,
-            local_files_only=out_of_reach(),
-            trust_remote_code=trust_remote_code,
-        )
+    maker, advice = transformers.AutoVideoProcessor, "Are its files whole, and is torchvision the one for this PyTorch?"
+    return from_repository(repository, maker, "video processor", advice=advice, trust_remote_code=trust_remote_code)
 
 
 def _check_part(_: Any, name: str, part: Any) -> None:

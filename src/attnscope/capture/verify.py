@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,20 +24,12 @@ from attnscope.capture.families import (
     rotates_queries,
     stored_rows,
 )
-from attnscope.capture.forward import check_finite, check_ids, forward, note_drawing
-from attnscope.capture.functional import products_requested, take_products
-from attnscope.capture.watching import (
-    are_written_out,
-    capture_of,
-    only_weights,
-    take_weights,
-    watching,
-    write_masks_out,
-)
-from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
+from attnscope.capture.forward import check_finite, check_ids, forward
+from attnscope.capture.watch import way_of
+from attnscope.capture.watching import capture_of, only_weights, watching
+from attnscope.kernels.call import AttentionCall, of_queries
+from attnscope.kernels.engines import attend_in_full, output_of
 from attnscope.kernels.positions import LearnedPositions
-from attnscope.kernels.reference import attend
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
 
@@ -46,7 +38,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from attnscope.capture.watch import Site
+    from attnscope.capture.watch import Site, Way
 
 # Largest difference of outputs, as a share of the largest output: what reordering the sums of one layer
 # and carrying it through the others costs in each type.
@@ -76,47 +68,37 @@ def verify(
     by_weights = partial(_verified, model, inputs, valid, text, cross_only=False, looks_back=looks_back)
     if capture_of(model) != "registry":
         return by_weights()
+    way = way_of(model)
+    # perhaps a layer does not know what it may look at without its mask, or calls PyTorch's functions itself
+    with_masks = partial(_tried, way, "masks_written_out", OtherOutputError, partial(by_weights, cross_only=cross_only))
     try:
-        return _by_registry(model, partial(by_weights, cross_only=cross_only))
+        return _tried(way, "products", UncapturedError, with_masks)
     except UncapturedError as first:
         if not weights_suffice:
             raise
         try:
-            take_weights(model, eager_way(model, inputs))
+            way.eager = eager_way(model, inputs)
             return by_weights()
         except AttnscopeError as second:
-            take_weights(model, None)
+            way.eager = None
             raise AttnscopeError(f"{reason_of(first)}.\nNor by its eager weights: {reason_of(second)}") from second
 
 
-def _by_registry(
-    model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]
+def _tried(
+    way: Way, setting: str, where: type[UncapturedError], verified: Callable[[], tuple[list[Site], Tensor]]
 ) -> tuple[list[Site], Tensor]:
-    try:
-        return _with_masks(model, verified)
-    except UncapturedError:
-        if products_requested(model):
-            raise
-        take_products(model)  # perhaps a layer calls PyTorch's functions itself
-        try:
-            return _with_masks(model, verified)
-        except AttnscopeError:
-            take_products(model, take=False)
-        raise
-
-
-def _with_masks(model: PreTrainedModel, verified: Callable[[], tuple[list[Site], Tensor]]) -> tuple[list[Site], Tensor]:
+    """What is verified; where it fails, with a setting of the way changed, and unchanged if that fails too."""
     try:
         return verified()
-    except OtherOutputError:
-        if are_written_out(model):
+    except where:
+        if getattr(way, setting):
             raise
-        write_masks_out(model)  # perhaps a layer does not know what it may look at without its mask
+        setattr(way, setting, True)
         try:
             return verified()
         except AttnscopeError:
-            write_masks_out(model, out=False)
-            raise
+            setattr(way, setting, False)
+        raise
 
 
 def _verified(
@@ -138,8 +120,13 @@ def _verified(
         sites.append(replace(site, heads=call.query.shape[1]))
         where = f"{name}, layer {site.index} ({site.name})"
         output = output_of(call)
-        if by_weights or products_requested(model):
-            _check_heads(where, model, site, call)
+        if by_weights or way_of(model).products:
+            reported = reported_heads(model.get_submodule(site.name))
+            if reported and call.query.shape[1] not in reported:
+                raise UncapturedError(
+                    f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {reported[0]}: these "
+                    "are no weights of heads from token to token"
+                )
         if by_weights:
             _check_future(where, site, future_of(call))
         else:
@@ -157,7 +144,7 @@ def _verified(
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
             before = random_state()
             own = model(**((without_cache(model) if by_weights else {}) | inputs))
-            note_drawing(model, draws=random_state() != before)
+            way_of(model).draws = random_state() != before
         ran.clear()
         with (
             _captured(f"{name} fails on the first window", advice),
@@ -231,23 +218,15 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
     def leave(*_: Any) -> None:
         running.pop()
 
-    hooks: list[Any] = []
     aside = pooling_heads(model)
-    for name, module in model.named_modules():
-        if any(f"{name}.".startswith(f"{head}.") for head in aside):
-            continue
-        if is_attention(module) and _has_projections(module):
-            hooks.append(module.register_forward_pre_hook(enter(name), with_kwargs=True))
-            hooks.append(module.register_forward_hook(leave))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if any(f"{name}.".startswith(f"{head}.") for head in aside):
+                continue
+            if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
+                hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(leave))
         yield running, ran
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _has_projections(module: nn.Module) -> bool:
-    return any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
 
 
 def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | None) -> None:
@@ -265,15 +244,6 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
         )
 
 
-def _check_heads(where: str, model: PreTrainedModel, site: Site, call: AttentionCall) -> None:
-    said = reported_heads(model.get_submodule(site.name))
-    if said and call.query.shape[1] not in said:
-        raise UncapturedError(
-            f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {said[0]}: these are no "
-            "weights of heads from token to token"
-        )
-
-
 def _check_future(where: str, site: Site, ahead: float) -> None:
     if site.kind == "causal" and ahead > 0:
         raise UncapturedError(f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future")
@@ -283,26 +253,11 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
     """Write out the weights of some rows, and look at them."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
-    mask = call.mask[..., rows, :] if call.mask is not None else None
     future = torch.arange(keys, device=rows.device) > rows[:, None]
-    if call.causal:
-        mask = (~future)[None, None] if mask is None else mask & ~future
-    wide = torch.promote_types(call.query.dtype, torch.float32)
-    for head in range(call.query.shape[1]):
-        at = head // call.group
-        piece = slice(head, head + 1)
-        expected, weights = attend(
-            call.query[:, piece][:, :, rows].to(wide),
-            call.key[:, at : at + 1].to(wide),
-            call.value[:, at : at + 1].to(wide),
-            mask if mask is None or mask.shape[1] == 1 else mask[:, piece],
-            call.scale,
-            bias=None
-            if call.bias is None
-            else call.bias[..., rows, :][:, piece if call.bias.shape[1] > 1 else slice(None)].to(wide),
-            softcap=call.softcap,
-            sinks=None if call.sinks is None else call.sinks[piece].to(wide)[:, None, None],
-        )
+    some = of_queries(call, rows)
+    captured = output[:, :, rows].unflatten(1, (-1, call.group))
+    for head in range(call.key.shape[1]):
+        expected, weights = attend_in_full(some.of_key_head(head))
         total = weights.sum(-1)
         wrong = (total - 1).abs() > 1e-3 if call.sinks is None else total > 1 + 1e-3  # noqa: PLR2004
         empty = total == 0
@@ -312,7 +267,7 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
             )
         _check_future(where, site, float((weights * future).sum(-1).max()))
         limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(call.value.abs().max()))
-        if float((expected - output[:, piece][:, :, rows].to(wide)).abs().max()) > limit:
+        if float((expected - captured[:, head]).float().abs().max()) > limit:
             raise UncapturedError(f"{where}: the captured output differs from its weights times the values")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope.capture.families import is_attention, other_states
 from attnscope.kernels.call import AttentionCall
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from weakref import ref
 
-    from torch import nn
     from transformers import PreTrainedModel
+
+    from attnscope.capture.eager import EagerWay
 
 if TYPE_CHECKING:
     Look = Callable[["Site", Tensor], None]
@@ -35,6 +37,24 @@ class Site:
     name: str
     kind: str  # "self", "causal" or "cross"
     heads: int = field(default=0, compare=False, repr=False)  # seen here by `verify`; 0 before
+
+
+@dataclass(eq=False)
+class Way:
+    """In which way a model is captured, as `verify` found it."""
+
+    eager: EagerWay | None = None  # where its own modules return weights, in place of the registry
+    products: bool = False  # whether its calls of PyTorch's attention functions are captured beside the registry's
+    masks_written_out: bool = False  # whether causal masks are, as its layers do not say what they may look at
+    draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
+
+
+_ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
+
+
+def way_of(model: nn.Module) -> Way:
+    """The way of a model, which `verify` changes."""
+    return _ways.setdefault(model, Way())
 
 
 #: What looks at each attention call, and returns its output.
@@ -104,20 +124,13 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
         if other_states(arguments) is not None:
             watch.cross.add(id(module))
 
-    # a pass may leave out the head and start at the body
-    hooks = [start.register_forward_pre_hook(fresh_pass, with_kwargs=True) for start in {model, model.base_model}]
-    hooks += [
-        module.register_forward_pre_hook(note_cross, with_kwargs=True)
-        for module in model.modules()
-        if is_attention(module)
-    ]
-    token = current.set(watch)
-    try:
+    with ExitStack() as hooks:
+        for start in {model, model.base_model}:  # a pass may leave out the head and start at the body
+            hooks.enter_context(start.register_forward_pre_hook(fresh_pass, with_kwargs=True))
+        for module in filter(is_attention, model.modules()):
+            hooks.enter_context(module.register_forward_pre_hook(note_cross, with_kwargs=True))
+        hooks.callback(current.reset, current.set(watch))
         yield watch
-    finally:
-        current.reset(token)
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakKeyDictionary, WeakSet
 
-from attnscope.capture.eager import EagerWay, with_weights
+from attnscope.capture.eager import with_weights
+from attnscope.capture.watch import way_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from torch import nn
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Observer
@@ -20,31 +19,10 @@ if TYPE_CHECKING:
 #: In which way a model is captured.
 Capture = Literal["registry", "eager weights"]
 
-_ways: WeakKeyDictionary[nn.Module, EagerWay] = WeakKeyDictionary()
-_misleading: WeakSet[nn.Module] = WeakSet()
-
-
-def take_weights(model: PreTrainedModel, way: EagerWay | None) -> None:
-    """From now on `watching` takes this model's weights as its modules return them; with None, it asks the registry."""
-    if way is None:
-        _ways.pop(model, None)
-    else:
-        _ways[model] = way
-
 
 def capture_of(model: PreTrainedModel) -> Capture:
     """In which way a model is captured: through the registry, unless `verify` found that it takes the second way."""
-    return "eager weights" if model in _ways else "registry"
-
-
-def write_masks_out(model: PreTrainedModel, *, out: bool = True) -> None:
-    """From now on `watching` lets this model write out causal masks: its layers do not say what they may look at."""
-    (_misleading.add if out else _misleading.discard)(model)
-
-
-def are_written_out(model: PreTrainedModel) -> bool:
-    """Whether `write_masks_out` was asked for."""
-    return model in _misleading
+    return "registry" if way_of(model).eager is None else "eager weights"
 
 
 @contextmanager
@@ -55,16 +33,16 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
     anew; afterwards the model is as it was. With `weights_suffice`, models that never ask the registry are watched
     too: their calls have weights alone (`attnscope.kernels.call.call_of_weights`), and the observer changes nothing.
     """
-    way = _ways.get(model)
-    if way is not None and not weights_suffice:
+    way = way_of(model)
+    if way.eager is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
-    if way is not None:
-        with with_weights(model, way, observer):
+    if way.eager is not None:
+        with with_weights(model, way.eager, observer):
             yield
         return
     from attnscope.capture.registry import on_registry
 
-    with on_registry(model, observer, masks_written_out=model in _misleading):
+    with on_registry(model, observer, masks_written_out=way.masks_written_out):
         yield
 
 

@@ -37,8 +37,6 @@ class Pair:
     # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
     # the token after the last
     clean: str
-    # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
-    # the token after the last
     corrupted: str
     answer: str  # the right token after the clean text, and the one that is right after the corrupted text
     wrong: str

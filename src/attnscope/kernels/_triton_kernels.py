@@ -32,34 +32,12 @@ from attnscope.kernels._triton_results import write_band, write_sums
 
 @triton.jit
 def _tile(
-    state,
-    query,
-    key,
-    value,
-    columns,
-    edges,
-    mask,
-    bias,
-    bounds,
-    row,
-    column,
-    factors,
-    sizes,
-    CHECKED: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    COLLISION: tl.constexpr,
-    OFFSETS: tl.constexpr,
-    VARIANCE: tl.constexpr,
-    KEYED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SUMMED: tl.constexpr,
-    width: tl.constexpr,
-    value_width: tl.constexpr,
-    KEY_TILE: tl.constexpr,
-    BIN_TILE: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    state, query, key, value, columns, edges, mask, bias, bounds, row, column, factors, sizes,
+    CHECKED: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr, OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr, KEYED: tl.constexpr, COLUMNS: tl.constexpr, SUMMED: tl.constexpr,
+    width: tl.constexpr, value_width: tl.constexpr, KEY_TILE: tl.constexpr, BIN_TILE: tl.constexpr,
+    UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Take the keys from `column` on into the running sums; CHECKED where some row may not see all of them."""
     maximum, largest_key, total, score, square, moments, output, mark, second_mark, marked, bins_state = state
     first_row, queries, keys, bins = sizes
@@ -175,37 +153,12 @@ def empty_sums(
 
 @triton.jit
 def attend_rows(
-    query,
-    key,
-    value,
-    mask,
-    bias,
-    sinks,
-    columns,
-    extent,
-    edges,
-    written,
-    scales,
-    sizes,
-    strides,
-    bound_text,
-    CAUSAL: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    COLLISION: tl.constexpr,
-    OFFSETS: tl.constexpr,
-    VARIANCE: tl.constexpr,
-    KEYED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SUMMED: tl.constexpr,
-    width: tl.constexpr,
-    value_width: tl.constexpr,
-    QUERY_TILE: tl.constexpr,
-    KEY_TILE: tl.constexpr,
-    BIN_TILE: tl.constexpr,
-    BAND_TILE: tl.constexpr,
-    UPCAST: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    query, key, value, mask, bias, sinks, columns, extent, edges, written, scales, sizes, strides, bound_text,
+    CAUSAL: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr, OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr, KEYED: tl.constexpr, COLUMNS: tl.constexpr, SUMMED: tl.constexpr,
+    width: tl.constexpr, value_width: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr,
+    BIN_TILE: tl.constexpr, BAND_TILE: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Attend for QUERY_TILE queries of one head of one text."""
     heads, group, queries, keys, bins, band = sizes
     query_strides, key_strides, value_strides, mask_strides, bias_strides = strides

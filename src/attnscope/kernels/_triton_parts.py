@@ -104,22 +104,9 @@ def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constex
 
 @triton.jit
 def with_bins(
-    state,
-    p,
-    part,
-    rescale,
-    largest,
-    at,
-    row,
-    column,
-    first_row,
-    edges,
-    bins,
-    IN_NATS: tl.constexpr,
-    QUERY_TILE: tl.constexpr,
-    KEY_TILE: tl.constexpr,
-    BIN_TILE: tl.constexpr,
-):
+    state, p, part, rescale, largest, at, row, column, first_row, edges, bins,
+    IN_NATS: tl.constexpr, QUERY_TILE: tl.constexpr, KEY_TILE: tl.constexpr, BIN_TILE: tl.constexpr,
+):  # fmt: skip
     """Add a tile to the bins of offsets."""
     _binned, _maximum, opened, _number, low, high = state
     nearest = column - (first_row + QUERY_TILE - 1)

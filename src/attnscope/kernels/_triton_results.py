@@ -14,21 +14,10 @@ NATS = tl.constexpr(0.6931471805599453)  # in a bit
 
 @triton.jit
 def write_rows(
-    rows,
-    sink,
-    place,
-    every,
-    row,
-    is_row,
-    state,
-    bounds,
-    IN_NATS: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    COLLISION: tl.constexpr,
-    OFFSETS: tl.constexpr,
-    VARIANCE: tl.constexpr,
-    KEYED: tl.constexpr,
-):
+    rows, sink, place, every, row, is_row, state, bounds,
+    IN_NATS: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr, OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr, KEYED: tl.constexpr,
+):  # fmt: skip
     """Write the measures of rows, each ``(text, head, query)``, and return what turns p into a weight, in float64."""
     maximum, largest_key, total, score, square, moments = state
     there = maximum != NOTHING
@@ -111,27 +100,11 @@ def write_bins(bin_sums, bins, state, maximum, place, is_row, weight, IN_NATS: t
 
 @triton.jit
 def write_sums(
-    state,
-    written,
-    sink,
-    edges,
-    bins,
-    place,
-    every,
-    row,
-    is_row,
-    bounds,
-    IN_NATS: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    COLLISION: tl.constexpr,
-    OFFSETS: tl.constexpr,
-    VARIANCE: tl.constexpr,
-    KEYED: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SUMMED: tl.constexpr,
-    value_width: tl.constexpr,
-    BIN_TILE: tl.constexpr,
-):
+    state, written, sink, edges, bins, place, every, row, is_row, bounds,
+    IN_NATS: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr, OFFSETS: tl.constexpr,
+    VARIANCE: tl.constexpr, KEYED: tl.constexpr, COLUMNS: tl.constexpr, SUMMED: tl.constexpr,
+    value_width: tl.constexpr, BIN_TILE: tl.constexpr,
+):  # fmt: skip
     """Write all that the running sums of rows hold, and return what turns p into a weight, of each row."""
     maximum, largest_key, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
     output, rows, column_sums, bin_sums, _band_weights = written
@@ -150,26 +123,10 @@ def write_sums(
 
 @triton.jit
 def write_band(
-    band_weights,
-    band,
-    query,
-    key,
-    mask,
-    bias,
-    bounds,
-    row,
-    tiles,
-    place,
-    maximum,
-    weight,
-    factors,
-    sizes,
-    width: tl.constexpr,
-    KEY_TILE: tl.constexpr,
-    BAND_TILE: tl.constexpr,
-    UPCAST: tl.constexpr,
+    band_weights, band, query, key, mask, bias, bounds, row, tiles, place, maximum, weight, factors, sizes,
+    width: tl.constexpr, KEY_TILE: tl.constexpr, BAND_TILE: tl.constexpr, UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+):  # fmt: skip
     """The diagonals once more: products of the tiles that they cross, gathered to one column an offset."""
     first_row, queries, keys, _bins = sizes
     QUERY_TILE: tl.constexpr = row.shape[0]

@@ -24,8 +24,6 @@ class Blocks:
     # sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
     # may be looked at
     total: Float[Tensor, "batch head query_block key_block"]
-    # sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
-    # may be looked at
     largest: Float[Tensor, "batch head query_block key_block"]
     size: int  # queries, and keys, on a side of a block
 

@@ -39,10 +39,10 @@ def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
     rows = CompiledRows(
-        state=[_of_rows(each) for each in sums.state.parts()],
+        state=tuple(map(_of_rows, sums.state.parts())),
         output=_of_rows(sums.output),
         columns=_of_rows(columns),
-        measures=measures.flatten(1).numpy(),
+        measures=tuple(measures.flatten(1).numpy()),
         weighted=_of_rows(weighted),
         bins=need.bins,
     )
@@ -71,20 +71,13 @@ class _Part:
     # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
     # at, with the rows of all heads one after the other
     query: Sequence[Tensor]
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
     output: Sequence[Tensor]
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
     column_sums: Sequence[Tensor]
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
     bounds: Sequence[_Bounds]
     # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     key: Sequence[Tensor]
     value: Sequence[Tensor]
     shared: list[int] | None  # which of these heads of keys each head of the part reads; None where each reads its own
-    # parts of each tile: keys, ``(..., width, key)``; values; columns ``(key, column)`` and which keys have any
     columns: Sequence[Tensor]
     marked: Sequence[Tensor | None]
     mask: Tensor | None  # mask and bias of the part, ``(..., query, key)``
@@ -103,7 +96,9 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
     made: list[_Part] = []
     for text in range(texts):
         columns = call.query.new_empty(0, 0) if need.columns is None else need.columns[text].float()
-        of_tiles, marked = columns.split(KEY_TILE), _marked_keys(columns)
+        of_tiles = columns.split(KEY_TILE)
+        chosen = [tile.nonzero()[:, 0] for tile in (columns != 0).any(-1).split(KEY_TILE)]
+        marked = [at if len(at) <= _FEW else None for at in chosen]  # keys with a column that is not 0, where few
         bounds_of = {together: _bounds(call, text, together, blocks) for together in {*map(_size, tiles)}}
         for heads in tiles:
             first = heads if isinstance(heads, int) else heads.start
@@ -126,13 +121,6 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                 )
             )
     return made
-
-
-def _marked_keys(columns: Tensor) -> tuple[Tensor | None, ...]:
-    """Of each tile of keys those of which a column is not 0, ``(key, column)``; None where they are many."""
-    tiles = (columns != 0).any(-1).split(KEY_TILE)
-    places = (tile.nonzero()[:, 0] for tile in tiles)
-    return tuple(at if len(at) <= _FEW else None for at in places)
 
 
 def _size(heads: int | slice) -> int:
@@ -171,7 +159,13 @@ def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) 
         rows = slice(block * QUERY_TILE, block * QUERY_TILE + query.shape[-2])
         leftmost = bounds.first // KEY_TILE
         for tile in range(leftmost, -(-bounds.last // KEY_TILE)):
-            scores = _scores_of_a_tile((*query.shape[:-1], key[tile].shape[-1]))
+            # memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page
+            shape = (*query.shape[:-1], key[tile].shape[-1])
+            if not hasattr(_OWN, "scores"):
+                _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
+            if shape not in _OWN.shaped:
+                _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
+            scores = _OWN.shaped[shape]
             torch.matmul(query, key[tile], out=scores)
             keys = slice(tile * KEY_TILE, tile * KEY_TILE + scores.shape[-1])
             adjust(scores, call.softcap, part.bias, part.mask, rows, keys)
@@ -204,15 +198,6 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
 
 
 _OWN = threading.local()
-
-
-def _scores_of_a_tile(shape: tuple[int, ...]) -> Tensor:
-    """Memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page."""
-    if not hasattr(_OWN, "scores"):
-        _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
-    if shape not in _OWN.shaped:
-        _OWN.shaped = {shape: _OWN.scores[: math.prod(shape)].view(shape)}
-    return _OWN.shaped[shape]
 
 
 def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:

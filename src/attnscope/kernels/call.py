@@ -113,6 +113,23 @@ class AttentionCall:
             positions=self.query_positions.expand(len(queries), -1).gather(1, queries),
         )
 
+    def of_key_head(self, head: int) -> AttentionCall:
+        """The query heads that share one key head."""
+        heads, own = slice(head * self.group, (head + 1) * self.group), slice(head, head + 1)
+
+        def of(pairs: Tensor | None) -> Tensor | None:
+            return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
+
+        return replace(
+            self,
+            query=self.query[:, heads],
+            key=self.key[:, own],
+            value=self.value[:, own],
+            mask=of(self.mask),
+            bias=of(self.bias),
+            sinks=None if self.sinks is None else self.sinks[heads],
+        )
+
     def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
         """Some queries of the heads of each key head, which become texts of a batch; no values are taken along.
 
@@ -301,7 +318,9 @@ def _has_finite_scores(call: AttentionCall) -> bool:
 
 def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> tuple[Tensor, RowMeasures]:
     """Let the pass see finite numbers alone, and find the rows that others reach by their scores, written out."""
-    finite = _only_finite(call)
+    sides = (call.query, call.key, call.value)
+    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
+    finite = replace(call, query=query, key=key, value=value)
     if wide is not None and not _has_finite_scores(finite):
         run = wide
     output, rows = run(finite, need)
@@ -309,12 +328,6 @@ def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> 
     strange = of_scores | ~(rows.log_sum_exp < torch.inf)  # a bias or a sink shows there
     output.masked_fill_(of_values | strange[..., None], torch.nan)
     return output, _marked(rows, strange)
-
-
-def _only_finite(call: AttentionCall) -> AttentionCall:
-    sides = (call.query, call.key, call.value)
-    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
-    return replace(call, query=query, key=key, value=value)
 
 
 def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,6 @@ its function changes, and does not see changes of other files that it calls into
 # ruff: noqa: ANN001, ANN202
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,27 +153,9 @@ def _row_exp(row, level, factor):
 
 
 @njit(**_OPTIONS)
-def _absorb(
-    scores,
-    start,
-    stop,
-    own,
-    column,
-    index,
-    top,
-    maximum,
-    total,
-    score,
-    square,
-    mean,
-    spread,
-    largest_key,
-    band,
-    bins,
-    edges,
-    factor,
-    least,
-):
+def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
+    start, stop, own = bounds
+    maximum, total, score, square, mean, spread, largest_key, band, bins = state
     queries, keys = scores.shape
     reach = band.shape[1] // 2
     for i in range(queries):
@@ -221,32 +202,10 @@ def _absorb(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")  # without fastmath: rows that are NaN stay so
-def _finish(
-    start,
-    stop,
-    own,
-    top,
-    sinks,
-    maximum,
-    total,
-    score,
-    square,
-    mean,
-    spread,
-    _largest_key,
-    band,
-    bins,
-    output,
-    columns,
-    log_sum_exp,
-    mass,
-    entropy,
-    mean_offset,
-    variance,
-    largest,
-    collision,
-    weighted,
-):
+def _finish(bounds, top, sinks, state, output, columns, measures, weighted):
+    start, stop, own = bounds
+    maximum, total, score, square, mean, spread, _, band, bins = state
+    log_sum_exp, mass, entropy, mean_offset, variance, largest, collision = measures
     for i in range(len(start)):
         at = top + i
         there = maximum[at] != -np.inf
@@ -285,25 +244,18 @@ def _finish(
 
 _INDEX = np.arange(4096, dtype=np.float32)
 _NO_SINKS = np.zeros(0)
-MEASURES = (
-    "log_sum_exp",
-    "mass",
-    "entropy",
-    "mean_offset",
-    "offset_variance",
-    "largest",
-    "collision",
-)  # of `RowMeasures`, in the order in which `_finish` fills them
+# of `RowMeasures`, in the order in which `_finish` fills them
+MEASURES = ("log_sum_exp", "mass", "entropy", "mean_offset", "offset_variance", "largest", "collision")
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledRows:
     """All rows of a call one after the other, as the compiled pass adds them up: those of a head follow each other."""
 
-    state: Sequence[np.ndarray]  # fields of `TileState` in their order, each of all rows
+    state: tuple[np.ndarray, ...]  # fields of `TileState` in their order, each of all rows
     output: np.ndarray  # sums of values and of columns, ``(row, ...)``
     columns: np.ndarray
-    measures: np.ndarray  # to be filled by `finish`, ``(measure, row)``, float64: `MEASURES`
+    measures: tuple[np.ndarray, ...]  # to be filled by `finish`, ``(row,)`` each, float64: `MEASURES`
     weighted: np.ndarray  # to be filled by `finish`, ``(row, column)``, float64
     bins: tuple[int, ...]  # as in `Need`
 
@@ -311,21 +263,13 @@ class CompiledRows:
         """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other."""
         factor = np.empty(len(bounds[0]), _F)
         rows = scores.numpy().reshape(-1, scores.shape[-1])
-        _absorb(rows, *bounds, column, _INDEX, top, *self.state, segments(self.bins), factor, _F(least))
+        _absorb(rows, bounds, column, _INDEX, top, self.state, segments(self.bins), factor, _F(least))
         return torch.from_numpy(factor)
 
     def finish(self, bounds: Bounds, top: int, sinks: np.ndarray | None) -> None:
         """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` are those of their heads."""
-        _finish(
-            *bounds,
-            top,
-            _NO_SINKS if sinks is None else sinks,
-            *self.state,
-            self.output,
-            self.columns,
-            *self.measures,
-            self.weighted,
-        )
+        sinks = _NO_SINKS if sinks is None else sinks
+        _finish(bounds, top, sinks, self.state, self.output, self.columns, self.measures, self.weighted)
 
 
 @njit(**_OPTIONS)

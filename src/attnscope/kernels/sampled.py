@@ -38,29 +38,13 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
 def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
     """Measure some rows, whose scores alone are made; each key head may have its own."""
     if call.sinks is not None:  # a logit for each head: these cannot stand as texts of a batch
-        parts = [measure(_of_key_head(call, head).take(queries[:, head]), need)[1] for head in range(queries.shape[1])]
+        bare = replace(call, value=call.value[..., :0])
+        of_heads = [bare.of_key_head(head).take(queries[:, head]) for head in range(queries.shape[1])]
+        parts = [measure(rows, need)[1] for rows in of_heads]
         return _each(parts, lambda values: torch.cat(values, 1))
     rows = measure(call.take_by_key_head(queries), need)[1]
     shape = call.query.shape[:2]
     return _each([rows], lambda values: values[0].reshape(*shape, *values[0].shape[2:]))
-
-
-def _of_key_head(call: AttentionCall, head: int) -> AttentionCall:
-    """The query heads that share one key head."""
-    heads, own = slice(head * call.group, (head + 1) * call.group), slice(head, head + 1)
-
-    def of(pairs: Tensor | None) -> Tensor | None:
-        return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
-
-    return replace(
-        call,
-        query=call.query[:, heads],
-        key=call.key[:, own],
-        value=call.value[:, own, :, :0],
-        mask=of(call.mask),
-        bias=of(call.bias),
-        sinks=None if call.sinks is None else call.sinks[heads],
-    )
 
 
 def _each(parts: list[RowMeasures], merge: Callable[[list[Tensor]], Tensor]) -> RowMeasures:

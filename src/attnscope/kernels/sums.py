@@ -65,7 +65,10 @@ def weight_sums(
         raise AttnscopeError("some queries alone have no profile of all offsets: give the whole call")
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
-    level = _levels(log_sum_exp, counted)
+    # log-sum-exp of each row; infinity for those left out, and for those that may look nowhere
+    nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2
+    left_out = nowhere if counted is None else nowhere | ~counted[:, None]
+    level = log_sum_exp.masked_fill(left_out, torch.inf)
     by_kernel = received and _can_exchange(call)
     nothing = call.query.new_zeros(0, dtype=torch.float64)
     sums = WeightSums(
@@ -80,14 +83,6 @@ def weight_sums(
     strange = level.isnan().any(-1, keepdim=True)
     parts = (sums.received, sums.offsets)
     return WeightSums(*(None if part is None else part.masked_fill_(strange, torch.nan) for part in parts))
-
-
-def _levels(log_sum_exp: Tensor, counted: Tensor | None) -> Tensor:
-    """Log-sum-exp of each row; infinity for those left out, and for those that may look nowhere."""
-    # a bias of the most negative number of a type forbids as -inf does
-    nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2
-    left_out = nowhere if counted is None else nowhere | ~counted[:, None]
-    return log_sum_exp.masked_fill(left_out, torch.inf)
 
 
 def _can_exchange(call: AttentionCall) -> bool:

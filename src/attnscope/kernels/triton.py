@@ -127,7 +127,9 @@ def _passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
 def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     from attnscope.kernels._triton_kernels import attend_rows  # Triton is loaded when it is first needed
 
-    query, key, value = (_with_unit_stride(side) for side in (call.query, call.key, call.value))
+    query, key, value = (
+        (side if side.stride(-1) == 1 else side.contiguous()) for side in (call.query, call.key, call.value)
+    )
     batch, heads, queries, _ = query.shape
     keys, value_width = value.shape[2:]
     device = query.device
@@ -208,10 +210,6 @@ def _fixed(call: AttentionCall, need: Need, columns: int) -> dict[str, Any]:
         "num_stages": launch.stages,
         "enable_fp_fusion": True,  # a multiplication and an addition in one
     }
-
-
-def _with_unit_stride(side: Tensor) -> Tensor:
-    return side if side.stride(-1) == 1 else side.contiguous()
 
 
 def _strides(of_pairs: Tensor | None, batch: int, heads: int) -> tuple[int, ...]:

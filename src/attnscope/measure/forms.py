@@ -64,7 +64,9 @@ def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, b
     """Compare efficient forms with full attention on a captured call of a model; see `compare_forms`."""
     causal = call.causal
     if call.mask is not None and not bool(call.mask.all()):
-        causal = torch.equal(call.mask, _causal_like(call.mask))
+        causal = torch.equal(
+            call.mask, causal_mask(call.mask.shape[-2], call.mask.shape[-1], call.mask.device).expand_as(call.mask)
+        )
         if not causal:
             raise AttnscopeError("the call masks more than the future: take a text without padding or window")
     for name in ("bias", "softcap", "sinks"):
@@ -75,10 +77,6 @@ def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, b
     key, value = (states.repeat_interleave(call.group, dim=1).double() for states in (call.key, call.value))
     query = call.query.double() * (call.scale * math.sqrt(call.query.shape[-1]))
     return compare_forms(query, key, value, forms, band, causal=causal)
-
-
-def _causal_like(mask: Tensor) -> Tensor:
-    return causal_mask(mask.shape[-2], mask.shape[-1], mask.device).expand_as(mask)
 
 
 def usual_forms(*, reach: int = 8, causal: bool = False) -> dict[str, Form]:

@@ -406,7 +406,11 @@ def generate(
     job = _Job(loaded, prompts, grouping, patterns, asked, reading["progress"] or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= beyond_note(loaded, _whole_length(loaded, length, new_tokens), "Texts, with what is written,")
+    attributes |= beyond_note(
+        loaded,
+        max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens,
+        "Texts, with what is written,",
+    )
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes)
@@ -469,11 +473,6 @@ def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> 
             f"new_tokens (--new-tokens) is {new_tokens}, and {loaded.name} takes {whole} tokens in all: no prompt fits"
         )
     return whole - new_tokens
-
-
-def _whole_length(loaded: LoadedModel, length: int, new_tokens: int) -> int:
-    """Tokens of a whole text, at most: of an encoder-decoder, of either side."""
-    return max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
 
 
 @dataclass(eq=False)

@@ -443,12 +443,8 @@ class GenerationObserver:
             if now is not None and now.rows:
                 self.passes.append(now)
 
-        hooks = [model.register_forward_pre_hook(begin, with_kwargs=True), model.register_forward_hook(end)]
-        try:
+        with model.register_forward_pre_hook(begin, with_kwargs=True), model.register_forward_hook(end):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _begin(self, arguments: Mapping[str, Any]) -> None:
         side = "decoder_" if self.is_pair else ""

@@ -146,7 +146,9 @@ def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: in
         seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer, 0])).astype(np.int64)
         counts, of_spans = _counts(query, seen, columns)
         weights = _weights(bins[:, known], first[:, known], query)
-        fitted[:, layer, known] = _fitted(weights, counts, of_spans)
+        mass = weights.sum(-1).T  # (head, step)
+        share, _ = fitted_places(weights.sum(0), mass, counts)
+        fitted[:, layer, known] = np.einsum("hp,spk,hs->shk", share, of_spans, row_factors(share, mass, counts))
     return fitted
 
 
@@ -171,12 +173,6 @@ def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarr
     rest = bins.astype(np.float64)
     rest[np.arange(len(query)), :, place] -= first
     return np.concatenate([rest.clip(0.0), first[..., None]], axis=-1)
-
-
-def _fitted(weights: np.ndarray, counts: np.ndarray, of_spans: np.ndarray) -> np.ndarray:
-    mass = weights.sum(-1).T  # (head, step)
-    share, _ = fitted_places(weights.sum(0), mass, counts)
-    return np.einsum("hp,spk,hs->shk", share, of_spans, row_factors(share, mass, counts))
 
 
 PROMPT, SOURCE, START, OWN = "prompt", "source", "start", "own output"

@@ -378,7 +378,10 @@ def cluster_profiles(
     centroids = np.asarray(model.cluster_centers_)
     base = [name_profile(centroid) for centroid in centroids]
     # order: by name, then by how much weight lies in the band, so that numbers do not depend on the starts
-    order = sorted(range(len(base)), key=lambda cluster: (_rank(base[cluster]), -centroids[cluster].sum()))
+    order = sorted(
+        range(len(base)),
+        key=lambda cluster: ((*DIRECTED, "self", "flat").index(base[cluster]), -centroids[cluster].sum()),
+    )
     names: list[str] = []
     for cluster in order:
         again = sum(name.split(" ")[0] == base[cluster] for name in names)
@@ -387,10 +390,6 @@ def cluster_profiles(
     position[order] = np.arange(len(order))
     labels = position[np.asarray(model.labels_)]
     return Clustering(labels, centroids[order], tuple(names), float(cast("float", model.inertia_)))
-
-
-def _rank(name: str) -> int:
-    return (*DIRECTED, "self", "flat").index(name)
 
 
 _HEADS_AT_ONCE = 1 << 16  # heads in texts that are named at once

@@ -46,14 +46,14 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
             biased.append(site)
         return output_of(call)
 
-    short = inputs if any(part.dim() != _OF_TOKENS for part in inputs.values()) else _first(inputs)
+    short = (
+        inputs
+        if any(part.dim() != _OF_TOKENS for part in inputs.values())
+        else {name: part[:, :_ENOUGH] for name, part in inputs.items()}
+    )
     with watching(model, look, weights_suffice=True):
         model(**short)
     return {"bias": _SAID} if biased else {}
-
-
-def _first(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: part[:, :_ENOUGH] for name, part in inputs.items()}
 
 
 def _is_of_distance(bias: Tensor) -> bool:

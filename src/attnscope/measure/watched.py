@@ -432,7 +432,7 @@ def measure_weights(
     ([[[1.0, 1.0]]], 'causal')
     """
     names = choose(statistics)
-    is_steps = _is_steps(weights)
+    is_steps = isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
     layers = _in_one_pass(weights) if is_steps else [_placed(layer, causal) for layer in _layers(weights)]
     texts = layers[0].weights.shape[0]
     longest = max(max(layer.weights.shape[2:]) for layer in layers)
@@ -480,11 +480,6 @@ def _placed(layer: Tensor, causal: bool | None) -> _Layer:
     if queries < keys and (causal or (causal is None and queries == 1)):
         return _Layer(pad(layer, (0, 0, keys - queries, 0)), keys - queries, is_cross=False)
     return _Layer(layer, 0, is_cross=queries != keys)
-
-
-def _is_steps(weights: Any) -> bool:
-    """Whether these are steps of ``generate``, each with its layers; a single one is a list of layers."""
-    return isinstance(weights, list | tuple) and any(isinstance(step, list | tuple) for step in weights)
 
 
 def _in_one_pass(steps: Any) -> list[_Layer]:

@@ -227,7 +227,10 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
             yield file
         return
     if is_standard_input(path):
-        _check_standard_input()
+        if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
+            raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
+        with suppress(OSError, AttributeError):  # what stands in for it may have no descriptor
+            _reject_device(sys.stdin.fileno(), "standard input")
         yield sys.stdin.buffer
         return
     try:
@@ -283,13 +286,6 @@ def _from_pipe(file: io.BufferedReader, path: Path) -> bytes:
                 )
     os.set_blocking(descriptor, True)
     return first + file.read()
-
-
-def _check_standard_input() -> None:
-    if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
-        raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
-    with suppress(OSError, AttributeError):  # what stands in for it may have no descriptor
-        _reject_device(sys.stdin.fileno(), "standard input")
 
 
 def _reject_device(descriptor: int, name: str) -> None:

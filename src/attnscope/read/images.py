@@ -90,22 +90,18 @@ def _is_tensor(given: object) -> TypeGuard[Tensor]:
 def _items_in(given: Any) -> Sequence[tuple[str, Any]]:
     """The images in one thing that was given, with the names of files."""
     if isinstance(given, Path):
-        return _at(given)
+        if is_standard_input(given) or names_a_dataset(given):
+            return []
+        if not stat.S_ISDIR(file_mode(given)):
+            return [(given.name, given)] if given.suffix.lower() in SUFFIXES else []
+        files = [file for file in files_below(given) if file.suffix.lower() in SUFFIXES]
+        return [(file.relative_to(given).as_posix(), file) for file in files]
     if type(given).__module__.partition(".")[0] == "PIL":
         with explaining("an image of Pillow's cannot be read", "Convert it to RGB, or leave it out"):
             return [("", _rgb(given))]
     if isinstance(given, np.ndarray) or _is_tensor(given):
         return [("", image) for image in _in_array(given)]
     return []
-
-
-def _at(path: Path) -> list[tuple[str, Path]]:
-    if is_standard_input(path) or names_a_dataset(path):
-        return []
-    if not stat.S_ISDIR(file_mode(path)):
-        return [(path.name, path)] if path.suffix.lower() in SUFFIXES else []
-    files = [file for file in files_below(path) if file.suffix.lower() in SUFFIXES]
-    return [(file.relative_to(path).as_posix(), file) for file in files]
 
 
 def _in_array(given: Tensor | np.ndarray) -> Sequence[Any]:

@@ -186,7 +186,12 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
         return
     begin = 0
     while begin < len(text):
-        end = _end(text, begin)
+        # where the piece of a text that begins there ends
+        last = begin + LONGEST
+        cut = CUT.search(text, begin + PIECE - 1, last)
+        if not cut and last < len(text):
+            cut = GAP.search(text, begin + PIECE - 1, last)
+        end = cut.end() if cut else min(last, len(text))
         offset = max(0, begin - MARGIN)
         for token in _tokenize_piece(tokenizer, text[offset : end + MARGIN], offset):
             if begin <= token.start < end or (token.start == end == len(text)):
@@ -197,15 +202,6 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
 def is_fast(tokenizer: Any) -> bool:
     """Whether a tokenizer gives character offsets."""
     return getattr(tokenizer, "is_fast", False)
-
-
-def _end(text: str, begin: int) -> int:
-    """Where the piece of a text that begins there ends."""
-    last = begin + LONGEST
-    cut = CUT.search(text, begin + PIECE - 1, last)
-    if not cut and last < len(text):
-        cut = GAP.search(text, begin + PIECE - 1, last)
-    return cut.end() if cut else min(last, len(text))
 
 
 def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:

@@ -51,7 +51,11 @@ class Corpus:
         objects, names = 0, Names()
         given = TEXT if sources is None else as_list(sources)
         only_once = isinstance(given, Iterator)
-        _reject_mixed(given)
+        # refuse URLs beside strings that are texts: among texts, a link may be one of them
+        texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+        urls = [text for text in texts if is_url(text)]
+        if urls and len(urls) < len(texts):
+            raise AttnscopeError(_no_text_but_url(urls[0]))
         for item in each(given):
             if isinstance(item, Mapping) or (isinstance(item, str) and not is_url(item)):
                 objects += 1
@@ -127,14 +131,6 @@ class Corpus:
                 digest.update(len(data).to_bytes(8, "big"))  # so that no two corpora give the same bytes
                 digest.update(data)
         return digest.hexdigest(), characters
-
-
-def _reject_mixed(given: Any) -> None:
-    """Refuse URLs beside strings that are texts: among texts, a link may be one of them."""
-    texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
-    urls = [text for text in texts if is_url(text)]
-    if urls and len(urls) < len(texts):
-        raise AttnscopeError(_no_text_but_url(urls[0]))
 
 
 def _no_text_but_url(given: str) -> str:

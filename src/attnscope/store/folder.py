@@ -391,7 +391,6 @@ class Manifest:
     files: dict[str, Checksum] = field(default_factory=dict[str, Checksum])
     # files that may be longer by now, and files of ours whose content nobody knows
     growing: set[str] = field(default_factory=set[str])
-    # files that may be longer by now, and files of ours whose content nobody knows
     undefined: set[str] = field(default_factory=set[str])
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # what the command noted
 
