@@ -261,3 +261,9 @@ def test_a_verdict_needs_no_content_account(tokenizer):
     study = mechanism_study(loaded, [TEXT], window=LENGTH, limit=2)
     found = verdict_of(study.evidence, mechanism_cross_spectrum(study), cross_correlation(study), None)
     assert "position_share" not in found
+
+
+def test_states_of_a_text_that_repeats_have_correlations_with_the_table():
+    """Position is nearly all that varies: correlations come near 1, and pass it by what float32 rounds."""
+    found = position_cca("bundled", "The cat sat on the mat. " * 60, window=32, limit=4)
+    assert 0.9 < found.correlation.max() <= 1

@@ -17,7 +17,7 @@ from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
 _CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
-_GOOD = 0.01  # ... and by so much where the covariance itself is rounded
+_GOOD = 0.01  # ... and by so much where the covariance itself is rounded, or its smallest components are left out
 
 
 @validated
@@ -177,7 +177,7 @@ def canonical_correlations(
     # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
     whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
     correlations = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
-    if correlations.max() > 1 + (_GOOD if rounding else _CLIPPED):
+    if correlations.max() > 1 + (_GOOD if rounding or variance < 1 else _CLIPPED):
         raise AttnscopeError(
             f"a correlation is {correlations.max():.3g}, above 1: the covariance is not the total covariance of the "
             "states behind the position means. Take both from one StateMoments"

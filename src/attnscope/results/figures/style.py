@@ -1,7 +1,7 @@
 """One look for all figures, whatever the user's own matplotlib settings are.
 
 A figure is laid out for its letters, and the same result is to give the same file on every machine: so the settings of
-matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside. A figure is a plain `Figure`, to be changed afterwards.
+matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside, and `restyled` sets others.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import logging
 import re
 import unicodedata
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import cycle, filterfalse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,7 +33,7 @@ from attnscope.store.files import explained, write_output
 from attnscope.support.checks import FORMATS, check_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from matplotlib.axes import Axes
@@ -254,9 +255,37 @@ _LOOK = {
 }
 
 
+_USERS: ContextVar[dict[str, Any] | None] = ContextVar("users", default=None)
+
+
+@contextmanager
+def restyled(settings: dict[str, Any]) -> Generator[None]:
+    """A context in which figures are drawn and saved with some settings of matplotlib instead of ours.
+
+    Parameters
+    ----------
+    settings
+        As in ``matplotlib.rcParams``: ``{"font.family": "serif", "font.size": 9}``.
+
+    Examples
+    --------
+    >>> import matplotlib
+    >>> from attnscope.results.figures.style import figure_style, restyled
+    >>> with restyled({"axes.titlesize": 12}), figure_style():
+    ...     matplotlib.rcParams["axes.titlesize"]
+    12.0
+    """
+    token = _USERS.set({**(_USERS.get() or {}), **settings})
+    try:
+        yield
+    finally:
+        _USERS.reset(token)
+
+
 def figure_style() -> AbstractContextManager[None]:
     """A context in which every figure is drawn and saved alike."""
-    return style.context(["default", {**_LOOK, "font.family": [*font_families(), "sans-serif"]}])
+    own = {**_LOOK, "font.family": [*font_families(), "sans-serif"], **(_USERS.get() or {})}
+    return style.context(["default", own])
 
 
 def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
