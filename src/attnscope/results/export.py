@@ -190,8 +190,8 @@ def export(
     ...     made = export(Path(place) / "run", "csv", out=Path(place) / "tables", variables=["entropy", "profile"])
     ...     for file in sorted(made.glob("*.csv")):
     ...         print(file.name, file.read_text().splitlines()[0])
-    window_layer_head.csv text,layer,head,layer_kind,layer_name,source,start,entropy
-    window_layer_head_offset.csv text,layer,head,offset,layer_kind,layer_name,source,start,profile
+    window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy
+    window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
     check_kind("a folder", str, Path, path=path)
     if to not in {*_TABLES, "nc", "zarr"}:

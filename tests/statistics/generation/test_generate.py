@@ -135,7 +135,7 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
     model, tokenizer = made
     asked = {"tokenizer": tokenizer, "new_tokens": 4}
     whole = attnscope.generate(model, PROMPTS, out=tmp_path / "whole", **asked)
-    pieces, new_file = [], _folder.new_file
+    pieces, new_file = [], _folder.files.new_file
 
     def full_at_the_second_piece(place, content=b""):
         pieces.extend([place] * content.startswith(b"PK"))
@@ -144,7 +144,7 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
         return new_file(place, content)
 
     with monkeypatch.context() as disk:
-        disk.setattr(_folder, "new_file", full_at_the_second_piece)
+        disk.setattr(_folder.files, "new_file", full_at_the_second_piece)
         with pytest.raises(AttnscopeError, match="The 1 texts before are safe"):
             attnscope.generate(model, PROMPTS, out=tmp_path / "run", **asked)
     assert attnscope.generate(model, PROMPTS, out=tmp_path / "run", **asked).identical(whole)
