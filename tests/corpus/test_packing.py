@@ -8,6 +8,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, LlamaConfig, Llam
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
+from attnscope.measure.stored import notes_of
 
 TEXTS = [
     "Once upon a time, there was a little girl.",
@@ -57,14 +58,14 @@ def test_packed_documents_have_the_numbers_that_they_have_apart(model, rows, for
     for name in apart.data_vars:
         np.testing.assert_allclose(found[name], apart[name], atol=2e-5, err_msg=str(name))
     assert found.source.values.tolist() == [f"text 1, document {number}" for number in (1, 2, 3)]
-    assert ("documents" in found.attrs) == (form == "named")
+    assert ("mixed" in notes_of(found)) == (form == "named")
 
 
 def test_a_mask_that_lets_documents_mix_is_named(model, rows):
     tokens, positions, *_ = packed(rows)
     given = tokens | {"position_ids": [positions], "attention_mask": torch.ones_like(tokens["input_ids"])}
     found = attnscope.scan(model, given, tokenizer=MODEL)
-    assert "lets these attend to each other: each document was measured by itself" in found.attrs["documents"]
+    assert "lets these attend to each other: each document was measured by itself" in notes_of(found)["mixed"]
     assert found.sizes["window"] == 3
 
 
@@ -109,3 +110,13 @@ def test_more_than_ids_is_rejected_where_it_is_not_read(rows):
     given = {"input_ids": [rows[0]], "token_type_ids": [[1] * len(rows[0])]}
     with pytest.raises(AttnscopeError, match="'token_type_ids' beside the token ids, which scan and weights read"):
         attnscope.explain(bert(), given, tokenizer=MODEL)
+
+
+@pytest.mark.parametrize("pad", ["[PAD]", "[SEP]"])
+def test_padding_that_no_mask_names_is_noted(rows, pad):
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.pad_token = tokenizer.pad_token if pad == "[PAD]" else tokenizer.eos_token or tokenizer.sep_token
+    padded = [[*rows[0], *[tokenizer.pad_token_id] * 3], rows[1]]
+    found = attnscope.scan(MODEL, padded, tokenizer=tokenizer)
+    assert notes_of(found)["ends"].startswith("1 row of 2 without an attention_mask had padding tokens at an end")
+    assert "ends" not in notes_of(attnscope.scan(MODEL, rows, tokenizer=MODEL))

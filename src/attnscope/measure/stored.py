@@ -126,7 +126,20 @@ def _said(short: int, windows: int, results: xr.Dataset) -> str:
 
 #: Attributes that tell a reader what is not as expected.
 NOTES = (
-    *("way", "unseen", "places", "beyond", "unknown", "doubled", "packed", "decoder", "causality", "bias"),
+    *(
+        "way",
+        "unseen",
+        "places",
+        "beyond",
+        "unknown",
+        "doubled",
+        "packed",
+        "mixed",
+        "ends",
+        "decoder",
+        "causality",
+        "bias",
+    ),
     *("padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures", "videos", "words"),
     *("pool", "until", "cached", "observation", "rows", "left_out"),
 )

@@ -19,6 +19,7 @@ from attnscope.read.sources import as_list, kind
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, Windows, check_limit, cut_windows
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
 
 #: What texts are given as: strings are texts, paths are files or folders, one stands for a list of one, and None for
 #: the bundled sample; or token ids.
@@ -96,9 +97,11 @@ class EncodedTexts:
         names = IdNames(tokenizer)
         special = special_ids(tokenizer) | {token for token, around in zip(*probe(tokenizer), strict=True) if around}
         windows: list[Window] = []
+        cut = 0
         for row in self._rows[:limit]:
-            if not row.masked:
-                row = row.at(row.name, range(len(row.ids))[_padding(row.ids, tokenizer)])  # noqa: PLW2901
+            if not row.masked and len(own := range(len(row.ids))[_padding(row.ids, tokenizer)]) < len(row.ids):
+                cut += 1
+                row = row.at(row.name, own)  # noqa: PLW2901
             _check_row(row, tokenizer, length)
             windows.append(
                 Window(
@@ -110,6 +113,11 @@ class EncodedTexts:
                     tokens=names.of(row.ids),
                     inputs=row.inputs,
                 )
+            )
+        if cut:
+            self.notes["ends"] = (
+                f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end: they "
+                "are left out. Give a mask if they are text."
             )
         return windows
 
@@ -156,7 +164,7 @@ class EncodedTexts:
         if named and len(np.unique(named[0][real])) != len(wanted) + 1:
             raise AttnscopeError(f"{row.name} has tokens of one document in two places; expected them side by side")
         if wanted - borders:
-            self.notes["documents"] = (
+            self.notes["mixed"] = (
                 "Rows hold several documents, and as they are given the model lets these attend to each other: each "
                 "document was measured by itself."
             )
