@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.capture.parameters import Reading
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.support.arguments import validated
 
@@ -334,3 +336,21 @@ def test_what_users_give_in_their_place_is_taken():
     assert [type(value) for value in told(np.int64(3), np.float32(0.5))] == [int, float, type(None)]
     with pytest.raises(TypeError, match="unexpected keyword argument 'bands'"):
         told(bands=3)
+
+
+def test_what_is_left_out_of_the_shared_parameters_reaches_a_verb_as_its_default():
+    shown = inspect.signature(attnscope.scan).parameters
+    assert {name: shown[name].default for name in ("trust_remote_code", "repair", "by_line", "chat")} == dict.fromkeys(
+        ("trust_remote_code", "repair", "by_line", "chat"), False
+    )
+    reached = taking_shared(limit=3)
+    assert (reached["limit"], reached["seed"], reached["device"], reached["trust_remote_code"]) == (3, 0, None, False)
+    with pytest.raises(TypeError, match=r"taking_shared\(\) got an unexpected keyword argument 'limits'"):
+        taking_shared(limits=3)
+    with pytest.raises(AttnscopeError, match=r"limit .* is 0"):
+        taking_shared(limit=0)
+
+
+@validated
+def taking_shared(**reading: "Unpack[Reading]") -> dict[str, object]:
+    return {**reading}

@@ -19,7 +19,7 @@ from attnscope.read.windows import cut_windows
 TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
 
 
-def pieces(folder, size=40):
+def subwords(folder, size=40):
     """A SentencePiece model of the texts, and its vocabulary."""
     prefix = str(folder / "spm")
     sentencepiece.SentencePieceTrainer.train(
@@ -36,13 +36,13 @@ def vocabulary(folder, words):
 
 
 def marian(folder):
-    model, names = pieces(folder)
+    model, names = subwords(folder)
     vocab = vocabulary(folder, ["</s>", "<unk>", *names, "<pad>"])
     return transformers.MarianTokenizer(source_spm=model, target_spm=model, vocab=str(vocab), model_max_length=64)
 
 
 def m2m_100(folder):
-    model, names = pieces(folder)
+    model, names = subwords(folder)
     vocab = vocabulary(folder, ["<s>", "<pad>", "</s>", "<unk>", *names])
     return transformers.M2M100Tokenizer(str(vocab), model, src_lang="en", tgt_lang="de")
 
@@ -94,8 +94,9 @@ def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
     tokens = list(tokenize(tokenizer, text))
     assert [token.id for token in tokens] == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert all(token.is_aligned for token in tokens)
-    joined = "".join(text[start:end] for start, end in dict.fromkeys((token.start, token.end) for token in tokens))
-    assert joined.replace(" ", "") == text.replace(" ", "")
+    pieces = [text[start:end] for start, end in dict.fromkeys((token.start, token.end) for token in tokens)]
+    assert "".join(pieces).replace(" ", "") == text.replace(" ", "")
+    assert all(piece.rstrip() in {"", piece} for piece in pieces)  # no token takes the space behind it
     (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=400)
     assert list(window.ids) == tokenizer(text)["input_ids"]
     assert sum(window.special) == len(window) - len(tokens)
