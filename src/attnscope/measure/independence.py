@@ -1,4 +1,4 @@
-"""How far the direction of a head is independent of the text (docs/mathematics.md, Independence of the text)."""
+"""How far the direction of a head is independent of the text (mathematics.md, Independence of the text)."""
 
 from __future__ import annotations
 

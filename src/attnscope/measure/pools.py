@@ -328,7 +328,7 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
     - \sum n_d^2 / N) / (D - 1)`, the variances are :math:`\sigma_B^2 = (MS_B - MS_W) / n_0` and :math:`MS_W` (analysis
     of variance of unequal groups; Searle, Casella and McCulloch, Variance Components, 1992, section 3.6). The first may
     be below 0, which says that documents differ less than chance would make them. See "Between and within documents" in
-    docs/mathematics.md.
+    mathematics.md.
 
     Parameters
     ----------
