@@ -344,7 +344,7 @@ class Analysis:
     name
         Name of its node in the tree, its file in the run folder, and in the list of what was left out.
     title, definition
-        What it gives, and the heading of docs/mathematics.md that defines it.
+        What it gives, and the heading of mathematics.md that defines it.
     compute
         From a model under study to a Dataset.
     needs

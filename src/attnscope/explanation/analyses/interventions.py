@@ -127,7 +127,7 @@ def interventions(
 ) -> xr.Dataset:
     r"""Change what a model knows of its words or positions, and see what becomes of every head.
 
-    See docs/mathematics.md, Interventions. Position tables are changed in place and put back.
+    See mathematics.md, Interventions. Position tables are changed in place and put back.
 
     ============================  ========================================================  ==========================
     change                        what is done                                              if position alone counts

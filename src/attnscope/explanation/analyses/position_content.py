@@ -112,7 +112,7 @@ def position_content(
     draws: Draws = 1000,
     seed: Seed | None = None,
 ) -> xr.Dataset:
-    r"""Split the scores of every head into position and content, exactly (docs/mathematics.md, Position and content).
+    r"""Split the scores of every head into position and content, exactly (mathematics.md, Position and content).
 
     With queries :math:`q_i = q^P_i + q^C_i` and keys likewise, a score is the sum of four terms,
     :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and

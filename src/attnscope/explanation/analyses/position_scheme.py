@@ -146,7 +146,7 @@ def scheme_kernel(
 ) -> xr.Dataset:
     r"""What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
 
-    See docs/mathematics.md, Position and content (Kernel of a scheme). Under RoPE the mean query and the mean key over
+    See mathematics.md, Position and content (Kernel of a scheme). Under RoPE the mean query and the mean key over
     all texts and positions, before they turn, give
 
     .. math:: k(\Delta) = \sum_c |\bar q_c||\bar k_c|\cos(\omega_c\Delta + \varphi_c),
@@ -467,7 +467,7 @@ def rotation_effect(
 ) -> xr.Dataset:
     """Effect of RoPE: profiles when only some of the pairs of each query and key turn with their positions.
 
-    See docs/mathematics.md, Effects of the position scheme. Queries and keys are turned back by the rotation that the
+    See mathematics.md, Effects of the position scheme. Queries and keys are turned back by the rotation that the
     model gave them, and then turned again in the chosen pairs. Each layer gets the inputs that it always gets.
 
     Parameters
@@ -544,7 +544,7 @@ def bias_effect(
 ) -> xr.Dataset:
     """Effect of a position bias of the scores (T5, ALiBi): the profile as it is less the one with the bias at its mean.
 
-    See docs/mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
+    See mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
     own bias is changed.
 
     Parameters

@@ -62,7 +62,7 @@ SHIFT = Section(
 def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.Dataset:
     """Shift between queries and keys by frequency, free of any completion of R, for all heads.
 
-    See docs/mathematics.md, Cross-spectrum. On the means of X over texts; biases change none of it, as their columns
+    See mathematics.md, Cross-spectrum. On the means of X over texts; biases change none of it, as their columns
     are constant and have no frequency.
 
     Parameters
@@ -106,7 +106,7 @@ def phase_map(
 ) -> xr.Dataset:
     """Energy of queries by frequency and by the angle of the rotation R, for all heads.
 
-    See docs/mathematics.md, Phase map. On the means of X over texts.
+    See mathematics.md, Phase map. On the means of X over texts.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def phase_map(
 def cross_correlation(study: Study, *, mode: Mode = "centre_k", columns: Count = 20) -> xr.Dataset:
     """Cross-correlation of query and key columns over offsets, and its weighted sum, for all heads.
 
-    See docs/mathematics.md, Cross-correlation, and Scores and weights: each head's mean weight profile is compared with
+    See mathematics.md, Cross-correlation, and Scores and weights: each head's mean weight profile is compared with
     the profile of its scores.
 
     Parameters
@@ -246,7 +246,7 @@ def shift_controls(
 ) -> xr.Dataset:
     """The shift of a few heads, and what is left of it under controls that must lose it.
 
-    See docs/mathematics.md, Controls. On the means of X over texts.
+    See mathematics.md, Controls. On the means of X over texts.
 
     Parameters
     ----------

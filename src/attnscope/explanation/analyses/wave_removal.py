@@ -106,7 +106,7 @@ def wave_removal(
 ) -> xr.Dataset:
     """Take the waves that heads rest on out of the position table, and compare what follows with the prediction.
 
-    See docs/mathematics.md, Test of cause.
+    See mathematics.md, Test of cause.
 
     Parameters
     ----------

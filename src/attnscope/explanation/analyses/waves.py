@@ -67,7 +67,7 @@ WAVES_ALONG_TEXT = Section(
 def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | None = None) -> xr.Dataset:
     """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
 
-    See docs/mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
+    See mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
 def spectra_by_layer(study: Study) -> xr.Dataset:
     """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
 
-    See docs/mathematics.md, Queries and keys as waves.
+    See mathematics.md, Queries and keys as waves.
 
     Returns
     -------
