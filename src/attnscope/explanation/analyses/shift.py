@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.explanation.analyses.verdict import best_heads, ranked_rows
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.correlation import cross_correlation as correlation_of_head
 from attnscope.explanation.arrays.correlation import cross_spectrum as spectrum_of_head
@@ -17,7 +18,7 @@ from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.arrays.phase_map import shift_controls as controls_of_head
-from attnscope.explanation.ranking import best_heads, inputs_of, over_heads
+from attnscope.explanation.evidence import inputs_of, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
 from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import DRAWS, check_some, check_whole
@@ -208,11 +209,11 @@ def _of_best_heads(study: Study) -> xr.Dataset:
     if verdict is None:
         raise NotDefinedError("there is no verdict to choose heads by")
     shifted = np.isfinite(verdict.offset_of_spectrum)
-    ranked = best_heads(xr.DataTree.from_dict({"verdict": verdict}), count=None)
-    places = [place for place in ranked if shifted.sel(layer=place[0], head=place[1])]
-    if not places:
+    ranked = best_heads(ranked_rows(verdict, {}), count=None)
+    shifting = [(layer, head) for layer, head in ranked if shifted.sel(layer=layer, head=head)]
+    if not shifting:
         raise NotDefinedError("the scores of no head favour one offset beyond what random phases would")
-    return controls_of_heads(study.evidence, places[:_HEADS], band=study.frequencies, seed=study.seed)
+    return controls_of_heads(study.evidence, shifting[:_HEADS], band=study.frequencies, seed=study.seed)
 
 
 @analysis(

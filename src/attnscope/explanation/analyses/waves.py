@@ -10,7 +10,7 @@ from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
-from attnscope.explanation.ranking import over_heads
+from attnscope.explanation.evidence import over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
 from attnscope.store.arrays import stacked
 from attnscope.support.arguments import Natural, Seed
