@@ -19,7 +19,6 @@ from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.pools import over_documents
 from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads, rank_patch_heads
 from attnscope.results.figures.explain import explain_figures
-from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of
 
@@ -41,7 +40,7 @@ READERS = {
         mask_note,
         skipped_by_reason,
         explain_figures,
-        lambda tree: write_explain_report(tree, "page.html", []),
+        lambda tree: report_of("explain", tree),
     ),
     "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
     "patch": (patched_positions, patch_headline),

@@ -22,7 +22,7 @@ from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
 from attnscope.lineage.data import HELD_OUT, encode_lines, training_pairs
 from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
-from attnscope.lineage.score import score
+from attnscope.lineage.score import NO_ATTENTION, score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
 from attnscope.read.files import lines_of, shown
@@ -286,7 +286,6 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {"updates": updates, **seen, **metrics}
 
 
-NO_ATTENTION = "no attention"  # where a system's alignment would be read from
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
 _MAKE_ROOM = "Free some room and give the same command again"
 _log = logging.getLogger("attnscope")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,6 @@ from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.figure import Figure
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -131,23 +128,6 @@ class Cell:
     kind: str = ""  # by default that of its column
     below: str = ""
     profile: Sequence[tuple[float, float, bool]] = ()
-
-
-def write_report(
-    report: Report, path: Path | str, figures: Mapping[str, Figure], captions: Mapping[str, tuple[str, str]]
-) -> Path:
-    """Write one HTML page that needs no network and no other file."""
-    from attnscope.results.page.parts import pictures, write_page
-
-    return write_page(
-        path,
-        "report",
-        scripts=("sort.js",),
-        signature=report.signature,
-        report=report,
-        tables=[page_table(table) for table in report.tables if table.page and table.rows],
-        pictures=pictures(figures, captions),
-    )
 
 
 def page_table(table: Table) -> dict[str, Any]:

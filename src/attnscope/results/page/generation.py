@@ -22,7 +22,7 @@ _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
 
 
-def write(found: Report, path: Path | str, _: object = None) -> Path:
+def write(found: Report, path: Path | str) -> Path:
     """Write the page of a report."""
     results: Any = found.result
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3

@@ -6,23 +6,24 @@ import base64
 import json
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from attnscope.measure.ranking import context, key_side, recent_queries, top_places
+from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of
-from attnscope.results.render import Cell
+from attnscope.results.render import Cell, Column
 from attnscope.store.files import explained, write_output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import xarray as xr
     from matplotlib.figure import Figure
@@ -47,11 +48,6 @@ class Picture:
     name: str = ""
     title: str = ""
     reading: str = ""
-
-
-def cells(*texts: str) -> list[Cell]:
-    """Cells that show no more than their text."""
-    return [Cell(text, text) for text in texts]
 
 
 def script_json(value: Any) -> str:
@@ -80,9 +76,43 @@ def picture(figure: Figure, name: str = "", title: str = "", reading: str = "") 
     return Picture(source, round(float(figure.get_size_inches()[0]) * _PIXELS), name, title, reading)
 
 
-def pictures(figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]) -> list[Picture]:
-    """The figures in the order of `readings`, which have the title of each and how to read it."""
-    return [picture(figures[name], name, *words) for name, words in readings.items() if name in figures]
+@dataclass(frozen=True)
+class Section:
+    """Figures that belong together, and tables of text beneath them."""
+
+    name: str
+    title: str
+    reading: str
+    pictures: list[Picture]
+    tables: list[TextRows] = field(default_factory=list["TextRows"])
+    folded: bool = False  # whether one picture is open at a time
+
+
+class TextRows(NamedTuple):
+    """A table of text, and links to its figures in other sections: address on the page, name."""
+
+    title: str
+    key: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    elsewhere: list[tuple[str, str]]
+
+
+def sections(figures: Mapping[str, Figure], captions: Mapping[str, tuple[str, str]]) -> list[Section]:
+    """A section for each figure, in the order of `captions`, which have the title of each and how to read it."""
+    return [
+        Section(name, title, "", [picture(figures[name], name, title, reading)])
+        for name, (title, reading) in captions.items()
+        if name in figures
+    ]
+
+
+def pieces_note(tokens: Iterable[str]) -> str:
+    """Say what a number under a token means, where one is."""
+    pieces = " ".join(split_character(list(tokens)))
+    if not pieces:
+        return ""
+    return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
 
 
 def parsed(text: Any) -> Any:

@@ -15,18 +15,17 @@ from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
 from attnscope.measure.stored import describe_layers, notes_of, unit_of
-from attnscope.read.shown import split_character
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
-from attnscope.results.render import Column, page_table
+from attnscope.results.render import Cell, Column, page_table
 from attnscope.results.scan_report import contrasts_table, groups_table, sample_of
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from attnscope.measure.offset_shares import OffsetShares
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "offsets.js", "page.js")
 
 
-def write(found: Report, path: Path | str, _: object = None) -> Path:
+def write(found: Report, path: Path | str) -> Path:
     """Write the page of a report."""
     result: Any = found.result
     return write_report(result, sample_of(result), path)
@@ -56,7 +55,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         long = parts.pack_long(sample)
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
         drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
-        pieces = pieces_note(token for several in texts for text in several for token in text["tokens"])
+        pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
     signature = parts.parsed(result.attrs.get("signature", "{}"))
     summary = parts.parsed(result.attrs.get("summary", "{}")) or {}
     several = "by" in result.coords and len(set(result.by.values)) > 1
@@ -97,7 +96,10 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_long=long is not None,
         pieces=pieces,
         quantiles=f"{selection.LOW * 100:.0f}–{selection.HIGH * 100:.0f}%",
-        summary=[parts.cells(selection.of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
+        summary=[
+            [Cell(cell, cell) for cell in (selection.of_entries(name, data["noun"]), *row)]
+            for name, *row in flatten(summary)
+        ],
         summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
     )
 
@@ -174,14 +176,6 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "offsets": offset_data(result),
         "labels": _labels(result),
     }
-
-
-def pieces_note(tokens: Iterable[str]) -> str:
-    """Say what a number under a token means, where one is."""
-    pieces = " ".join(split_character(list(tokens)))
-    if not pieces:
-        return ""
-    return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
 
 
 def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
