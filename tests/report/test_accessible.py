@@ -11,6 +11,7 @@ from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
+from tests.report.planted_explanation import explain_page_of
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted, with_bins, with_blocks, with_groups

@@ -15,6 +15,7 @@ from attnscope.results.figures.positions import scheme_kernel
 from attnscope.results.render import print_report
 from attnscope.store.runs import skipped_of
 from tests.families import tiny
+from tests.report.planted_explanation import explain_page_of
 from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 

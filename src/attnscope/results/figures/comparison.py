@@ -165,7 +165,7 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
         "length": ("BLEU by source length", f"{holds * bool(fixed)}Bands are 95% intervals over sentences."),
         "learning": (
             "Learning curves",
-            "Greedy translations of the validation text. Each point is a validation; they decide which weights are used.",
+            "Greedy translations of the validation text. Each point is a validation; these decide which weights stay.",
         ),
         "alignment": ("Alignments of one sentence", reading + " Squares are the known links." * ("gold" in alignment)),
     }
