@@ -2,7 +2,6 @@
 
 import base64
 import json
-import math
 import re
 import zlib
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnscope.results.page.parts import pack_windows, script_json
-from attnscope.results.page.scan import flatten, page_data, write_report
+from attnscope.results.page.scan import page_data, write_report
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, in_tiles, planted
 
@@ -153,23 +152,6 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
     assert sum(entropy["counts"][0]["n"]) == 12
     assert data["labels"]["shares"][15] == [None] * 6
     json.dumps(data, allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("summary", "rows"),
-    [
-        ({}, []),
-        ("note", [("", "note", "")]),
-        ({"icc": {"estimate": 0.5, "interval": [0.4, 0.6]}}, [("icc", "0.5", "0.4 to 0.6")]),
-        ({"a_b": [1, -2.5]}, [("a b", "1; −2.5", "")]),
-        ({"a": [{"mean": 1.0, "n": 4}]}, [("a, 0", "1", ""), ("a, 0, n", "4", "")]),
-        ({"done": True, "left": None}, [("done", "yes", "")]),
-        ({"icc": {"value": None, "low": None, "high": None}, "heads": 2}, [("heads", "2", "")]),  # too few heads
-        ({"icc": {"value": math.nan, "interval": [math.nan, math.nan]}}, []),
-    ],
-)
-def test_any_summary_becomes_rows(summary, rows):
-    assert list(flatten(summary)) == rows
 
 
 def test_size_does_not_grow_with_the_number_of_texts(tmp_path):

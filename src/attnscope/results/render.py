@@ -12,6 +12,8 @@ from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.table import Table as RichTable
 

@@ -11,7 +11,6 @@ from attnscope.results.render import page_table
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.figure import Figure
 
     from attnscope.results.schema import Report
@@ -33,7 +32,7 @@ REPORTS = {
 PAGES = {"scan": "attnscope.results.page.scan", "generate": "attnscope.results.page.generation"}
 
 
-def report_of(command: str, result: xr.Dataset | xr.DataTree, *, data: bool = False) -> Report:
+def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     """All that a result has to show; its rows are computed here, once. With `data`, also what no table shows."""
     return import_module(REPORTS[command][0]).report(result, **({"data": data} if command == "scan" else {}))
 

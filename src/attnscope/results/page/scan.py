@@ -18,14 +18,12 @@ from attnscope.measure.stored import describe_layers, notes_of, unit_of
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
-from attnscope.results.render import Cell, Column, page_table
-from attnscope.results.scan_report import contrasts_table, groups_table, sample_of
+from attnscope.results.render import page_table
+from attnscope.results.scan_report import contrasts_table, groups_table, sample_of, summary_table
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from attnscope.measure.offset_shares import OffsetShares
@@ -57,7 +55,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
         pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
     signature = parts.parsed(result.attrs.get("signature", "{}"))
-    summary = parts.parsed(result.attrs.get("summary", "{}")) or {}
+    summary = summary_table(result)
     several = "by" in result.coords and len(set(result.by.values)) > 1
     differences = contrasts_table(result) if several else None
     return parts.write_page(
@@ -81,7 +79,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
             for name in ("unit", "noun", "statistics", "offsets", "blocks", "labels", "profile", "patches")
         },
         has_equal=any("equal" in entry for entry in data["statistics"]),
-        clustered="clusters" in summary,
+        clustered=any(row["quantity"] == "clusters.k" for row in summary.rows),
         has_band=data["profile"] is not None and any_number(data["profile"]["high"]),
         has_spread=any(any_number(statistic.get("high", [])) for statistic in data["statistics"]),
         opens=data["opens"]["says"],
@@ -96,11 +94,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_long=long is not None,
         pieces=pieces,
         quantiles=f"{selection.LOW * 100:.0f}–{selection.HIGH * 100:.0f}%",
-        summary=[
-            [Cell(cell, cell) for cell in (selection.of_entries(name, data["noun"]), *row)]
-            for name, *row in flatten(summary)
-        ],
-        summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
+        summary=page_table(summary),
     )
 
 
@@ -133,22 +127,6 @@ def _corpus(result: xr.Dataset, signature: Any) -> str:
 
 
 _BINS = 24
-_SAID = {  # of the summary of a scan
-    "clusters": "Kinds of heads",
-    "k": "how many",
-    "inertia": "sum of squared distances to their means (k-means)",
-    "label_information": "How far the head alone tells the kind: share of the entropy of the kinds",
-    "label_information_by_chance": "The same by chance, with the kinds shuffled",
-    "named": "Heads with a name",
-    "unnamed": "Other heads",
-    "intervals_over": "Intervals are over",
-    "majority_share": "share of the texts on which a head is of its usual kind",
-    "effective_labels": "kinds of one head over texts (1: always the same)",
-    "at_most_two_labels": "share of the heads with at most two kinds",
-    "sign_agreement": "share of the texts on which a head leans to its usual side",
-    "direction_icc": "share of the variance of the direction that lies between heads, not texts",
-    "profile_between_heads": "share of the variance of the profiles that lies between heads, not texts",
-}
 
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
@@ -176,28 +154,6 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "offsets": offset_data(result),
         "labels": _labels(result),
     }
-
-
-def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined."""
-    name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
-    if isinstance(summary, dict):
-        rest = {str(key): value for key, value in summary.items()}
-        value = next((rest.pop(key) for key in ("value", "estimate", "mean") if key in rest), None)
-        interval = rest.pop("interval", None)
-        if interval is None and {"low", "high"} <= rest.keys():
-            interval = [rest.pop("low"), rest.pop("high")]
-        if any(row := (_sentence(value), _interval_sentence(interval))):
-            yield name, *row
-        for key, inner in rest.items():
-            yield from flatten(inner, (*path, key))
-    elif isinstance(summary, list) and any(isinstance(item, dict | list) for item in summary):
-        for index, item in enumerate(summary):
-            yield from flatten(item, (*path, str(index)))
-    elif isinstance(summary, list):
-        yield name, "; ".join(_sentence(item) for item in summary), ""
-    elif said := _sentence(summary):
-        yield name, said, ""
 
 
 def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
@@ -318,24 +274,6 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
         entry["offsets"] = [int(offset) for offset in result["offset"].values]
         entry["centroids"] = parts.numbers(result["centroid"].transpose("cluster", "offset").values.astype(float))
     return entry
-
-
-def _sentence(value: Any) -> str:
-    if value is None or value != value:  # noqa: PLR0124 NaN: not defined, as with too few heads
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return significant(value, 4).replace("-", "−")
-    return str(value)
-
-
-def _interval_sentence(interval: Any) -> str:
-    if isinstance(interval, list | tuple):
-        if not any(map(_sentence, interval)):
-            return ""
-        return " to ".join(_sentence(edge) for edge in interval)
-    return _sentence(interval)
 
 
 def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
