@@ -82,8 +82,8 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     >>> import attnscope
     >>> with tempfile.TemporaryDirectory() as place:
     ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
-    ...     told = describe(Path(place) / "run", verify=True)
-    >>> told.damaged, [one.units for one in told.variables if one.name == "entropy"]
+    ...     run = describe(Path(place) / "run", verify=True)
+    >>> run.damaged, [one.units for one in run.variables if one.name == "entropy"]
     ([], ['nats'])
     """
     check_kind("a folder", str, Path, path=path)

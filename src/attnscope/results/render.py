@@ -179,8 +179,8 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
         return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
         return Cell(_marked(quantity, text), value, kind)
-    told = _CLASSES[row.get(quantity.significant)]
-    return Cell(text.replace("-", "−"), float(value), f"{kind} {told}".strip(), interval.replace("-", "−"))
+    tested = _CLASSES[row.get(quantity.significant)]
+    return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))
 
 
 def _bars(profile: Sequence[tuple[int, float]]) -> list[tuple[float, float, bool]]:

@@ -240,8 +240,8 @@ def _mean(values: np.ndarray | None) -> float | None:
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     """The pairs of groups between which a head attends most, and what they come to in sentences."""
     every = group_pairs(results)
-    pairs, said = [pair for pair in every if pair.above > 0], said_of(every)
-    sentences = [f"Groups of tokens: {said[:1].lower()}{said[1:]}."]
+    pairs, sentence = [pair for pair in every if pair.above > 0], said_of(every)
+    sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
     if pairs:
         first = pairs[0]
         weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
@@ -290,8 +290,8 @@ def contrasts_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     title = f"differences by {field_of(results)}"
     values = set(results.by.values)
     if len(values) == 1:
-        said = f"{field_of(results)}: all texts have the value {values.pop()}, so nothing is held apart."
-        return Table("by", title, _CONTRASTS, []), [said]
+        sentence = f"{field_of(results)}: all texts have the value {values.pop()}, so there is nothing to compare."
+        return Table("by", title, _CONTRASTS, []), [sentence]
     tested = contrasts(results)
     rows: list[Row] = [dict(row) for row in contrast_rows(tested)]
     shown = sum(bool(row["differs"]) for row in rows)

@@ -59,8 +59,8 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     return figure
 
 
-def _by_model(given: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) -> dict[str, xr.Dataset]:
-    models: dict[str, xr.Dataset] = {"": given} if isinstance(given, xr.Dataset) else dict(given)
+def _by_model(tables: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) -> dict[str, xr.Dataset]:
+    models: dict[str, xr.Dataset] = {"": tables} if isinstance(tables, xr.Dataset) else dict(tables)
     if not models:
         raise AttnscopeError(f"{purpose} needs at least one model, but found none.")
     for table in models.values():
@@ -271,9 +271,9 @@ def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
         at = float(part[name])
         if np.isfinite(at):
             axes.axvline(at, color=colour, linewidth=0.9, linestyle=":")
-    seen = offset[np.isfinite(part["kernel"].values.astype(float))]
-    if len(seen) > 1:
-        axes.set_xlim(seen[0] - 0.3, seen[-1] + 0.3)
+    known = offset[np.isfinite(part["kernel"].values.astype(float))]
+    if len(known) > 1:
+        axes.set_xlim(known[0] - 0.3, known[-1] + 0.3)
     axes.set_xlabel("Offset, tokens")
 
 

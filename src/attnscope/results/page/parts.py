@@ -115,19 +115,11 @@ def pieces_note(tokens: Iterable[str]) -> str:
     return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
 
 
-def parsed(text: Any) -> Any:
-    """The JSON value of an attribute, or the attribute itself where it is not JSON."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return text
-
-
 def write_page(
     path: Path | str,
     template: str,
     *,
-    signature: Any,
+    signature: Mapping[str, Any],
     scripts: Sequence[str] = (),
     data: Mapping[str, str] | None = None,
     **shown: Any,
@@ -138,13 +130,12 @@ def write_page(
     """
     links: list[tuple[str, str]] = []
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module({**shown, "links": links})
-    signature = parsed(signature)
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("kicker", "title", "heading", "lede", "footer")},
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
         data=data or {},
-        signature=signature if isinstance(signature, str) else json.dumps(signature, indent=2, ensure_ascii=False),
+        signature=json.dumps(signature, indent=2, ensure_ascii=False),
         css=_together("page.css"),
         js=_together(*scripts),
     )
@@ -198,9 +189,9 @@ def pack_windows(sample: xr.Dataset) -> PageWindows:
 
 def encode(weights: np.ndarray) -> np.ndarray:
     """One byte per weight on the logarithmic scale."""
-    kept = weights >= 2.0**-OCTAVES
-    level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(kept, weights, 1.0)))
-    return np.where(kept, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
+    visible = weights >= 2.0**-OCTAVES
+    level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(visible, weights, 1.0)))
+    return np.where(visible, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
 
 
 def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
@@ -215,12 +206,12 @@ def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
 
 def _pack(shown: Map) -> str:
     query, codes = shown.query, encode(shown.weight.astype(np.float64))
-    kept = (codes > 0) & (shown.key < _MOST_KEYS)
-    beyond = np.bincount(query[~kept], weights=shown.weight[~kept], minlength=len(shown.count))
-    count = np.bincount(query[kept], minlength=len(shown.count))
-    key, first = shown.key[kept], np.diff(query[kept], prepend=-1) > 0
+    listed = (codes > 0) & (shown.key < _MOST_KEYS)
+    beyond = np.bincount(query[~listed], weights=shown.weight[~listed], minlength=len(shown.count))
+    count = np.bincount(query[listed], minlength=len(shown.count))
+    key, first = shown.key[listed], np.diff(query[listed], prepend=-1) > 0
     step = np.where(first, key, np.diff(key, prepend=0))
-    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[kept])
+    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[listed])
     return deflated(planes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
-from attnscope.measure.stored import describe_layers, notes_of, unit_of
+from attnscope.measure.stored import describe_corpus, describe_layers, notes_of, unit_of
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
@@ -34,19 +35,17 @@ _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blo
 
 def write(found: Report, path: Path | str) -> Path:
     """Write the page of a report."""
-    result: Any = found.result
-    return write_report(result, sample_of(result), path)
+    return write_report(found.result, sample_of(found.result), path)
 
 
 @reads("scan")
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
-    """Write a result as one HTML page that needs no network, no server and no other file."""
+    """Write a scan and the attention over its first windows as one HTML page."""
     data = page_data(result)
     data |= {"quantiles": [selection.LOW, selection.HIGH], "groups": group_data(result), "unit": unit_of(result)}
     data["patches"] = patch_data(result)
     received, long, drawn, pieces = None, None, {}, ""
     if sample is not None:
-        _check_same_heads(result, sample)
         window = parts.pack_windows(sample)
         texts = window.shared["windows"]
         received = parts.pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
@@ -54,7 +53,6 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
         drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
         pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
-    signature = parts.parsed(result.attrs.get("signature", "{}"))
     summary = summary_table(result)
     several = "by" in result.coords and len(set(result.by.values)) > 1
     differences = contrasts_table(result) if several else None
@@ -63,16 +61,12 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         "scan",
         scripts=_SCRIPTS,
         data={"data": parts.script_json(data)} | ({"packed": parts.script_json(drawn)} if drawn else {}),
-        signature=signature,
+        signature=json.loads(result.attrs.get("signature", "{}")),
         model=str(result.attrs.get("model", "the model")),
-        corpus=_corpus(result, signature),
-        texts=result.sizes.get("window", 0),
-        tokens=_total(result, "length"),
-        target_tokens=_total(result, "target_length"),
-        pools=_total(result, "window_count"),
+        read=describe_corpus(result),
         decoder=_notes(result),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
-        layers_said=describe_layers(result),
+        layers=describe_layers(result),
         heads=len(data["heads"]),
         **{
             name: data[name]
@@ -103,27 +97,6 @@ def _notes(result: xr.Dataset) -> str:
     notes = notes_of(result)
     notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest stands below
     return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
-
-
-def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
-    for dim in ("layer", "head"):
-        sampled, expected = sample.sizes.get(dim), result.sizes.get(dim)
-        if sampled != expected:
-            raise AttnscopeError(f"The sample has {sampled} {dim}s and the result {expected}: they must agree.")
-
-
-def _total(result: xr.Dataset, name: str) -> int | None:
-    return int(result[name].sum()) if name in result.variables else None
-
-
-def _corpus(result: xr.Dataset, signature: Any) -> str:
-    """The corpus by its name, where the result or its signature tells one."""
-    corpus: Any = result.attrs.get("corpus")
-    if corpus is None and isinstance(signature, dict):
-        corpus = signature.get("corpus")
-    if isinstance(corpus, dict):
-        corpus = corpus.get("name") or corpus.get("path") or corpus.get("hash")
-    return str(corpus) if corpus else ""
 
 
 _BINS = 24
@@ -242,10 +215,10 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
 
 def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
     """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
-    kept = result["kept"].values.tolist()
-    keys = [f"{name}_{percent}" for percent in kept]
+    shares = result["kept"].values.tolist()
+    keys = [f"{name}_{percent}" for percent in shares]
     words = selection.wording(result, name)
-    return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
+    return {"kept": shares, "keys": keys, "title": words.long_name, "reading": words.reading}
 
 
 def _profile(result: xr.Dataset) -> dict[str, Any] | None:
@@ -332,14 +305,14 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
         return None
     means = MeanGroupWeights.of(result)
-    kept = means.present
+    present = means.present
 
     def flat(values: np.ndarray) -> Any:
-        chosen = values[:, :, kept][..., kept]
-        return parts.numbers(chosen.reshape(-1, len(kept), len(kept)))
+        chosen = values[:, :, present][..., present]
+        return parts.numbers(chosen.reshape(-1, len(present), len(present)))
 
     return {
-        "names": [str(name) for name in result.group_query.values[kept]],
+        "names": [str(name) for name in result.group_query.values[present]],
         "weight": flat(means.weight),
         "places": flat(means.places),
         "equal": flat(means.equal),
@@ -375,15 +348,15 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
     profile = next((name for name in ("profile", "patch_profile") if name in result), None)
     if shares is not None:
         away = shares.share[..., (shares.first != 0) | (shares.last != 0)]
-        said = "Largest share of the weight in one bin of offsets other than 0"
+        meaning = "Largest share of the weight in one bin of offsets other than 0"
     elif profile is not None:
         offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
         elsewhere = sum(abs(offset) for offset in offsets) > 0
         away = selection.mean_over_texts(result[profile].where(elsewhere))
         away = away.reshape(*away.shape[:2], -1)
-        said = "Largest mean weight at one offset other than 0"
+        meaning = "Largest mean weight at one offset other than 0"
     else:
         return result
     largest = np.nan_to_num(away, nan=-np.inf).max(-1, initial=-np.inf)
     values = np.where(np.isfinite(largest), largest, np.nan)
-    return result.assign({PEAK: (("layer", "head"), values, {"long_name": said, "units": "share"})})
+    return result.assign({PEAK: (("layer", "head"), values, {"long_name": meaning, "units": "share"})})
