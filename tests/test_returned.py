@@ -11,8 +11,7 @@ from attnscope.comparison.findings import changes_of
 from attnscope.comparison.findings import headline as difference_headline
 from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
-from attnscope.explanation.ranking import best_heads, rank_explanations
-from attnscope.explanation.sentences import cause, headline, mask_note, skipped_by_reason
+from attnscope.explanation.report import rank_explanations
 from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.verdicts import headline as faithfulness_headline
 from attnscope.intervention.verdicts import verdicts
@@ -31,17 +30,7 @@ def of(verb, result):
 GRID = {"prefers": (("layer", "head"), [[True]])}
 EXPLAINED = of("explain", xr.DataTree.from_dict({"verdict": xr.Dataset(GRID)}))
 READERS = {
-    "explain": (
-        rank_explanations,
-        best_heads,
-        analyses_of,
-        headline,
-        cause,
-        mask_note,
-        skipped_by_reason,
-        explain_figures,
-        lambda tree: report_of("explain", tree),
-    ),
+    "explain": (rank_explanations, analyses_of, lambda tree: report_of("explain", tree), explain_figures),
     "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
     "patch": (patched_positions, patch_headline),
     "roles": (counts_of, lambda result: report_of("roles", result)),

@@ -22,7 +22,8 @@ REACH = 10
 
 def explain_page_of(tree, path, heads=None):
     """Write the page of an explanation."""
-    return write_page(replace(report_of("explain", tree), heads=heads), path)
+    report = report_of("explain", tree)
+    return write_page(report if heads is None else replace(report, heads=heads), path)
 
 
 def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):

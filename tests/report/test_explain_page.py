@@ -10,6 +10,7 @@ from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.results.figures import explain as _explain_content
 from attnscope.results.page.parts import Picture as PagePicture
 from attnscope.results.page.parts import Section as PageSection
+from attnscope.results.schema import Finding, Report, Table
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import SKIPPED, explain_page_of, only
 from tests.report.schemes import fitting_schemes
@@ -79,7 +80,9 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     added = Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
     monkeypatch.setattr(_explain_content, "analyses_of", lambda _: [added])
     shown = [PageSection("waves", "", "", [PagePicture("", 1, "spectrum")])]
-    _, made = _explain_content.text_tables(xr.DataTree.from_dict({"sizes": xr.Dataset()}), shown)
+    tree = xr.DataTree.from_dict({"sizes": xr.Dataset()})
+    report = Report("explain", "", "", "", Finding([], ""), [Table("heads", "", (), [])], tree)
+    _, made = _explain_content.text_tables(report, shown)
     assert made.tables[0].elsewhere == [("figure-spectrum", "Plate IX")]
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.explanation.analyses.verdict import best_heads
 from attnscope.explanation.catalogue import analyses_of, known_analyses
-from attnscope.explanation.ranking import best_heads
-from attnscope.explanation.sentences import said_of
+from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.selection import NothingToShowError, axis_values, require
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnscope.explanation.study import Analysis, Picture
+    from attnscope.explanation.study import Analysis, Picture, Words
     from attnscope.explanation.study import Section as AnalysisSection
     from attnscope.results.page.parts import Picture as PagePicture
     from attnscope.results.schema import Report
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @reads("explain")
 def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None) -> Iterator[tuple[str, Figure]]:
     """Every figure that the tree has nodes for, with its name."""
-    chosen = best_heads(tree) if heads is None else list(heads)
+    chosen = best_heads(rank_explanations(tree)) if heads is None else list(heads)
     for analysis in known_analyses().values():
         there = analysis.name in tree.children
         for one in analysis.pictures:
@@ -60,41 +60,45 @@ def grid(report: Report) -> Figure | None:
 
 def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
     """The sections of the page that there are figures for, in the order of the catalogue."""
-    tree = report.result
     shown: dict[AnalysisSection, list[PagePicture]] = {}
     for analysis in known_analyses().values():
         for one in analysis.pictures:
             if not (one.on_page and not one.same_as and one.name in drawn and analysis.section is not None):
                 continue
-            reading, figure = said_of(one.reading, tree), drawn[one.name]
+            reading, figure = _words(one.reading, report), drawn[one.name]
             if one.with_tokens:
                 labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
                 reading = f"{reading} {pieces_note(labels)}".rstrip()
             shown.setdefault(analysis.section, []).append(picture(figure, one.name, one.title, reading))
-    made = [Section(one.name, one.title, _reading(one, tree), pictures) for one, pictures in shown.items()]
-    return text_tables(tree, made)
+    made = [Section(one.name, one.title, _reading(one, report), pictures) for one, pictures in shown.items()]
+    return text_tables(report, made)
 
 
-def _reading(section: AnalysisSection, tree: xr.DataTree) -> str:
-    reading = said_of(section.says, tree)
-    if section.name == "content" and "position_content" in tree.children:
-        texts = tree["position_content"].attrs.get("texts", "few")
+def _words(text: Words, report: Report) -> str:
+    """The words of a section or a picture on an explanation: themselves, or those made of it."""
+    return text if isinstance(text, str) else text(report.result, report.rows)
+
+
+def _reading(section: AnalysisSection, report: Report) -> str:
+    reading = _words(section.says, report)
+    if section.name == "content" and "position_content" in report.result.children:
+        texts = report.result["position_content"].attrs.get("texts", "few")
         return f"{reading} From the first {texts} windows."
     return reading
 
 
-def text_tables(tree: xr.DataTree, shown: Sequence[Section]) -> list[Section]:
+def text_tables(report: Report, shown: Sequence[Section]) -> list[Section]:
     """Add the tables of text that analyses have, each to its section."""
     there = {picture.name for section in shown for picture in section.pictures}
     by_name = {section.name: section for section in shown}
-    for analysis in analyses_of(tree):
+    for analysis in analyses_of(report.result):
         if analysis.table is None or analysis.section is None:
             continue
         text, own = analysis.table, analysis.section
         columns = [Column(heading, kind="left") for heading in text.columns]
-        rows = [[Cell(cell, cell) for cell in line] for line in text.lines(tree[analysis.name].to_dataset())]
+        rows = [[Cell(cell, cell) for cell in line] for line in text.lines(report.result[analysis.name].to_dataset())]
         elsewhere = [(f"figure-{one.same_as}", one.title) for one in analysis.pictures if one.same_as in there]
-        section = by_name.setdefault(own.name, Section(own.name, own.title, _reading(own, tree), []))
+        section = by_name.setdefault(own.name, Section(own.name, own.title, _reading(own, report), []))
         section.tables.append(TextRows(text.title, text.key, columns, rows, elsewhere))
     return list(by_name.values())
 
