@@ -33,8 +33,8 @@ def test_each_analysis_has_a_section_with_its_figures(text):
         "content",
         "scheme",
         "interventions",
-        "interventions-table",
         "forms",
+        "interventions-table",
         "care",
         "notes",
     ]
@@ -56,14 +56,14 @@ def test_the_page_may_load_nothing(text):
 
 
 @sketched()
-def test_the_page_says_where_the_mask_lets_heads_look(explained, tmp_path):
+def test_the_page_reports_the_offsets_that_the_mask_allows(explained, tmp_path):
     causal = only(explained, "verdict")
     verdict = explained["verdict"].to_dataset().assign_attrs(positions=64)
     causal["verdict"] = xr.DataTree(
         verdict.assign_coords(lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3))
     )
     page = explain_page_of(causal, tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "The mask lets heads look at offsets −63 to 0. Peaks are looked for there alone" in page
+    assert "The mask lets heads attend to offsets −63 to 0. Only these are searched for peaks" in page
     assert "mask" not in page[page.index("<h1") : page.index("<nav")]  # what was found, not how
 
 
