@@ -182,8 +182,8 @@ class PromptReading(Reading, ChatOptions, total=False):
     """The same of prompts, which may be chats."""
 
 
-class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=False):
-    """A model of texts, the texts, where results go, and which processes measure them.
+class SessionReading(TextModelOptions, CorpusOptions, total=False):
+    """A model of texts and the texts, for several verbs.
 
     Parameters
     ----------
@@ -192,6 +192,10 @@ class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=Fals
     """
 
     targets: Sources
+
+
+class StudyReading(SessionReading, SharedRunOptions, total=False):
+    """The same, where results go, and which processes measure them."""
 
 
 class PairReading(TextModelOptions, SharedRunOptions, total=False):
