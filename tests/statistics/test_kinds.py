@@ -191,7 +191,8 @@ def test_a_number_of_kinds_can_be_asked_for():
     many = summarize(results, clusters=100)
     assert many.kinds.startswith("100 kinds were asked for, but no more than ")
     assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
-    twice = places_of(over_texts(with_rows(results, queries(results)))).take(np.array([0, 0]))
+    places = places_of(over_texts(with_rows(results, queries(results))))
+    twice = places.pooled(np.array([0, 0]), np.array([0, 1]), 2)
     assert named_clusters(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import verb
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
@@ -33,10 +33,9 @@ from attnscope.intervention.stored import StoredParts, load_intervention, tree_i
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Done, Share, completed, keep_each, task_for
-from attnscope.support.arguments import Count, validated
+from attnscope.support.arguments import Count
 from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -50,9 +49,7 @@ if TYPE_CHECKING:
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
-@validated(limit=DEFAULT_TEXTS)
-@local_out
-@preserve_model_state
+@verb(limit=DEFAULT_TEXTS)
 def intervene(
     model: Model | None = None,
     texts: Sources = None,

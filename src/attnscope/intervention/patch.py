@@ -16,7 +16,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import borrowed, preserve_model_state
+from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.notes import layer_coordinates
@@ -40,7 +40,6 @@ from attnscope.intervention.stored import StoredParts, stored_tree, tree_in_fold
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
 from attnscope.store.arrays import in_a_row, padded_heads
-from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.units import Done, Share, completed, keep_each, task_for
 from attnscope.support.arguments import Count, validated
@@ -58,9 +57,7 @@ Name = TypeVar("Name", bound=str)
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def patch(
     model: Model | None = None,
     pairs: Pairs | None = None,

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import verb
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import TextModelOptions
 from attnscope.lineage.data import encode_pairs
@@ -38,11 +38,11 @@ from attnscope.lineage.links import (
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import VIEWS, InUseError, explained, local_out
+from attnscope.store.files import VIEWS, InUseError, explained
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
-from attnscope.support.arguments import Count, Natural, validated
+from attnscope.support.arguments import Count, Natural
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def align(
     model: Model,
     texts: Lines,

@@ -15,14 +15,14 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import quiet, verb
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import TextModelOptions
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text
-from attnscope.support.arguments import Count, Seed, validated
+from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 _USUAL_BEAMS = 5
 
 
-@validated
-@preserve_model_state
+@verb()
 def translate(
     model: Model,
     texts: Lines,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import inner_model, preserve_model_state
+from attnscope.capture.borrow import inner_model, verb
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
@@ -35,7 +35,6 @@ from attnscope.lineage.translate import translate_lines
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, cut_windows
-from attnscope.support.arguments import validated
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
@@ -53,8 +52,7 @@ MOST_TOKENS = 1024  # more than anyone walks through
 Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "K", "V"
 
 
-@validated
-@preserve_model_state
+@verb()
 def walk(
     model: Model | None = None,
     texts: str | Tensor | None = None,

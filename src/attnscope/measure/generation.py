@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import quiet, verb
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
@@ -34,10 +34,9 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, cut_windows
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import short_hash
-from attnscope.support.arguments import Count, validated
+from attnscope.support.arguments import Count
 from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -291,9 +290,7 @@ def _of_steps(texts: Sequence[Written], steps: int) -> dict[str, Any]:
 CACHES = ("dynamic", "static", "none")
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def generate(
     model: Model,
     texts: Sources = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,118 +49,74 @@ def independence(
     documents: Sequence[Hashable] | None = None,
 ) -> dict[str, Estimate]:
     """Statistics of text independence over a set of heads, with intervals over documents where one holds."""
-    sums = _Sums.of(labels, directions, profiles, clusters, documents)
-    count = len(sums.texts)
-    point = {name: float(value[0]) for name, value in sums.numbers(np.ones((1, count))).items()}
+    units, _ = units_of(range(len(labels)) if documents is None else documents)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
+    member, count = np.array([numbers[name] for name in units]), len(numbers)
+    document = coo_array((np.ones(len(member)), (member, np.arange(len(member)))), (count, len(member))).tocsr()
+    mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
+    apart, away = directions - mean_direction, profiles - mean_profile
+    signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)
+    of_texts = {
+        "counts": (labels[..., None] == np.arange(clusters)).astype(float),  # ``(text, head, label)``
+        "signs": np.where(np.isnan(directions)[..., None], np.nan, signs),  # negative, 0 and positive
+        "directions": apart,
+        "squares": (apart**2).sum(-1),
+        "profiles": away,
+        "profile_squares": (away**2).sum((-2, -1)),
+    }
+    sums = {"texts": np.bincount(member).astype(float)}  # over the texts of each document
+    for name, values in of_texts.items():
+        sums[name] = (document @ values.reshape(len(values), -1)).reshape(count, *values.shape[1:])
+    means = (mean_direction, mean_profile)
+    point = {name: float(value[0]) for name, value in _statistics(sums, means, np.ones((1, count))).items()}
     estimates = {name: Estimate(value, np.nan, np.nan) for name, value in point.items()}
     if count < LEAST:
         return estimates
-    left = sums.numbers(1.0 - np.eye(count))
+    left = _statistics(sums, means, 1.0 - np.eye(count))
     for name in ("direction_icc", "profile_between_heads"):
         low, high = jackknife_interval(point[name], left[name])
         estimates[name] = Estimate(point[name], float(low), float(min(high, 1.0)))
     return estimates
 
 
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """What the statistics need of each document: sums over its texts, less the head's mean where squares follow."""
+def _statistics(
+    sums: Mapping[str, np.ndarray], means: tuple[np.ndarray, np.ndarray], times: Float[np.ndarray, "resample document"]
+) -> dict[str, Float[np.ndarray, " resample"]]:
+    """Every statistic, where each document is taken so many times; sums are less the means of each head."""
+    total = {name: np.tensordot(times, values, 1) for name, values in sums.items()}
+    texts, heads = total["texts"], len(means[0])
+    shares = total["counts"] / texts[:, None, None]
+    negative, zero, positive = np.moveaxis(total["signs"] / texts[:, None, None], -1, 0)
+    half = 0.5 - 1e-12  # the median has that sign
+    usual = np.where(positive >= half, positive, np.where(negative >= half, negative, zero))
 
-    texts: np.ndarray  # ``(document,)``
-    counts: np.ndarray  # ``(document, head, label)``: texts with each label
-    signs: np.ndarray  # ``(document, head, 3)``: texts whose direction is negative, 0 and positive
-    directions: np.ndarray  # ``(document, head)`` and ``(document,)``
-    squares: np.ndarray
-    profiles: np.ndarray  # ``(document, head, offset)`` and ``(document,)``
-    profile_squares: np.ndarray
-    mean_direction: np.ndarray
-    mean_profile: np.ndarray
-
-    @classmethod
-    def of(
-        cls,
-        labels: np.ndarray,
-        directions: np.ndarray,
-        profiles: np.ndarray,
-        clusters: int,
-        documents: Sequence[Hashable] | None,
-    ) -> _Sums:
-        units, _ = units_of(range(len(labels)) if documents is None else documents)
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
-        member = np.array([numbers[name] for name in units])
-        document = coo_array(
-            (np.ones(len(member)), (member, np.arange(len(member)))), (len(numbers), len(member))
-        ).tocsr()
-
-        def summed(values: np.ndarray) -> np.ndarray:
-            return (document @ values.reshape(len(values), -1)).reshape(len(numbers), *values.shape[1:])
-
-        mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
-        apart, away = directions - mean_direction, profiles - mean_profile
-        return cls(
-            texts=np.bincount(member).astype(float),
-            counts=summed((labels[..., None] == np.arange(clusters)).astype(float)),
-            signs=summed(_signs(directions)),
-            directions=summed(apart),
-            squares=summed((apart**2).sum(-1)),
-            profiles=summed(away),
-            profile_squares=summed((away**2).sum((-2, -1))),
-            mean_direction=mean_direction,
-            mean_profile=mean_profile,
-        )
-
-    def numbers(self, times: np.ndarray) -> dict[str, np.ndarray]:
-        """Every statistic, ``(resample,)``, where each document is taken so many times, ``(resample, document)``."""
-
-        def total(sums: np.ndarray) -> np.ndarray:
-            return np.tensordot(times, sums, 1)
-
-        texts = total(self.texts)
-        shares = total(self.counts) / texts[:, None, None]
-        return {
-            "majority_share": shares.max(-1).mean(-1),
-            "effective_labels": effective_labels(shares).mean(-1),
-            "at_most_two_labels": ((shares >= RARE).sum(-1) <= 2).mean(-1),  # noqa: PLR2004 the papers' claim
-            "sign_agreement": _usual(total(self.signs) / texts[:, None, None]).mean(-1),
-            "direction_icc": self._correlation(texts, total(self.directions), total(self.squares)),
-            "profile_between_heads": self._between(texts, total(self.profiles), total(self.profile_squares)),
-        }
-
-    def _correlation(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW), by sums ``(resample, head)`` less means."""
-        heads = sums.shape[1]
-        if self.texts.sum() < 2 or heads < 2:  # noqa: PLR2004
-            return np.full(len(texts), np.nan)
-        off = sums / texts[:, None]
-        means = self.mean_direction + off
-        between = texts * ((means - means.mean(-1, keepdims=True)) ** 2).sum(-1) / (heads - 1)
-        within = (squares - texts * (off**2).sum(-1)).clip(0)
+    # ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW)
+    off = total["directions"] / texts[:, None]
+    head_means = means[0] + off
+    within = (total["squares"] - texts * (off**2).sum(-1)).clip(0)
+    correlation = np.full(len(texts), np.nan)
+    if sums["texts"].sum() >= 2 and heads >= 2:  # noqa: PLR2004
+        between = texts * ((head_means - head_means.mean(-1, keepdims=True)) ** 2).sum(-1) / (heads - 1)
         with np.errstate(invalid="ignore", divide="ignore"):
             within = within / (heads * (texts - 1))
-            total = between + (texts - 1) * within
-            return np.where(total > 0, (between - within) / total, np.nan)
+            whole = between + (texts - 1) * within
+            correlation = np.where(whole > 0, (between - within) / whole, np.nan)
 
-    def _between(self, texts: np.ndarray, sums: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Share of the total sum of squares that is between heads, from the same, ``(resample, head, offset)``."""
-        off = sums / texts[:, None, None]
-        means = self.mean_profile + off
-        between = texts * ((means - means.mean(1, keepdims=True)) ** 2).sum((-2, -1))
-        total = between + (squares - texts * (off**2).sum((-2, -1))).clip(0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(total > 0, between / total, np.nan)
-
-
-def _signs(directions: np.ndarray) -> np.ndarray:
-    """Which of the signs -1, 0, 1 each has, ``(..., 3)``; NaN where a direction is."""
-    signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)
-    return np.where(np.isnan(directions)[..., None], np.nan, signs)
-
-
-def _usual(shares: np.ndarray) -> np.ndarray:
-    """Share of the sign that the median has, ``(...)``, of shares of the signs -1, 0, 1 ``(..., 3)``."""
-    negative, zero, positive = np.moveaxis(shares, -1, 0)
-    half = 0.5 - 1e-12
-    return np.where(positive >= half, positive, np.where(negative >= half, negative, zero))
+    # the share of the total sum of squares that is between heads
+    off = total["profiles"] / texts[:, None, None]
+    head_means = means[1] + off
+    between = texts * ((head_means - head_means.mean(1, keepdims=True)) ** 2).sum((-2, -1))
+    squares = between + (total["profile_squares"] - texts * (off**2).sum((-2, -1))).clip(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        between_heads = np.where(squares > 0, between / squares, np.nan)
+    return {
+        "majority_share": shares.max(-1).mean(-1),
+        "effective_labels": effective_labels(shares).mean(-1),
+        "at_most_two_labels": ((shares >= RARE).sum(-1) <= 2).mean(-1),  # noqa: PLR2004 the papers' claim
+        "sign_agreement": usual.mean(-1),
+        "direction_icc": correlation,
+        "profile_between_heads": between_heads,
+    }
 
 
 def label_information(

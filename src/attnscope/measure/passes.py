@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -104,43 +105,34 @@ WEIGHT_AT = "weight_at"
 
 def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
-    if WEIGHT_AT not in numbers:
-        return numbers
     names = (WEIGHT_AT, f"{EQUAL}{WEIGHT_AT}")
     own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
     somewhere = own | equal
     return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
 
 
-class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by index: on CUDA copied to the host asynchronously, and waited for when read."""
+class HostOffloader(dict[int, dict[str, Tensor]]):
+    """Tensors of each layer: on CUDA copied to the host asynchronously, and waited for by `layers`."""
 
     def __init__(self) -> None:
-        # copies in pinned memory on the host, and the event after which they are whole; None where they are
-        self._leaving: dict[int, tuple[dict[str, Tensor], torch.cuda.Event | None]] = {}
+        super().__init__()
+        self._events: list[torch.cuda.Event] = []  # after which all copies are whole
 
-    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+    def add(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        """Let the tensors of a layer leave."""
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
-        if device is None:
-            self._leaving[layer] = {name: tensor.cpu() for name, tensor in tensors.items()}, None
-            return
-        with torch.cuda.device(device):  # whose stream the copies and the event are in
-            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-            done = torch.cuda.Event()
-            done.record()
-        self._leaving[layer] = copies, done
+        with nullcontext() if device is None else torch.cuda.device(device):  # whose stream copies and event are in
+            copies = {name: tensor.to("cpu", non_blocking=device is not None) for name, tensor in tensors.items()}
+            if device is not None:
+                self._events.append(torch.cuda.Event())
+                self._events[-1].record()
+        self[layer] = copies
 
-    def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        copies, done = self._leaving[layer]
-        if done is not None:
-            done.synchronize()
-        return copies
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._leaving))
-
-    def __len__(self) -> int:
-        return len(self._leaving)
+    def layers(self) -> list[dict[str, Tensor]]:
+        """The tensors of all layers, in their order."""
+        for event in self._events:
+            event.synchronize()
+        return [self[layer] for layer in sorted(self)]
 
 
 @dataclass(eq=False)
@@ -157,7 +149,7 @@ class StatisticsObserver:
     sample: RowSample | None = None  # which rows are measured, where some stand for all
     observation: int = OBSERVATION  # queries at the end of each text over which ``recent_...`` statistics are
     chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
-    # by site index; under ``equal_...`` what equal weights over the visible tokens give, with one head
+    # of each site; under ``equal_...`` what equal weights over the visible tokens give, with one head
     measured: HostOffloader = field(default_factory=HostOffloader)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -170,14 +162,11 @@ class StatisticsObserver:
         key_valid, special, key_groups = _marks(keys, own.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        output, self.measured[site.index] = measure_call(
+        output, measured = measure_call(
             own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
+        self.measured.add(site.index, measured)
         return output if merged is None else output_of(call)
-
-    def stacked(self) -> dict[str, np.ndarray]:
-        """``(batch, layer, head[, offset])`` each; see `stacked`."""
-        return stacked([*self.measured.values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +221,7 @@ def measure_call(
         second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
-    return output, drop_fully_masked(reduced)
+    return output, drop_fully_masked(reduced) if WEIGHT_AT in reduced else reduced
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:

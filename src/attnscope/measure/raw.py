@@ -134,8 +134,8 @@ def weights(
         if targets is not None and not isinstance(sense, Sounds):
             raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
         loading = Loading(**options)
-        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
-        read = READERS[type(sense)](given, sense, asked).observe_first(observe)
+        settings = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
+        read = READERS[type(sense)](given, sense, settings).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
     if len(shapes) > 1:
         raise AttnscopeError(

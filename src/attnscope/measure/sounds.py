@@ -42,17 +42,17 @@ class SoundReader(Reader):
     accepts = frozenset({"targets"})
     packages = ("scipy",)
 
-    def __init__(self, model: Model, sounds: Sounds, asked: ScanSettings) -> None:
-        names = choose(asked.statistics)
-        texts = _transcripts(sounds, asked.targets)
+    def __init__(self, model: Model, sounds: Sounds, settings: ScanSettings) -> None:
+        names = choose(settings.statistics)
+        texts = _transcripts(sounds, settings.targets)
         self.speech = load_speech_model(
             model,
-            processor=asked.processor,
+            processor=settings.processor,
             with_decoder=texts is not None,
-            or_encoder=asked.targets is None,
-            loading=asked.loading,
+            or_encoder=settings.targets is None,
+            loading=settings.loading,
         )
-        super().__init__(self.speech.loaded, self.speech.model, sounds, asked, names)
+        super().__init__(self.speech.loaded, self.speech.model, sounds, settings, names)
         self.sounds, self.reader = sounds, {"features": self.speech.processing()}
         self.texts = texts if self.loaded.model.config.is_encoder_decoder else None
         self.has_decoder = self.texts is not None
@@ -84,7 +84,7 @@ class SoundReader(Reader):
             heard = self.speech.hear(piece.samples, piece.name)
             counts.append((heard.frames, heard.sounding, piece.left_out))
         self.count, self.reach = len(counts), max(frames for frames, *_ in counts) - 1
-        self.band = self.asked.band_within(self.reach, f"windows of {self.reach + 1} frames")
+        self.band = self.settings.band_within(self.reach, f"windows of {self.reach + 1} frames")
         piece = next(self.items())
         first, each = self.read([piece], [0]), self.speech.hear(piece.samples, piece.name).seconds
         frames = len(first.windows[0])
@@ -124,7 +124,7 @@ class SoundReader(Reader):
 
     def items(self) -> Iterator[Piece]:
         """The pieces that are measured."""
-        return islice(pieces_of(self.sounds, self.speech, self.said), self.asked.limit)
+        return islice(pieces_of(self.sounds, self.speech, self.said), self.settings.limit)
 
     def read(self, items: Sequence[Piece], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         """One piece: its frames, named by their seconds; frames that are no sound are special keys, and no queries."""
