@@ -37,7 +37,7 @@ from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import collate, cut_windows
+from attnscope.read.windows import Windows, collate
 
 BAND = 10
 
@@ -56,7 +56,7 @@ def batches(corpus: Path, windows: int, batch_size: int):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    cut = list(cut_windows(Corpus.from_sources([corpus]), tokenizer, length=512, limit=windows))
+    cut = list(Windows(Corpus.from_sources([corpus]), tokenizer, length=512, limit=windows))
     return [
         collate(cut[start : start + batch_size], tokenizer.pad_token_id) for start in range(0, len(cut), batch_size)
     ]

@@ -28,8 +28,8 @@ from attnscope.capture.families import (
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
-from attnscope.kernels.call import AttentionCall, of_queries
-from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.kernels.call import AttentionCall, Need, of_queries
+from attnscope.kernels.engines import attend_in_full, measure, output_of
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
@@ -112,7 +112,7 @@ def _verified(
         site = site if looks_back else replace(site, kind="self")
         sites.append(replace(site, heads=call.query.shape[1]))
         where = f"{name}, layer {site.index} ({site.name})"
-        output = output_of(call)
+        output, _ = measure(call, Need())
         if by_weights or way_of(model).products:
             reported = reported_heads(model.get_submodule(site.name))
             if reported and call.query.shape[1] not in reported:

@@ -34,7 +34,7 @@ from attnscope.kernels.rotary import Rotation
 from attnscope.lineage.translate import translate_lines
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, cut_windows
+from attnscope.read.windows import Window, Windows
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
@@ -334,7 +334,7 @@ def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
     if not text.strip():
         raise AttnscopeError(f"{name} is empty: give some words to walk through")
     length = max(len(text), most) * 4
-    (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
+    (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
     if len(window) > most:
         raise AttnscopeError(f"{name} has {len(window)} tokens; at most {most} can be walked through: shorten it")
     if len(window) < 2:  # noqa: PLR2004

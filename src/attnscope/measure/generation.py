@@ -32,7 +32,7 @@ from attnscope.read.groups import Grouping
 from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Frame, Window, cut_windows
+from attnscope.read.windows import Frame, Window, Windows
 from attnscope.store.arrays import in_a_row
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import short_hash
@@ -72,7 +72,7 @@ def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, li
         for text in texts:
             if len(prompts) == limit:
                 break
-            prompts += cut_windows([text], loaded.tokenizer, length=length, limit=1, frame=frame)
+            prompts += Windows([text], loaded.tokenizer, length=length, limit=1, frame=frame)
     else:
         prompts += texts.windows(loaded.tokenizer, length=length, limit=limit)
     if not prompts:

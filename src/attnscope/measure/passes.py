@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -49,16 +50,16 @@ class WindowBatch:
         cls, given: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
     ) -> WindowBatch:
         """Windows that the model is given in other arguments than token ids."""
-        text = collate(windows, 0).to(device)
+        text = collate(windows, 0, device)
         return cls(text, text, given)
 
     @classmethod
     def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
         """Put windows side by side, and their targets."""
-        text = collate(windows, pad_id).to(device)
+        text = collate(windows, pad_id, device)
         if all(window.target is None for window in windows):
             return cls(text, text)
-        return cls(text, collate([window.target or window for window in windows], pad_id).to(device))
+        return cls(text, collate([window.target or window for window in windows], pad_id, device))
 
     def sides(self, kind: str) -> tuple[Batch, Batch]:
         """What queries and keys of a site of that kind are made of: only a decoder is causal or looks across."""
@@ -275,10 +276,11 @@ def labelled(
     chosen: Sequence[int] = (),
 ) -> xr.Dataset:
     """Name the dimensions of arrays, and say what stands along them."""
-    heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
+    dims = {name: dimensions(name) for name in arrays}
+    heads = next(arrays[name].shape[2] for name in arrays if "head" in dims[name])
     tokens = {"long_name": unit, "units": unit}
     return xr.Dataset(
-        {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
+        {name: (dims[name], array, _attributes(name, unit)) for name, array in arrays.items()}
         | {name: ("window", counts, tokens) for name, counts in lengths.items()}
         | {
             "source": ("window", np.array([source for source, _ in sources], dtype=object)),
@@ -290,7 +292,7 @@ def labelled(
             **layer_coordinates(sites),
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),
-            **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
+            **({"kept": list(KEPT)} if "kept" in itertools.chain(*dims.values()) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
             **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),

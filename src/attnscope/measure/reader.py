@@ -343,7 +343,9 @@ class Reader(ABC):
         self.attributes = {"signature": signature.to_json()} | self.attributes
         folder = settings.folder(signature)
         if folder is None:
-            measured = [results for results in self.missing(signature, None) if results is not None]
+            measured: list[xr.Dataset] = []
+            for results in self.missing(signature, None):
+                measured += [] if results is None else [results]
             whole = pools_alone(joined(in_order(measured)))
             if (kinds := self.kinds()) is not None:
                 whole = whole.merge(kinds(whole), combine_attrs="no_conflicts")

@@ -19,7 +19,7 @@ from attnscope.measure.uniform import NONE, allowed_by_rows, fitted_places, keys
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from attnscope.kernels.call import AttentionCall, Need
     from attnscope.measure.maps import BlockSums
@@ -236,17 +236,14 @@ class Rows:
         away = torch.arange(-reach, reach + 1, device=offsets.device).abs().double()
         return offsets @ away / offsets.sum(-1)
 
-    def pairs(self, band: int) -> Tensor:
-        """How many (query, key) pairs of real tokens lie at each offset: T - abs(t) in self-attention."""
-        offset = torch.arange(-band, band + 1, device=self.keys.device)
-        queries, keys = self.queries[:, None], self.keys[:, None]
-        # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
-        return (torch.minimum(queries, keys - offset) - (-offset).clamp_min(0)).clamp_min(0)
-
     @cached_property
     def profile(self) -> Tensor:
         """``(batch, head, offset)``: `band_sum` divided by how many pairs have the offset; NaN where none has."""
-        pairs = self.pairs(self.band_sum.shape[-1] // 2)[:, None].double()
+        band = self.band_sum.shape[-1] // 2
+        offset = torch.arange(-band, band + 1, device=self.keys.device)
+        queries, keys = self.queries[:, None], self.keys[:, None]
+        # query i has a key at offset t for max(0, -t) <= i < min(queries, keys - t)
+        pairs = (torch.minimum(queries, keys - offset) - (-offset).clamp_min(0)).clamp_min(0)[:, None].double()
         return torch.where(pairs > 0, self.band_sum / pairs, torch.nan)
 
     @property
@@ -361,21 +358,21 @@ def reduce_call(
     counted = query_valid[:, None] & (rows.mass > 0)
     sizes = query_valid.sum(1), key_valid.sum(1)
     reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
-    reduced_to = {name: _reducer(name, equal)(reduced) for name in names}
+    reduced_to: dict[str, Tensor] = {}
+    for name in names:
+        of_equal = KNOWN[name].of_equal if equal else None
+        reduced_to[name] = (of_equal or KNOWN[name].reduce)(reduced)
     if groups is None:
         return reduced_to
     members = [
         replace(reduced, counted=counted & (groups.queries == number)[:, None]) for number in range(groups.count)
     ]
     return reduced_to | {
-        f"{name}{BY_GROUP}": torch.stack([_reducer(name, equal)(rows) for rows in members], -1)
+        f"{name}{BY_GROUP}": torch.stack(
+            [((KNOWN[name].of_equal if equal else None) or KNOWN[name].reduce)(rows) for rows in members], -1
+        )
         for name in by_group(names)
     }
-
-
-def _reducer(name: str, equal: bool) -> Callable[[Rows], Tensor]:
-    statistic = KNOWN[name]
-    return statistic.of_equal if equal and statistic.of_equal is not None else statistic.reduce
 
 
 _OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed

@@ -17,7 +17,7 @@ from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Batch, Window, collate, cut_windows
+from attnscope.read.windows import Batch, Window, Windows, collate
 from attnscope.store.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
 
@@ -134,10 +134,10 @@ class SoundReader(Reader):
         names = tuple(f"{piece.start + number * heard.seconds:.2f}s" for number in range(frames))
         silent = tuple(number >= heard.sounding for number in range(frames))
         window = Window((0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.said)
-        keys = collate([window], 0).to(device)
+        keys = collate([window], 0, device)
         target = queries = Batch(keys.input_ids, keys.valid & ~keys.special, torch.zeros_like(keys.special))
         if piece.said is not None:
-            target = collate([piece.said], 0).to(device)
+            target = collate([piece.said], 0, device)
             given = given | {"decoder_input_ids": target.input_ids}
         return Read(WindowBatch(queries, target, given, keys), [window])
 
@@ -171,7 +171,7 @@ def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
     for number, text in enumerate(texts, start=1):
         if not text.strip():
             raise AttnscopeError(f"transcript {number} is empty: leave its sound out, or write what it says")
-        (said, *more) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length)
+        (said, *more) = Windows(Corpus.from_sources([text]), tokenizer, length=length)
         if more:
             raise AttnscopeError(f"transcript {number} has more than {length} tokens: cut sound and transcript")
         read = shifted(said, speech.tokenizer, start)

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
 def without_gaps(call: AttentionCall) -> bool:
     """Whether each query may see all keys from a first to a last: those of `AttentionCall.extent`."""
-    return call.is_contiguous and not bias_forbids(call)
-
-
-def bias_forbids(call: AttentionCall) -> bool:
-    """Whether a bias is so low somewhere that it is a mask."""
-    return call.bias is not None and float(call.bias.amin()) <= torch.finfo(call.bias.dtype).min / 2
+    bias = call.bias  # which is a mask where it is so low
+    return call.is_contiguous and (bias is None or float(bias.amin()) > torch.finfo(bias.dtype).min / 2)
 
 
 def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from attnscope.read.shown import probe, tokenize
 from attnscope.read.sources import Text
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Frame, Window, check_limit
+from attnscope.read.windows import Frame, Window
 from attnscope.support.errors import AttnscopeError, explaining
 
 #: From the token ids that a decoder shall say to the one that it reads first.
@@ -67,7 +67,6 @@ class LinePairs:
     def __init__(
         self, texts: Corpus, targets: Corpus, tokenizer: Any, start: Start, *, length: int, limit: int | None = None
     ) -> None:
-        check_limit(limit)
         self._texts, self._targets = texts, targets
         self._tokenizer, self._start = tokenizer, start
         self._length, self._limit = length, limit

@@ -51,48 +51,35 @@ def window_name(window: "Window | Sequence[int]", number: int) -> str:
     return f"window {number + 1}{where}"
 
 
-def cut_windows(
-    corpus: Iterable[Text],
-    tokenizer: Any,
-    *,
-    length: int,
-    stride: int | None = None,
-    limit: int | None = None,
-    frame: "Frame | None" = None,
-) -> "Windows":
-    """Cut every text of a corpus into windows of `length` tokens."""
-    frame = Frame.of(tokenizer) if frame is None else frame
-    content = length - len(frame.prefix) - len(frame.suffix)
-    if content < 1:
-        added = len(frame.prefix) + len(frame.suffix)
-        raise AttnscopeError(
-            f"length {length} leaves no room for text: the tokenizer adds special tokens ({added} a window); "
-            f"expected a length of at least {added + 1}"
-        )
-    if stride is not None and not 1 <= stride <= content:
-        raise AttnscopeError(
-            f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
-            "choose one of these, or leave it out for windows that do not overlap"
-        )
-    check_limit(limit)
-    return Windows(corpus, tokenizer, frame, content=content, stride=stride or content, limit=limit)
-
-
-def check_limit(limit: int | None) -> None:
-    """Refuse to take no window at all."""
-    if limit is not None and limit < 1:
-        raise AttnscopeError(f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all")
-
-
 class Windows:
-    """The windows of a corpus, cut while they are iterated. Made by `cut_windows`."""
+    """The windows of a corpus, of `length` tokens each, cut while they are iterated."""
 
     def __init__(
-        self, corpus: Iterable[Text], tokenizer: Any, frame: "Frame", *, content: int, stride: int, limit: int | None
+        self,
+        corpus: Iterable[Text],
+        tokenizer: Any,
+        *,
+        length: int,
+        stride: int | None = None,
+        limit: int | None = None,
+        frame: "Frame | None" = None,
     ) -> None:
+        frame = Frame.of(tokenizer) if frame is None else frame
+        added = len(frame.prefix) + len(frame.suffix)
+        content = length - added
+        if content < 1:
+            raise AttnscopeError(
+                f"length {length} leaves no room for text: the tokenizer adds special tokens ({added} a window); "
+                f"expected a length of at least {added + 1}"
+            )
+        if stride is not None and not 1 <= stride <= content:
+            raise AttnscopeError(
+                f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
+                "choose one of these, or leave it out for windows that do not overlap"
+            )
         self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
-        self._content, self._stride, self._limit = content, stride, limit
+        self._content, self._stride, self._limit = content, stride or content, limit
 
     def __iter__(self) -> Iterator[Window]:
         """Cut the corpus anew."""
@@ -190,14 +177,8 @@ class Batch:
             given["attention_mask"] = self.valid.long()
         return given
 
-    def to(self, device: torch.device | str) -> "Batch":
-        """The same on another device."""
-        groups = None if self.groups is None else self.groups.to(device)
-        inputs = {name: values.to(device) for name, values in self.inputs.items()}
-        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device), groups, inputs)
 
-
-def collate(windows: Sequence[Window], pad_id: int) -> Batch:
+def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> Batch:
     """Put windows side by side, padded on the right to the longest."""
     if not windows:
         raise AttnscopeError("found no window to put into a batch; expected at least one: give some windows")
@@ -212,8 +193,11 @@ def collate(windows: Sequence[Window], pad_id: int) -> Batch:
         valid[row, : len(window)] = True
         if groups is not None:
             groups[row, : len(window)] = torch.tensor(window.groups)
-    inputs = {name: _padded([window.inputs[name] for window in windows], longest) for name in windows[0].inputs}
-    return Batch(input_ids, valid, special, groups, inputs)
+    inputs: dict[str, Tensor] = {}
+    for name in windows[0].inputs:
+        inputs[name] = _padded([window.inputs[name] for window in windows], longest).to(device)
+    groups = None if groups is None else groups.to(device)
+    return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs)
 
 
 def _padded(several: Sequence[np.ndarray], longest: int) -> Tensor:
