@@ -11,10 +11,9 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.read.pairs import LinePairs
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Windows
+from attnscope.read.windows import LinePairs, Windows
 
 TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
 

@@ -17,9 +17,8 @@ from attnscope.measure.labels import named_clusters, over_texts, places_of, summ
 from attnscope.measure.passes import bin_coordinates, dimensions, plan
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.ranking import majority_names, rank_heads
-from attnscope.measure.rows import indicator_columns, reduce_call
+from attnscope.measure.rows import equal_rows, indicator_columns, reduce_call
 from attnscope.measure.stored import notes_of
-from attnscope.measure.uniform import equal_rows
 from tests.families import tiny
 
 N, BAND = 320, 10

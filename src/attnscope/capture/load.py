@@ -27,7 +27,7 @@ from attnscope.capture.families import is_pooler
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import INTEGERS, Placement, parameters_of, plain, quantised, reject_distributed
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
-from attnscope.read.columns import SUFFIXES
+from attnscope.read.sources import SUFFIXES
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state

@@ -27,8 +27,8 @@ from attnscope.explanation.tables import PositionTable, position_scheme, positio
 from attnscope.explanation.tokens import Windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
+from attnscope.read.windows import TargetTokenizer, shifted
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress

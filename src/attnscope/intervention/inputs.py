@@ -17,8 +17,7 @@ from attnscope.explanation.study import FEW_TEXTS
 from attnscope.explanation.tokens import ids_of
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import LinePairs
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import Count, validated
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ from attnscope.intervention.stack import same_without_what_is_skipped, stacked_p
 from attnscope.measure.passes import WindowBatch
 from attnscope.models.loss import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, windows_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 

@@ -32,9 +32,8 @@ from attnscope.kernels.heads import SelfAttention
 from attnscope.kernels.reference import masked_softmax
 from attnscope.kernels.rotary import Rotation
 from attnscope.lineage.translate import translate_lines
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, Windows
+from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count

@@ -15,8 +15,8 @@ from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
+from attnscope.measure.documents import effective_labels, label_shares
 from attnscope.measure.geometry import Grid, grid_of, jpeg
-from attnscope.measure.independence import effective_labels, label_shares
 from attnscope.measure.labels import (
     ALIKE_ENTROPY,
     ALIKE_PLACES,
@@ -31,7 +31,7 @@ from attnscope.measure.passes import HostOffloader, Marks, WindowBatch, measure_
 from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
 from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
-from attnscope.measure.uniform import evenly
+from attnscope.measure.rows import evenly
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
 

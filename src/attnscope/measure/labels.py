@@ -12,13 +12,14 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
-from attnscope.measure.documents import queries, units_in
-from attnscope.measure.independence import (
+from attnscope.measure.documents import (
     effective_labels,
     independence,
     label_information,
     label_shares,
+    queries,
     sign_agreement,
+    units_in,
 )
 from attnscope.measure.quantities import EQUAL
 from attnscope.support.checks import check_seed, check_whole, shaped

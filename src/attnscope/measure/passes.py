@@ -21,8 +21,16 @@ from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.maps import KEPT, BlockSums
 from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, needs_of, without_end, wording
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, indicator_columns, reduce_call, second_pass
-from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.measure.rows import (
+    FIRST,
+    GroupMarks,
+    GroupPlaces,
+    equal_rows,
+    evenly,
+    indicator_columns,
+    reduce_call,
+    second_pass,
+)
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from attnscope.kernels.sums import column_sums
 from attnscope.measure.maps import ROWS, blocks_of, in_tiles, largest_weights, long_dataset, share_room, weight_rows
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
-from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.measure.rows import equal_rows, evenly
 from attnscope.read.words import in_words
 from attnscope.support.errors import AttnscopeError
 

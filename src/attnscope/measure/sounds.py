@@ -15,9 +15,8 @@ from attnscope.capture.placement import device_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Batch, Window, Windows, collate
+from attnscope.read.windows import Batch, TargetTokenizer, Window, Windows, collate, shifted
 from attnscope.store.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
 

@@ -33,10 +33,9 @@ from attnscope.measure.stored import observation_note
 from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
 from attnscope.support.checks import check_whole, shortly
 from attnscope.support.errors import AttnscopeError

@@ -13,10 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from attnscope.read.columns import TABLES
 from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
 from attnscope.read.messages import group_of_role, is_chat, messages_of
-from attnscope.read.sources import Text, as_list, first_row, names_a_dataset
+from attnscope.read.sources import TABLES, Text, as_list, first_row, names_a_dataset
 from attnscope.read.texts import Corpus
 from attnscope.read.urls import Url, is_url
 from attnscope.read.windows import Frame, Window, Windows
