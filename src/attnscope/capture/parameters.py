@@ -111,7 +111,7 @@ class SharedRunOptions(RunOptions, total=False):
         takes it from torchrun or a Slurm array. The last one to finish returns the results, the others none.
     ray
         Ray cluster whose actors measure: local, auto or HOST:PORT. This process then loads no model.
-        See docs/clusters.md.
+        See docs/scale/clusters.md.
     workers
         Number of Ray's actors. By default as many as there is room for.
     ray_gpus

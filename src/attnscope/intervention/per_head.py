@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from scipy import stats
 
+from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import Study
 from attnscope.intervention.contributions.profiles import contribution_profiles
@@ -115,16 +116,6 @@ def _chance(own: float, heads: int, seed: int) -> float:
 
 
 _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")
-_WHY = (
-    "offset_of_weights",
-    "offset_of_spectrum",
-    "offset_of_correlation",
-    "position_share",
-    "positional",
-    "asked",
-    "agree",
-    "chance",
-)
 _FEW = 8  # windows that tell whether weights can be trusted: each costs several passes
 _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
@@ -166,7 +157,7 @@ def explanations_of_heads(
     verdict = study.results.get("verdict")
     if verdict is None:
         return None, study.reasons.get("verdict", "the model does not admit it")
-    return verdict[[name for name in _WHY if name in verdict]], ""
+    return verdict[[name for name in WHY if name in verdict]], ""
 
 
 def _lacking(windows: list[Window], whole: int, length: int) -> str:

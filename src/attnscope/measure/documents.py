@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 import xarray as xr
 from jaxtyping import Bool, Float, Int
-from scipy import special
 
 from attnscope.measure.quantities import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 from attnscope.support.arguments import reads
@@ -132,15 +133,13 @@ def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -
     low, high = expanded_ends(means, len(sums))
     if len(sums) >= FEW:
         return low, high
-    from scipy.special import stdtrit
-
     count, whole = len(sums), sizes.sum(0)
     mean = sums.sum(0) / whole
     parts = (sums - mean * (sizes[:, None] if sizes.ndim == 1 else sizes)) / whole
     error = np.sqrt(count / (count - 1) * (parts**2).sum(0))
     third = count**2 / ((count - 1) * (count - 2)) * (parts**3).sum(0)
     skewness = np.divide(third, error**3, out=np.zeros_like(third), where=error > 0)
-    half = error * long_tail(stdtrit(count - 1, (1 + LEVEL) / 2), np.abs(skewness))
+    half = error * long_tail(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2), np.abs(skewness))
     return (
         np.where(skewness < -SKEWED, np.fmin(low, mean - half), low),
         np.where(skewness > SKEWED, np.fmax(high, mean + half), high),
@@ -161,11 +160,9 @@ def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
 
 def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``."""
-    from scipy.special import stdtrit
-
     count = len(left)
     pseudo = count * np.asarray(whole) - (count - 1) * left
-    half = stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
+    half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
     return np.asarray(pseudo.mean(0) - half), np.asarray(pseudo.mean(0) + half)
 
 
@@ -177,18 +174,14 @@ def without_each(units: Sequence[Hashable]) -> np.ndarray:
 
 def outside(count: int) -> float:
     """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many."""
-    from scipy.special import ndtr
-
-    return float(ndtr(-reach(count)))
+    return float(scipy.special.ndtr(-reach(count)))
 
 
 def reach(count: int | None = None) -> float:
     """Standard deviations of a bootstrap of so many units to either end of a 95% interval; of many by default."""
-    from scipy.special import ndtri, stdtrit
-
     if count is None:
-        return float(-ndtri((1 - LEVEL) / 2))
-    return float(-np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
+        return float(-scipy.special.ndtri((1 - LEVEL) / 2))
+    return float(-np.sqrt(count / (count - 1)) * scipy.special.stdtrit(count - 1, (1 - LEVEL) / 2))
 
 
 def unskewed(t: Any, skewness: Any) -> Any:
@@ -269,7 +262,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         freedom = (variance**2 / spread.where(spread > 0)).fillna(1.0)
         third = (results[f"{name}{SKEWNESS}"] * variances**1.5).sum("window")
         skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
-        times = freedom.copy(data=special.stdtrit(freedom.values, 0.975))
+        times = freedom.copy(data=scipy.special.stdtrit(freedom.values, 0.975))
         windows = estimate.notnull().sum("window")
         error = variance**0.5 / windows.where(windows > 0)
         mean, effective = estimate.mean("window"), _effective(results, name)
@@ -441,12 +434,12 @@ def independence(
     documents: Sequence[Hashable] | None = None,
 ) -> dict[str, Estimate]:
     """Statistics of text independence over a set of heads, with intervals over documents where one holds."""
-    from scipy.sparse import coo_array
-
     units, _ = units_of(range(len(labels)) if documents is None else documents)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
     member, count = np.array([numbers[name] for name in units]), len(numbers)
-    document = coo_array((np.ones(len(member)), (member, np.arange(len(member)))), (count, len(member))).tocsr()
+    document = scipy.sparse.coo_array(
+        (np.ones(len(member)), (member, np.arange(len(member)))), (count, len(member))
+    ).tocsr()
     mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
     apart, away = directions - mean_direction, profiles - mean_profile
     signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)
@@ -517,8 +510,6 @@ def label_information(
     labels: Int[np.ndarray, "window head"], *, seed: int = 0, permutations: int = 20
 ) -> tuple[float, float]:
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
-    from sklearn.metrics import mutual_info_score
-
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     counts = np.bincount(flat) / flat.size
@@ -526,5 +517,19 @@ def label_information(
     if entropy == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
-    chance = [mutual_info_score(rng.permutation(flat), heads) for _ in range(permutations)]
-    return float(mutual_info_score(flat, heads) / entropy), float(np.mean(chance) / entropy)
+    chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]
+    return float(_mutual_information(flat, heads) / entropy), float(np.mean(chance) / entropy)
+
+
+def _mutual_information(labels: Int[np.ndarray, " item"], heads: Int[np.ndarray, " item"]) -> float:
+    """As `sklearn.metrics.mutual_info_score`, in nats: importing scikit-learn would take longer than a short scan."""
+    pairs = np.zeros((labels.max() + 1, heads.max() + 1), dtype=np.int64)
+    np.add.at(pairs, (labels, heads), 1)
+    by_label, by_head = pairs.sum(1), pairs.sum(0)
+    if (by_label > 0).sum() == 1 or (by_head > 0).sum() == 1:
+        return 0.0
+    label, head = np.nonzero(pairs)
+    joint, whole = pairs[label, head] / len(labels), math.log(len(labels))
+    apart = -np.log(by_label[label] * by_head[head]) + whole + whole
+    parts = joint * (np.log(pairs[label, head]) - whole) + joint * apart
+    return max(0.0, float(np.where(np.abs(parts) < np.finfo(parts.dtype).eps, 0.0, parts).sum()))

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy
 import torch
 import xarray as xr
-from scipy import special
 
 from attnscope.capture.forward import forward
 from attnscope.capture.load import AS_SAVED, Loading
@@ -152,7 +152,7 @@ def widest_interval(results: xr.Dataset) -> float:
     _, error, count = mean_by_document(values, units)
     if count < LEAST:
         return float("inf")
-    width = float(2 * special.stdtrit(count - 1, 0.975) * np.nanmax(error))
+    width = float(2 * scipy.special.stdtrit(count - 1, 0.975) * np.nanmax(error))
     if count >= FEW:
         return width
     low, high = interval(values, units)  # which is wider where documents are skewed
