@@ -537,7 +537,7 @@ class Reader(ABC):
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
         longest = min(ROWS, max(tokens))
-        listed = [shown_heads(results, show, longest, count) for count in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))]
+        listed = shown_heads(results, show, longest)
         every_head = {(site.index, head) for site in self.sites for head in range(heads)}
         others = len(every_head) - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
