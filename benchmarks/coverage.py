@@ -1,6 +1,6 @@
 """How often every 95% interval of the project holds, and how often every test at 5% is wrong.
 
-    python benchmarks/coverage.py            # writes the tables of docs/coverage.md; about nine minutes on one core
+    python benchmarks/coverage.py       # writes the tables of docs/concepts/coverage.md; about nine minutes on one core
     python benchmarks/coverage.py diff       # prints the rows whose name contains "diff"
 
 Each row simulates units (documents, sentences, sentence pairs) of which the truth is known and calls the function that
@@ -45,7 +45,7 @@ from attnscope.measure.documents import (
 )
 from attnscope.measure.independence import independence
 
-PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)
 KINDS = ("normal", "skewed", "very skewed")
 TEST_KINDS = ("normal", "long tails", "skewed", "very skewed")

@@ -1,4 +1,4 @@
-"""What can be seen of every model family of the installed transformers: makes docs/families.md anew.
+"""What can be seen of every model family of the installed transformers: makes docs/reference/families.md anew.
 
     python benchmarks/families.py                   # all families: some 20 minutes on 2 cores
     python benchmarks/families.py bloom xlnet       # some, printed
@@ -204,7 +204,7 @@ if __name__ == "__main__":
     parser.add_argument("families", nargs="*")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "families.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "reference" / "families.md")
     given = parser.parse_args()
     table = judged(given.families or sorted(CONFIG_MAPPING_NAMES), given.rows, given.jobs)
     if given.families:

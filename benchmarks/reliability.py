@@ -593,9 +593,8 @@ def inputs(place: Path, _: list[Work], times: int, draw: random.Random) -> Count
         with folder(place) as home:
             prepare(home)
             ended = run(words, home, _half_of_memory, patience=30.0)
-            usage = ended.code == 2 and "Usage: " in ended.said  # typer's own box
             told = f"{what}: exit {ended.code}, {ended.seconds:.1f} s, {ended.said[-200:]!r}"
-            counts.note("refused clearly" if is_clear(ended) or usage else "lost", told)
+            counts.note("refused clearly" if is_clear(ended) else "lost", told)
     return counts
 
 

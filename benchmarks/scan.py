@@ -1,10 +1,11 @@
 """What scanning costs beside the model's own forward pass, and beside writing the weights out.
 
     python benchmarks/scan.py model --corpus ../shared/data/wikitext-2/valid.txt
-    python benchmarks/scan.py layer --lengths 2048 8192 16384
+    python benchmarks/scan.py layer --lengths 512 2048 8192
 
-`model`: roberta-base's shape with random weights, windows of 512 tokens: the plain forward pass (sdpa),
-the scan with its default statistics, and eager attention with the same statistics computed from its weights.
+`model`: roberta-base's shape with random weights, windows of 32, 128 and 512 tokens, 2,048 tokens a batch: the plain
+forward pass (sdpa), the scan with its default statistics, and eager attention with the same statistics computed from
+its weights.
 `layer`: one attention layer of 12 heads x 64: PyTorch's fused attention, and the same with every statistic.
 
 Times are taken in turns within one run; the ratio is the median over the turns. Peak memory is taken in a
@@ -39,7 +40,7 @@ from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import collate, cut_windows
 
-BAND = 10
+BAND, TOKENS = 10, 2048  # largest offset; tokens in a batch
 
 
 def roberta_shape(attention: str):
@@ -52,11 +53,12 @@ def roberta_shape(attention: str):
     return RobertaForMaskedLM(config).eval()
 
 
-def batches(corpus: Path, windows: int, batch_size: int):
+def batches(corpus: Path, length: int, number: int):
+    """So many batches of windows of one length."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    cut = list(cut_windows(Corpus.from_sources([corpus]), tokenizer, length=512, limit=windows))
+    tokenizer, batch_size = AutoTokenizer.from_pretrained(MODEL), TOKENS // length
+    cut = list(cut_windows(Corpus.from_sources([corpus]), tokenizer, length=length, limit=number * batch_size))
     return [
         collate(cut[start : start + batch_size], tokenizer.pad_token_id) for start in range(0, len(cut), batch_size)
     ]
@@ -111,11 +113,11 @@ def rows_of(weights: torch.Tensor, columns: torch.Tensor) -> RowMeasures:
 WAYS = {"plain": ("sdpa", plain), "scan": ("sdpa", scanned), "eager": ("eager", eager)}
 
 
-def peak_of(way: str, corpus: Path, batch_size: int) -> None:
+def peak_of(way: str, corpus: Path, length: int) -> None:
     """Print the memory that loading the compiled pass takes, and what one way takes above the loaded model, in MiB."""
     attention, run = WAYS[way]
     model = roberta_shape(attention)
-    batch = batches(corpus, batch_size, batch_size)[0]
+    batch = batches(corpus, length, 1)[0]
     with Peak() as loading:
         if way == "scan":
             measure(AttentionCall(*[torch.zeros(1, 1, 8, 8)] * 3, scale=1.0), Need.everything(BAND))
@@ -142,46 +144,34 @@ class Peak:
         return float(next(line.split()[1] for line in lines if line.startswith(name)))
 
 
-def compare_model(corpus: Path, windows: int, batch_size: int) -> None:
+def compare_model(corpus: Path, lengths: list[int], number: int) -> None:
     models = {attention: roberta_shape(attention) for attention in ("sdpa", "eager")}
-    work = batches(corpus, windows, batch_size)
-    for attention, run in WAYS.values():  # warm up
-        run(models[attention], work[0])
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
-    for batch in work:
-        for way, (attention, run) in WAYS.items():
-            started = time.perf_counter()
-            run(models[attention], batch)
-            times[way].append(time.perf_counter() - started)
-    memory = {
-        way: [
-            float(number)
-            for number in subprocess.run(
-                [
-                    sys.executable,
-                    __file__,
-                    "peak",
-                    "--way",
-                    way,
-                    "--corpus",
-                    str(corpus),
-                    "--batch-size",
-                    str(batch_size),
-                ],
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout.split()[-2:]
-        ]
-        for way in WAYS
-    }
-    print(f"roberta-base's shape, {len(work)} batches of {batch_size} x 512 tokens, {torch.get_num_threads()} threads")
-    print(f"{'':8}{'s/batch':>10}{'x plain':>10}{'peak MiB':>10}{'above plain':>13}{'once, to load':>15}")
-    for way in WAYS:
-        ratio = np.median(np.array(times[way]) / np.array(times["plain"]))
-        loading, peak = memory[way]
-        above = peak - memory["plain"][1]
-        print(f"{way:8}{np.median(times[way]):10.3f}{ratio:10.3f}{peak:10.0f}{above:13.0f}{loading:15.0f}")
+    print(f"roberta-base's shape, {number} batches of {TOKENS} tokens, {torch.get_num_threads()} threads")
+    print(f"{'n':>6} {'':8}{'s/batch':>10}{'x plain':>10}{'peak MiB':>10}{'above plain':>13}{'once, to load':>15}")
+    for length in lengths:
+        work = batches(corpus, length, number)
+        for attention, run in WAYS.values():  # warm up
+            run(models[attention], work[0])
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        for batch in work:
+            for way, (attention, run) in WAYS.items():
+                started = time.perf_counter()
+                run(models[attention], batch)
+                times[way].append(time.perf_counter() - started)
+        memory = {way: _model_memory(way, corpus, length) for way in WAYS}
+        for way in WAYS:
+            ratio = np.median(np.array(times[way]) / np.array(times["plain"]))
+            loading, peak = memory[way]
+            above = peak - memory["plain"][1]
+            print(
+                f"{length:6} {way:8}{np.median(times[way]):10.3f}{ratio:10.3f}{peak:10.0f}{above:13.0f}{loading:15.0f}"
+            )
+
+
+def _model_memory(way: str, corpus: Path, length: int) -> list[float]:
+    command = [sys.executable, __file__, "peak", "--way", way, "--corpus", str(corpus), "--lengths", str(length)]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [float(number) for number in ended.stdout.split()[-2:]]
 
 
 def compare_layer(lengths: list[int], repeats: int, *, causal: bool) -> None:
@@ -230,23 +220,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["model", "layer", "peak", "layer-peak"])
     parser.add_argument("--corpus", type=Path)
-    parser.add_argument("--windows", type=int, default=24)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 16384])
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--way", choices=list(WAYS))
     options = parser.parse_args()
     if options.what == "layer":
-        compare_layer(options.lengths, options.repeats, causal=options.causal)
+        compare_layer(options.lengths or [512, 2048, 8192], options.repeats, causal=options.causal)
     elif options.what == "layer-peak":
         layer_peak(options.lengths[0])
     elif options.corpus is None:
         parser.error("--corpus names a text file")
     elif options.what == "peak":
-        peak_of(options.way, options.corpus, options.batch_size)
+        peak_of(options.way, options.corpus, options.lengths[0])
     else:
-        compare_model(options.corpus, options.windows, options.batch_size)
+        compare_model(options.corpus, options.lengths or [32, 128, 512], options.batches)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def texts_with_names():
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (said := ast.get_docstring(node)):
                 yield f"{path.relative_to(SOURCE)} {getattr(node, 'name', '')}", without_code(said)
     root = Path(__file__).parents[1]
-    for page in (*root.glob("*.md"), *(root / "docs").glob("*.md")):
+    for page in (*root.glob("*.md"), *(root / "docs").rglob("*.md")):
         if page.name not in {"CHANGELOG.md", "families.md"}:
             yield page.name, without_code(page.read_text(encoding="utf-8"))
 

@@ -85,7 +85,7 @@ def test_both_have_the_same_outline_and_the_same_large_numbers_in_their_tables()
 
 
 def test_what_the_documents_name_can_be_imported():
-    pages = [ENGLISH, JAPANESE, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))]
+    pages = [ENGLISH, JAPANESE, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))]
     outside = [re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE) for page in pages]
     named = {name for page in outside for name in re.findall(r"`(attnscope\.\w[\w.]*\w)", page)}
     assert len(named) > 25

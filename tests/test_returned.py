@@ -11,8 +11,7 @@ from attnscope.comparison.findings import changes_of
 from attnscope.comparison.findings import headline as difference_headline
 from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
-from attnscope.explanation.ranking import best_heads, rank_explanations
-from attnscope.explanation.sentences import cause, headline, mask_note, skipped_by_reason
+from attnscope.explanation.report import rank_explanations
 from attnscope.intervention.patch_findings import patch_headline, patched_positions
 from attnscope.intervention.verdicts import headline as faithfulness_headline
 from attnscope.intervention.verdicts import verdicts
@@ -34,12 +33,8 @@ EXPLAINED = of("explain", xr.DataTree.from_dict({"verdict": xr.Dataset(GRID)}))
 READERS = {
     "explain": (
         rank_explanations,
-        best_heads,
         analyses_of,
-        headline,
-        cause,
-        mask_note,
-        skipped_by_reason,
+        lambda tree: report_of("explain", tree),
         explain_figures,
         lambda tree: write_explain_report(tree, "page.html", []),
     ),

@@ -14,7 +14,7 @@ from attnscope.capture.borrow import _locks, borrowed
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.position_table import position_cca
-from attnscope.explanation.ranking import projections
+from attnscope.explanation.study import study
 from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.families import tiny
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -91,7 +91,7 @@ VERBS = {
     "walk": (masked_model, walk),
     "relearn_positions": (masked_model, relearn),
     "position_cca": (masked_model, lambda model: position_cca(model, TEXTS, tokenizer=MODEL, window=24, limit=3)),
-    "projections": (masked_model, lambda model: projections(model, TEXTS, tokenizer=MODEL)),
+    "projections": (masked_model, lambda model: study(model, TEXTS, tokenizer=MODEL, limit=2).evidence),
     "translate": (translator, translate),
     "align": (translator, align),
 }

@@ -138,3 +138,19 @@ def test_of_a_single_value_the_last_counts():
     assert len(LISTS) > 15
     command = typer.main.get_command(app).commands["scan"]
     assert command.make_context("scan", ["--window", "16", "--window", "32"]).params["window"] == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["scan", "--band", "x"], "--band is 'x'; expected a whole number. For help: attnscope scan --help"),
+        (["translate", "model", "--beams", "0"], "--beams is '0'; expected 1 or more"),
+        (["align", "m", "t", "--target", "t", "--rule", "q"], "--rule is 'q'; expected one of 'argmax', "),
+        (["align"], "missing argument 'model'. For help: attnscope align --help"),
+        (["scan", "--nosuch"], "no such option: --nosuch"),
+        (["scen"], "no such command 'scen'"),
+        (["scan", "--limit"], "option '--limit' requires an argument. For help: attnscope --help"),
+    ],
+)
+def test_wrong_words_are_explained_in_one_line(words, says, refused):
+    refused(*words, says=says)

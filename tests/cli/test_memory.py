@@ -80,7 +80,7 @@ def test_what_an_error_was_raised_from_counts():
 
 
 def test_another_error_stays_what_it_is(monkeypatch):
-    def fail():
+    def fail(**_):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     monkeypatch.setattr("attnscope.cli.app", fail)

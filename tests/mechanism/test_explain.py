@@ -20,8 +20,7 @@ from attnscope.explanation.analyses.verdict import verdict_of
 from attnscope.explanation.analyses.waves import query_key_waves as mechanism_query_key_waves
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves
-from attnscope.explanation.ranking import rank_explanations
-from attnscope.explanation.sentences import mask_note, predicted_offsets, skipped_by_reason, summary
+from attnscope.explanation.report import report, skipped
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
 from tests.families import tiny
@@ -150,16 +149,18 @@ def test_a_rope_model_gets_what_is_defined(models):
     assert np.isnan(verdict.offset_of_spectrum).all()
     assert np.isnan(verdict.offset_of_correlation).all()
     assert bool((verdict.highest_offset == 0).all())
-    assert not any("readings" in sentence for sentence in summary(rank_explanations(found)))
-    assert mask_note(found).endswith("Peaks are looked for there alone.")  # no scores are read
+    told = report(found)
+    assert not any("readings" in sentence for sentence in told.finding.sentences)
+    assert any(note.endswith("Only these are searched for peaks.") for note in told.notes)  # no scores are read
     assert {"forms", "position_content", "scheme_kernel", "rotation_effect"} <= set(found.children)
-    skipped = json.loads(found.attrs["skipped"])
-    assert "RoPE" in skipped["position_spectrum"]
-    assert "verdict" not in skipped  # it is in scheme_kernel
-    assert "turn with their positions" in skipped["waves"]
-    assert len(skipped_by_reason(found)) == 3
-    said = predicted_offsets(found)
-    assert said.startswith("The rotation alone foretells the offset of ")
+    reasons = json.loads(found.attrs["skipped"])
+    assert "RoPE" in reasons["position_spectrum"]
+    assert "verdict" not in reasons  # it is in scheme_kernel
+    assert "turn with their positions" in reasons["waves"]
+    assert len(skipped(found)) == 3
+    said = next(
+        text for text in told.finding.sentences if text.startswith("The rotation alone predicts the offset of ")
+    )
     assert " within 1 token (" in said
     assert set(found["forms"].form.values) == {"rope"}
 

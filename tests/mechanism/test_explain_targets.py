@@ -15,7 +15,7 @@ from attnscope.explanation.analyses.position_content import position_content as 
 from attnscope.explanation.analyses.position_table import position_cca
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.waves import query_key_waves
-from attnscope.explanation.ranking import rank_explanations
+from attnscope.explanation.report import rank_explanations
 from attnscope.explanation.study import Study, equal_windows, with_targets
 from attnscope.explanation.study import study as mechanism_study
 from attnscope.explanation.tables import position_scheme, position_tables, replaced_positions
@@ -119,8 +119,8 @@ def test_a_target_goes_through_all_analyses():
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64
     assert {"position_spectrum", "position_cca", "verdict"} <= set(found.children)
     kinds = found["position_content"].to_dataset().layer_kind
-    assert {row.attention for row in rank_explanations(found)} == {"self", "causal"}
-    assert all(row.attention == kinds.sel(layer=row.layer) for row in rank_explanations(found))
+    assert {row["attention"] for row in rank_explanations(found)} == {"self", "causal"}
+    assert all(row["attention"] == kinds.sel(layer=row["layer"]) for row in rank_explanations(found))
     changed = found["interventions"].to_dataset()
     assert changed.layer_kind.values.tolist() == ["self", "causal"]
     change = np.abs(changed.profile_after - changed.profile_before).max(("head", "offset"))

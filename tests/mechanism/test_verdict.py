@@ -1,7 +1,5 @@
 """What is said of a head is more than chance gives: planted heads are counted, random ones are not."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -14,14 +12,20 @@ from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
 from attnscope.explanation.analyses.shift import phase_map as mechanism_phase_map
-from attnscope.explanation.analyses.verdict import verdict_of
+from attnscope.explanation.analyses.verdict import (
+    gives_probability,
+    mask_note,
+    peaks_of_noise,
+    summary,
+    verdict_of,
+    weight_peaks,
+)
 from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import find_peaks
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.profiles import Reach, pairs_at
-from attnscope.explanation.ranking import HeadExplanation, rank_explanations, weight_peaks
-from attnscope.explanation.sentences import independence_note, mask_note, peaks_of_noise, summary
+from attnscope.explanation.report import rank_explanations
 from attnscope.explanation.study import Study
 from attnscope.explanation.study import study as mechanism_study
 from attnscope.kernels.call import AttentionCall
@@ -78,7 +82,7 @@ def test_an_offset_that_the_mask_forbids_is_not_found(masked):
 
 def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
     note = mask_note(masked)
-    assert note.startswith(f"The mask lets heads look at offsets −{LENGTH - 1} to 0.")
+    assert note.startswith(f"The mask lets heads attend to offsets −{LENGTH - 1} to 0.")
     assert "scores are read before the mask" in note
     said = summary(rank_explanations(masked))
     assert said[0].startswith("4 of 4 heads put more weight")
@@ -159,7 +163,7 @@ def test_weights_that_rise_on_beyond_the_band_have_no_offset(tokenizer):
     at = found["verdict"].offset_of_weights.values[0]
     assert at[1] == 1
     assert np.isnan(at[3])  # 4 is the edge of the band: whether it is a peak is not known
-    assert [row.head for row in rank_explanations(found) if row.positional] == [1]
+    assert [row["head"] for row in rank_explanations(found) if row["positional"]] == [1]
 
 
 # --- the rotation ---
@@ -193,17 +197,16 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
     study = Study(tiny("bert"), study.windows, band=4)
     assert weight_peaks(study.evidence).weights_of.values.tolist() == [0, 1]
     read = {"offset_of_weights": -1.0, "offset_of_spectrum": -1.0, "offset_of_correlation": -1.0, "chance": 0.1}
-    kernel = {"offset_of_kernel": -1.0, "kernel_agrees": True, "kernel_chance": 0.9}
-    head = HeadExplanation(0, None, 3, prefers=True, positional=True, agree=True, **read, **kernel)
-    shared = [head, *(replace(head, layer=layer, weights_of=0) for layer in (1, 2))]
-    own = [replace(row, weights_of=None) for row in shared]
+    judged = {"prefers": True, "positional": True, "agree": True, "weight_level": 0.1, "coherence": 0.5}
+    shared = [{"layer": layer, "head": 3, "weights_of": 0 if layer else None} | read | judged for layer in range(3)]
+    own = [row | {"weights_of": None} for row in shared]
     assert "(3 or more: probability 0.001)" in summary(own)[-1]
-    assert independence_note(own)
+    assert gives_probability(own)
     assert summary(shared)[-1].endswith(
         "with the scores of other heads 0.3 of 3 would. That has no probability: layers share weights, and the "
         "3 heads are 1 seen again."
     )
-    assert not independence_note(shared)
+    assert not gives_probability(shared)
 
 
 # --- peaks that noise has too ---
@@ -214,17 +217,17 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
     [(1, "1 or more: probability 0.1), so this may be accident"), (5, "5 or more: probability below 0.0001).")],
 )
 def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(peaks, says):
-    idle = HeadExplanation(0, None, 0, prefers=False, positional=False, agree=None, coherence=0.1)
-    rows = [replace(idle, head=head, offset_of_spectrum=7.0 if head < peaks else None) for head in range(12)]
+    idle = {"layer": 0, "prefers": False, "positional": False, "agree": None, "coherence": 0.1, "weights_of": None}
+    rows = [idle | {"head": head, "offset_of_spectrum": 7.0 if head < peaks else None} for head in range(12)]
     said = peaks_of_noise(rows)
     assert said.startswith(
         f"Of 12 heads that prefer no offset, the cross-spectrum of {peaks} has a peak; noise alone gives one to 0.12 "
     )
     assert says in said
-    assert independence_note(rows)
-    assert "probability" not in peaks_of_noise([*rows, replace(rows[0], layer=1, weights_of=0)])
-    assert not peaks_of_noise([replace(row, offset_of_spectrum=None) for row in rows])
-    assert not peaks_of_noise([replace(row, prefers=True) for row in rows])
+    assert gives_probability(rows)
+    assert "probability" not in peaks_of_noise([*rows, rows[0] | {"layer": 1, "weights_of": 0}])
+    assert not peaks_of_noise([row | {"offset_of_spectrum": None} for row in rows])
+    assert not peaks_of_noise([row | {"prefers": True} for row in rows])
 
 
 # --- what is stored is what is said ---
@@ -233,7 +236,7 @@ def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(
 def told(tree):
     """Heads by what the rows, of which the table and the sentences are made, say of them."""
     rows = rank_explanations(tree)
-    return {name: {(row.layer, row.head): getattr(row, name) for row in rows} for name in ("agree", "kernel_agrees")}
+    return {name: {(row["layer"], row["head"]): row.get(name) for row in rows} for name in ("agree", "kernel_agrees")}
 
 
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "alibi", "llama"])
@@ -303,7 +306,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
     (said,) = summary(rows)
     assert said.startswith("No head of 12 puts more weight on one offset than chance does")
-    assert not any(row.agree is not None or row.offset_of_weights is not None for row in rows)
+    assert not any(row["agree"] is not None or row["offset_of_weights"] is not None for row in rows)
 
 
 def test_heads_that_all_look_alike_tell_nothing(tokenizer):

@@ -1,15 +1,14 @@
 """What page and terminal say of the table of heads: nothing of columns that a model does not have."""
 
 import io
-from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 
 import attnscope
-from attnscope.explanation.ranking import READINGS, HeadExplanation, rank_explanations
-from attnscope.explanation.report import _about_zero, report
+from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
+from attnscope.explanation.report import rank_explanations, report
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.figures.positions import scheme_kernel
 from attnscope.results.page.explain import write_explain_report
@@ -59,11 +58,11 @@ def test_a_rotary_model_has_no_readings_and_chance_is_that_of_random_phases(tree
     assert "takes heads as independent" not in said or "So many come by chance" in said
 
 
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize(("offset", "told"), [(0.4, True), (-0.02, True), (-1.0, False), (None, False)])
-def test_a_reading_of_about_0_may_be_a_token_that_meets_itself(reading, offset, told):
-    row = HeadExplanation(0, None, 0, prefers=True, positional=True, agree=None)
-    assert ("meet themselves" in _about_zero([row, replace(row, **{reading: offset})])) == told
+@pytest.mark.parametrize("estimate", ESTIMATED)
+@pytest.mark.parametrize(("offset", "noted"), [(0.4, True), (-0.02, True), (-1.0, False), (None, False)])
+def test_an_estimate_of_about_0_may_be_a_token_that_meets_itself(estimate, offset, noted):
+    row = dict.fromkeys(ESTIMATED)
+    assert ("meet themselves" in zero_note([row, row | {estimate: offset}])) == noted
 
 
 def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_told():
@@ -84,11 +83,11 @@ def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees):
     assert "random order" not in said
 
 
-def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, tmp_path):
+def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, tmp_path):
     rows = rank_explanations(trees["random llama"])
-    assert not any(row.prefers for row in rows)
-    assert {(row.kernel_agrees, row.kernel_share, row.position_share) for row in rows} == {(None, None, None)}
-    assert {row.offset_of_kernel for row in rows} == {None}  # every curve has a largest value
+    assert not any(row["prefers"] for row in rows)
+    assert {(row["kernel_agrees"], row["kernel_share"], row["position_share"]) for row in rows} == {(None, None, None)}
+    assert {row["offset_of_kernel"] for row in rows} == {None}  # every curve has a largest value
     kernel = trees["random llama"]["scheme_kernel"].to_dataset()
     titles = [axes.get_title(loc="left") for axes in scheme_kernel(kernel, [(0, 0), (1, 0)]).axes]
     assert {title.split("\n")[1] for title in titles if title} == {"weights none, scheme none"}
@@ -97,5 +96,4 @@ def test_of_a_random_model_no_head_is_foretold_and_nothing_is_explained(trees, t
     assert "Offsets and what position explains" not in page
     assert "parts of profiles that are flat" in page
     for said in (page, printed(trees["random llama"])):
-        assert "alone foretells" not in said
-        assert "foretold by chance" not in said.lower()
+        assert "alone predicts" not in said

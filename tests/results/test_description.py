@@ -6,10 +6,9 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.explanation.ranking import rank_explanations
-from attnscope.explanation.sentences import summary
 from attnscope.measure.stored import WINDOWS
 from attnscope.results.describe import describe
+from attnscope.results.reports import report_of
 from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.runs import RunFolder
@@ -56,7 +55,7 @@ def test_an_explanation_says_what_the_command_says(tmp_path):
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 30
     tree = attnscope.explain(texts=[text], window=64, limit=2, device="cpu", out=tmp_path / "run")
     told = describe(tmp_path / "run")
-    assert told.headline[:2] == summary(rank_explanations(tree))[:2]
+    assert told.headline[:2] == report_of("explain", tree).finding.sentences[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
     assert any(note.startswith("no scheme kernel: ") for note in told.notes)
 

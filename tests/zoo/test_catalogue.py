@@ -20,7 +20,7 @@ def test_there_are_planted_models_of_every_form_and_architecture():
 
 
 def test_every_kind_is_described():
-    page = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "planted-models.md").read_text(encoding="utf-8")
     assert [kind for kind in CIRCUITS if f"| `{kind}`" not in page and f", `{kind}`" not in page] == []
 
 

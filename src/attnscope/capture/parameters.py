@@ -111,7 +111,7 @@ class SharedRunOptions(RunOptions, total=False):
         takes it from torchrun or a Slurm array. The last one to finish returns the results, the others none.
     ray
         Ray cluster whose actors measure: local, auto or HOST:PORT. This process then loads no model.
-        See docs/clusters.md.
+        See docs/scale/clusters.md.
     workers
         Number of Ray's actors. By default as many as there is room for.
     ray_gpus
@@ -152,8 +152,8 @@ class PromptReading(Reading, ChatOptions, total=False):
     """The same of prompts, which may be chats."""
 
 
-class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=False):
-    """A model of texts, the texts, where results go, and which processes measure them.
+class SessionReading(TextModelOptions, CorpusOptions, total=False):
+    """A model of texts and the texts, for several verbs.
 
     Parameters
     ----------
@@ -162,6 +162,10 @@ class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=Fals
     """
 
     targets: Sources
+
+
+class StudyReading(SessionReading, SharedRunOptions, total=False):
+    """The same, where results go, and which processes measure them."""
 
 
 class PairReading(TextModelOptions, SharedRunOptions, total=False):

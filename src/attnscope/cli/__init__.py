@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import Any
 
 # Threads that wait by spinning slow down everything on a machine that is shared; set before PyTorch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -31,9 +32,11 @@ from attnscope.cli import (
     walk,
 )
 from attnscope.cli.output import abandon, prepare, print_note
+from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
 
 _INTERRUPTED = 130
+_UsageError: Any = typer.BadParameter.__base__  # typer does not export it
 
 app = typer.Typer(
     name="attnscope",
@@ -88,15 +91,18 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        app()
+        code = app(prog_name="attnscope", standalone_mode=False) or 0
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            print_note(f"attnscope: {_usage_error(error)}")
+        return 2
     except BrokenPipeError:  # the reader of our output has left
         abandon(sys.stdout)
         return 0
     except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 0
-        if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
-            print_note("attnscope: stopped")
-        return code
+        return left.code if isinstance(left.code, int) else 0
     except BaseException as error:
         if panicked(error):  # in Rust, as a tokenizer does on files that are damaged
             print_note(
@@ -112,7 +118,32 @@ def _run() -> int:
         if isinstance(error, OSError):
             return _unwritten(error)
         raise
-    return 0
+    if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
+        print_note("attnscope: stopped")
+    return code
+
+
+_EXPECTED = {
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
+}
+
+
+def _usage_error(error: Any) -> str:
+    """What is wrong on the command line: what was found, what was expected, and where to look it up."""
+    message = error.format_message().rstrip(".")
+    message = message[0].lower() + message[1:]
+    if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values
+        (found,) = error.__cause__.errors()
+        choices = str(found["msg"]).rstrip(".").partition(" is not one of ")[2]
+        expected = f"one of {choices}" if choices else _EXPECTED.get(found["type"], "").format_map(found.get("ctx", {}))
+        if expected:
+            name = error.param.get_error_hint().strip("'")
+            message = f"{name} is {shortly(found['input'])}; expected {expected}"
+    command = "attnscope" if error.ctx is None else error.ctx.command_path
+    return f"{message}. For help: {command} --help"
 
 
 def _unwritten(error: OSError) -> int:

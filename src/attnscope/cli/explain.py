@@ -14,6 +14,8 @@ from attnscope.cli.place import run
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnscope.results.schema import Report
+
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
 
@@ -83,7 +85,7 @@ def explain(
         "explain",
         output,
         parts=[f"{one.name}.npz" for one in more if not one.needs],
-        page_heads=lambda tree: _heads_to_show(tree, layer, head),
+        page_heads=lambda report: _heads_to_show(report, layer, head),
         first=_print_text_tables,
         **reading,
         layer=layer,
@@ -96,11 +98,11 @@ def explain(
     )
 
 
-def _heads_to_show(tree: xr.DataTree, layer: int | None, head: int | None) -> list[tuple[int, int]]:
-    from attnscope.explanation.ranking import best_heads
+def _heads_to_show(report: Report, layer: int | None, head: int | None) -> list[tuple[int, int]]:
+    from attnscope.explanation.analyses.verdict import best_heads
 
     number = _SHOWN_IN_FIGURES if layer is None and head is None else 2 * _SHOWN_IN_FIGURES
-    return best_heads(tree, layer=layer, head=head, count=number)
+    return best_heads(report.rows, layer=layer, head=head, count=number)
 
 
 def _frequencies(given: str | None) -> tuple[int, int] | None:

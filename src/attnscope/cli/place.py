@@ -68,7 +68,7 @@ def run(
     output: Output,
     *,
     parts: Sequence[str] = (),
-    page_heads: Sequence[tuple[int, int]] | Callable[[Any], Sequence[tuple[int, int]]] | None = None,
+    page_heads: Sequence[tuple[int, int]] | Callable[[Report], Sequence[tuple[int, int]]] | None = None,
     first: Callable[[Any], None] | None = None,
     **arguments: Any,
 ) -> None:
@@ -93,7 +93,7 @@ def run(
         report = reports.report_of(command, result, data=output.as_json or output.as_csv)
         page = None
         if output.report:
-            shown = page_heads(result) if callable(page_heads) else page_heads
+            shown = page_heads(report) if callable(page_heads) else page_heads
             page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
         if first is not None and not (output.as_json or output.as_csv):
             first(result)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import scipy
 import xarray as xr
 from jaxtyping import Float
-from scipy import stats
 
 from attnscope.comparison.diff import LEVEL, describe_repeated, repeated_statistics, sizes
 from attnscope.measure.documents import LEAST, mean_by_document
@@ -101,7 +101,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     known = np.isfinite(p)
     differs = np.zeros(p.shape, dtype=bool)
     if known.any():
-        differs[known] = stats.false_discovery_control(p[known]) <= level
+        differs[known] = scipy.stats.false_discovery_control(p[known]) <= level
     difference = mean - others
     cells = ("statistic", "by", *_GRID)
     windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
@@ -141,8 +141,8 @@ def _welch(
     variance = error**2 + other_error**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variance**2 / (error**4 / (count - 1) + other_error**4 / (other_count - 1))
-        p = 2 * stats.t.sf(np.abs(mean - others) / np.sqrt(variance), freedom)
-        half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+        p = 2 * scipy.stats.t.sf(np.abs(mean - others) / np.sqrt(variance), freedom)
+        half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(variance)
     same = (variance == 0) & (mean == others)
     p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no spread at all tells nothing
     return np.stack([mean, others, mean - others - half, mean - others + half, p])

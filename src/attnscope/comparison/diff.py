@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
+import scipy
 import xarray as xr
 from jaxtyping import Bool, Float
-from scipy import stats
 
 from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.measure.documents import FEW, LEAST, by_document, called_in, unskewed
@@ -48,7 +48,7 @@ def changes_by_document(
     changed = np.zeros(len(p), dtype=bool)
     known = ~np.isnan(p)
     if known.any():
-        changed[known] = stats.false_discovery_control(p[known]) <= level
+        changed[known] = scipy.stats.false_discovery_control(p[known]) <= level
     shape = changes.shape[1:]
     return Changes(interval.mean, interval.low, interval.high, p.reshape(shape), changed.reshape(shape))
 
@@ -83,7 +83,7 @@ def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
             third = count**2 / ((count - 1) * (count - 2)) * (weight**3 @ (means - mean) ** 3)
             corrected = unskewed(t, np.sign(mean) * third / error**3)
             t = np.where(error > 0, np.clip(corrected, 0, t), t)
-        p = 2 * stats.t.sf(t, trace**2 / norm)
+        p = 2 * scipy.stats.t.sf(t, trace**2 / norm)
     return np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.components import StateMoments
+from attnscope.explanation.arrays.decomposition import append_one
 from attnscope.explanation.inputs import add_states, watching_inputs
 from attnscope.explanation.profiles import Reach, check_self_attention, pairs_at
 from attnscope.explanation.projections import Projections, projections
@@ -23,6 +26,7 @@ from attnscope.explanation.tables import PositionTable, position_tables, word_ta
 from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
+from attnscope.store.arrays import stacked
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -124,6 +128,25 @@ def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
     for number in chosen or []:
         if not 0 <= number < known:
             raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")
+
+
+def inputs_of(layer: Layer, head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean X over texts and a column of ones; W_Q and W_K with their biases below."""
+    return append_one(layer.moments.position_mean), *layer.matrices(head, affine=True)
+
+
+def over_heads(evidence: Evidence, analyse: Callable[[Layer, int], xr.Dataset]) -> xr.Dataset:
+    """Stack a head's analysis over all layers with bilinear scores and all their heads."""
+    layers = evidence.bilinear
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # LAPACK and FFT leave Python's lock free
+        heads = [list(pool.map(partial(analyse, layer), range(layer.heads))) for layer in layers]
+    rows = [stacked(of_layer, "head", np.arange(len(of_layer))) for of_layer in heads]
+    names = np.array([layer.site.name for layer in layers], dtype=object)
+    return stacked(rows, "layer", [layer.site.index for layer in layers]).assign_coords(
+        layer_name=("layer", names),
+        lowest_offset=("layer", [layer.reach.offsets[0] for layer in layers]),
+        highest_offset=("layer", [layer.reach.offsets[1] for layer in layers]),
+    )
 
 
 UNIT = 16  # batches whose sums are made apart from others', whoever makes them

@@ -30,6 +30,7 @@ from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import window_name
+from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
@@ -287,14 +288,24 @@ def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, len
     ]
 
 
+#: Groups of columns of the table of heads, in their order.
+WHERE, ESTIMATES, SCHEME, SHARES = GROUPS = (
+    "Where it attends",
+    "Estimates from its scores",
+    "Position scheme",
+    "Shares",
+)
+#: Text, or a function that makes it of an explanation and the rows of its heads.
+Words = str | Callable[[xr.DataTree, Sequence[Row]], str]
+
+
 @dataclass(frozen=True)
 class Section:
     """A section of the page: some analyses that belong together."""
 
     name: str  # its address on the page
     title: str  # its heading
-    # its question and method: text, or a function that makes the text from the results
-    says: str | Callable[[xr.DataTree], str]
+    says: Words  # its question and method
 
 
 @dataclass(frozen=True)
@@ -303,7 +314,7 @@ class Picture:
 
     name: str  # its file, without suffix
     title: str = ""  # what it shows
-    reading: str | Callable[[xr.DataTree], str] = ""  # how to read it: text or a function, as in a `Section`
+    reading: Words = ""  # how to read it
     draw: str = ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
     # what it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``
     of: Literal["node", "heads", "tree"] = "node"
@@ -344,7 +355,7 @@ class Analysis:
     name
         Name of its node in the tree, its file in the run folder, and in the list of what was left out.
     title, definition
-        What it gives, and the heading of docs/mathematics.md that defines it.
+        What it gives, and the heading of mathematics.md that defines it.
     compute
         From a model under study to a Dataset.
     needs
@@ -353,6 +364,10 @@ class Analysis:
         Section of the page; None if it has no figure.
     pictures, table
         How it is shown.
+    columns
+        From its Dataset to columns of the table of heads, each by its variable ``(layer, head)`` or ``(layer,)``.
+    findings, notes, tables
+        From the tree and the rows of its heads to sentences on what was found, to notes, and to a table of the report.
     units
         Units of its main quantity.
     asked
@@ -391,6 +406,10 @@ class Analysis:
     configured: Callable[[str], Analysis] | None = None
     longest: int | None = None
     function: Callable[..., xr.Dataset] | None = None
+    columns: Callable[[xr.Dataset], Mapping[str, Quantity]] = field(default=lambda _: {})
+    findings: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
+    notes: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
+    tables: Callable[[xr.DataTree, Sequence[Row]], Table] | None = None
 
     @property
     def alone(self) -> Callable[..., xr.Dataset]:

@@ -17,6 +17,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.capture.signature import signature_of
+from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
 from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
@@ -295,16 +296,6 @@ class InterventionJob:
 
 
 _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")
-_WHY = (
-    "offset_of_weights",
-    "offset_of_spectrum",
-    "offset_of_correlation",
-    "position_share",
-    "positional",
-    "asked",
-    "agree",
-    "chance",
-)
 _ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
 
 
@@ -340,7 +331,7 @@ def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: i
     verdict = study.results.get("verdict")
     if verdict is None:
         raise AttnscopeError(study.reasons.get("verdict", "the model does not admit it"))
-    return verdict[[name for name in _WHY if name in verdict]]
+    return verdict[[name for name in WHY if name in verdict]]
 
 
 def _lacking(windows: list[Window], whole: int, length: int) -> str:

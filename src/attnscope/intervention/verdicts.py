@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
+from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.intervention.edits import HARDLY
 from attnscope.results.schema import (
     Effect,
@@ -49,7 +50,7 @@ HEADS = (
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
     Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE),
-    Quantity("position_share", "pos.", "share", "share of the scores' profile that position explains", group=_WHY),
+    replace(POSITION, heading="pos.", meaning="share of the scores' profile that position explains", group=_WHY),
     Quantity(
         "scores_agree",
         "scores agree",
@@ -165,7 +166,7 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
     columns: dict[str, xr.DataArray | None] = {
         "attention": heads.layer_kind,
         **{name: where.get(name) for name in ("kind", "peak_offset", "peak_weight")},
-        **{name: why.get(name) for name in ("position_share", "asked", "agree")},
+        **{name: why.get(name) for name in (POSITION.name, "asked", "agree")},
         **{name: trust.get(name) for name in ("norm_offset", "norm_weight", "null_share")},
         "importance": heads.get("importance"),
         "searched": nodes["search"].searched if "search" in nodes else None,

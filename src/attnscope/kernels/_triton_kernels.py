@@ -2,7 +2,7 @@
 
 Keys come in tiles, as in `_tiles`: whatever is wanted of a row is a running sum relative to its largest score so far.
 Scores are held in bits (times 1 / ln 2), because exp2 is what the processor has; a bias keeps them in nats, so that
-the most negative number of a type stays finite and forbids no more than it says. `docs/gpu.md` has the formulas.
+the most negative number of a type stays finite and forbids no more than it says. `docs/scale/gpu.md` has the formulas.
 What is not wanted, or not there, is None, and the compiler leaves it out.
 """
 

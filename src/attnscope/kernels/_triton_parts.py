@@ -95,7 +95,7 @@ def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constex
     moved, away = tl.where(is_here, apart, 0.0), tl.where(is_here, 0.0, apart)
     first = first * rescale
     if VARIANCE:
-        # about an origin that lies d further on, the second moment is M2 - 2 d M1 + d^2 Z: docs/gpu.md, One pass
+        # about an origin that lies d further on, the second moment is M2 - 2 d M1 + d^2 Z: docs/scale/gpu.md, One pass
         second = second * rescale - moved * (2.0 * first - moved * before)
         second += tl.sum(p * (place * place)[None, :], 1) + away * (2.0 * own + away * part)
     first += own + away * part - moved * before

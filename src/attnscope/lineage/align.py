@@ -102,7 +102,8 @@ def align(
         Which part of the pairs this process aligns, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
         to finish puts the parts together; what the others return has no links and says so in `Aligned.task`.
     ray, workers, ray_gpus
-        Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See docs/clusters.md.
+        Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See
+        docs/scale/clusters.md.
     layer, head
         Layer and head of the decoder, from 0; None for the mean of all.
     end

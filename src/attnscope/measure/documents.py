@@ -6,9 +6,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy
 import xarray as xr
 from jaxtyping import Bool, Float
-from scipy import special
 
 from attnscope.measure.quantities import EFFECTIVE, ERROR, FREEDOM, SKEWNESS, wording
 from attnscope.support.arguments import reads
@@ -134,15 +134,13 @@ def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -
     low, high = expanded_ends(means, len(sums))
     if len(sums) >= FEW:
         return low, high
-    from scipy.special import stdtrit
-
     count, whole = len(sums), sizes.sum(0)
     mean = sums.sum(0) / whole
     parts = (sums - mean * (sizes[:, None] if sizes.ndim == 1 else sizes)) / whole
     error = np.sqrt(count / (count - 1) * (parts**2).sum(0))
     third = count**2 / ((count - 1) * (count - 2)) * (parts**3).sum(0)
     skewness = np.divide(third, error**3, out=np.zeros_like(third), where=error > 0)
-    half = error * long_tail(stdtrit(count - 1, (1 + LEVEL) / 2), np.abs(skewness))
+    half = error * long_tail(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2), np.abs(skewness))
     return (
         np.where(skewness < -SKEWED, np.fmin(low, mean - half), low),
         np.where(skewness > SKEWED, np.fmax(high, mean + half), high),
@@ -163,11 +161,9 @@ def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
 
 def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``."""
-    from scipy.special import stdtrit
-
     count = len(left)
     pseudo = count * np.asarray(whole) - (count - 1) * left
-    half = stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
+    half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
     return np.asarray(pseudo.mean(0) - half), np.asarray(pseudo.mean(0) + half)
 
 
@@ -179,18 +175,14 @@ def without_each(units: Sequence[Hashable]) -> np.ndarray:
 
 def outside(count: int) -> float:
     """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many."""
-    from scipy.special import ndtr
-
-    return float(ndtr(-reach(count)))
+    return float(scipy.special.ndtr(-reach(count)))
 
 
 def reach(count: int | None = None) -> float:
     """Standard deviations of a bootstrap of so many units to either end of a 95% interval; of many by default."""
-    from scipy.special import ndtri, stdtrit
-
     if count is None:
-        return float(-ndtri((1 - LEVEL) / 2))
-    return float(-np.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - LEVEL) / 2))
+        return float(-scipy.special.ndtri((1 - LEVEL) / 2))
+    return float(-np.sqrt(count / (count - 1)) * scipy.special.stdtrit(count - 1, (1 - LEVEL) / 2))
 
 
 def unskewed(t: Any, skewness: Any) -> Any:
@@ -271,7 +263,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         freedom = (variance**2 / spread.where(spread > 0)).fillna(1.0)
         third = (results[f"{name}{SKEWNESS}"] * variances**1.5).sum("window")
         skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
-        times = freedom.copy(data=special.stdtrit(freedom.values, 0.975))
+        times = freedom.copy(data=scipy.special.stdtrit(freedom.values, 0.975))
         windows = estimate.notnull().sum("window")
         error = variance**0.5 / windows.where(windows > 0)
         mean, effective = estimate.mean("window"), _effective(results, name)

@@ -1,13 +1,14 @@
-"""How far the direction of a head is independent of the text (docs/mathematics.md, Independence of the text)."""
+"""How far the direction of a head is independent of the text (mathematics.md, Independence of the text)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from jaxtyping import Float, Int
-from scipy.sparse import coo_array
 
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of
 
@@ -88,7 +89,7 @@ class _Sums:
         units, _ = units_of(range(len(labels)) if documents is None else documents)
         numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
         member = np.array([numbers[name] for name in units])
-        document = coo_array(
+        document = scipy.sparse.coo_array(
             (np.ones(len(member)), (member, np.arange(len(member)))), (len(numbers), len(member))
         ).tocsr()
 
@@ -167,8 +168,6 @@ def label_information(
     labels: Int[np.ndarray, "window head"], *, seed: int = 0, permutations: int = 20
 ) -> tuple[float, float]:
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
-    from sklearn.metrics import mutual_info_score
-
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     counts = np.bincount(flat) / flat.size
@@ -176,5 +175,19 @@ def label_information(
     if entropy == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
-    chance = [mutual_info_score(rng.permutation(flat), heads) for _ in range(permutations)]
-    return float(mutual_info_score(flat, heads) / entropy), float(np.mean(chance) / entropy)
+    chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]
+    return float(_mutual_information(flat, heads) / entropy), float(np.mean(chance) / entropy)
+
+
+def _mutual_information(labels: Int[np.ndarray, " item"], heads: Int[np.ndarray, " item"]) -> float:
+    """As `sklearn.metrics.mutual_info_score`, in nats: importing scikit-learn would take longer than a short scan."""
+    pairs = np.zeros((labels.max() + 1, heads.max() + 1), dtype=np.int64)
+    np.add.at(pairs, (labels, heads), 1)
+    by_label, by_head = pairs.sum(1), pairs.sum(0)
+    if (by_label > 0).sum() == 1 or (by_head > 0).sum() == 1:
+        return 0.0
+    label, head = np.nonzero(pairs)
+    joint, whole = pairs[label, head] / len(labels), math.log(len(labels))
+    apart = -np.log(by_label[label] * by_head[head]) + whole + whole
+    parts = joint * (np.log(pairs[label, head]) - whole) + joint * apart
+    return max(0.0, float(np.where(np.abs(parts) < np.finfo(parts.dtype).eps, 0.0, parts).sum()))

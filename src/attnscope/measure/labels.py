@@ -322,7 +322,7 @@ DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile as the papers do (docs/mathematics.md, Kinds of heads); a scan's own kinds ask for more."""
+    """Name a profile as the papers do (mathematics.md, Kinds of heads); a scan's own kinds ask for more."""
     shaped("the profile", shares, "offset")
     centre = _centre(shares)
     peak = int(np.argmax(shares)) - centre

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 import xarray as xr
-from scipy import special
 
 from attnscope.measure.documents import queries
 from attnscope.measure.labels import with_rows
@@ -291,7 +291,7 @@ class DocumentSums:
             between, within = means / free, (self._squares - self._s2_n) / rest
             size = (self._count - self._n2 / self._count) / free
             apart = (between - within) / size
-            most = special.fdtri(np.where(free > 0, free, np.nan), np.where(rest > 0, rest, np.nan), _LEVEL)
+            most = scipy.special.fdtri(np.where(free > 0, free, np.nan), np.where(rest > 0, rest, np.nan), _LEVEL)
             return {
                 BETWEEN: apart,
                 WITHIN: within,
@@ -328,7 +328,7 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
     - \sum n_d^2 / N) / (D - 1)`, the variances are :math:`\sigma_B^2 = (MS_B - MS_W) / n_0` and :math:`MS_W` (analysis
     of variance of unequal groups; Searle, Casella and McCulloch, Variance Components, 1992, section 3.6). The first may
     be below 0, which says that documents differ less than chance would make them. See "Between and within documents" in
-    docs/mathematics.md.
+    mathematics.md.
 
     Parameters
     ----------

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+import scipy
 import torch
 import xarray as xr
-from scipy import special
 
 from attnscope.capture.forward import forward
 from attnscope.capture.load import AS_SAVED, Loading
@@ -152,7 +152,7 @@ def widest_interval(results: xr.Dataset) -> float:
     _, error, count = mean_by_document(values, units)
     if count < LEAST:
         return float("inf")
-    width = float(2 * special.stdtrit(count - 1, 0.975) * np.nanmax(error))
+    width = float(2 * scipy.special.stdtrit(count - 1, 0.975) * np.nanmax(error))
     if count >= FEW:
         return width
     low, high = interval(values, units)  # which is wider where documents are skewed
@@ -550,9 +550,7 @@ class Reader(ABC):
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
         longest = min(ROWS, max(tokens))
-        listed = [
-            shown_heads(results, asked, longest, count) for count in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
-        ]
+        listed = shown_heads(results, asked, longest)
         others = len(self.sites) * heads - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
         last = settings_of(self.names, self.asked.observation).get("observation") if self.shows_received else None

@@ -90,18 +90,19 @@ def scan(
         which
         ``default`` stands for those that are measured by default (``"default,block_recall"`` adds one): all but
         ``learned_sink``, which few models have, those of distances and of the largest weights, and those that cost a
-        second pass over the scores (docs/received.md). The kinds of heads need ``band_sum``, ``bin_sum``, ``entropy``,
-        ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is enough.
+        second pass over the scores (docs/questions/attention-received.md). The kinds of heads need ``band_sum``,
+        ``bin_sum``, ``entropy``, ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters` the first is
+        enough.
     band
         Largest offset of the band: offsets ``-band..band``, by default 10 tokens. Of images, in rows and in columns of
         patches, by default 3.
     offsets
         Offsets (key minus query; negative is left), however far, at which ``weight_at`` is measured: ``[-1, -64]``.
-        Each costs what an offset of the band does. See docs/long-contexts.md.
+        Each costs what an offset of the band does. See docs/guides/long-contexts.md.
     rows
         Queries of each window to measure, drawn at random (an even number, of `seed`): the model attends by PyTorch's
         fused kernel, and what is not had of all queries by their log-sum-exp is an estimate, with its standard error
-        beside it (``entropy_error``). Windows that have no more are measured whole. See docs/long-contexts.md.
+        beside it (``entropy_error``). Windows that have no more are measured whole. See docs/guides/long-contexts.md.
     observation
         Queries at the end of each window over which ``recent_top_key``, ``recent_top_10_keys`` and
         ``recent_effective_keys`` are: the observation window of SnapKV and the like. Where a window has no more, they
@@ -112,7 +113,7 @@ def scan(
     pool
         Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``window``, and of windows
         in short, so that a corpus of any size fits on a disk. With `by` a pool is of texts of one value. See
-        docs/clusters.md.
+        docs/scale/clusters.md.
     until
         Width of the widest 95% interval of any head's mean share (by documents; over all statistics that are shares of
         weight) at which the scan ends, looked at after 4, 8, 16, ... batches. By default all is measured.

@@ -266,7 +266,7 @@ def watch(
     written, and its numbers are those of the query from which it was chosen, the token before it. They are what one
     full pass over the final text gives, whatever cache keeps the keys; with beams each token is looked up in the beam
     that wrote it. ``span_weight`` is the weight on the prompt, on each named span of it, and on the model's own output;
-    ``equal_span_weight`` what equal weights over the same keys give. See docs/generation.md.
+    ``equal_span_weight`` what equal weights over the same keys give. See docs/guides/generation.md.
 
     Examples
     --------

@@ -57,6 +57,9 @@ def validated(function: Callable[..., Any] | None = None, /, **defaults: object)
 
 def _validated(function: Callable[P, R], defaults: Mapping[str, object]) -> Callable[P, R]:
     signature, filled = inspect.signature(function), dict[str, object]()
+    annotations = [parameter.annotation for parameter in signature.parameters.values()]
+    if not all(isinstance(annotation, str) or annotation is inspect.Parameter.empty for annotation in annotations):
+        raise TypeError(f"{function.__module__} lacks `from __future__ import annotations`, which @validated reads")
     *own, last = signature.parameters.values()
     if last.kind is last.VAR_KEYWORD and str(last.annotation).startswith("Unpack["):
         options = inspect.unwrap(function).__globals__[last.annotation.removeprefix("Unpack[").removesuffix("]")]

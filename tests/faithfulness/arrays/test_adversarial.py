@@ -1,4 +1,4 @@
-"""Other weights with the same output (docs/mathematics.md, Are weights an explanation?)."""
+"""Other weights with the same output (mathematics.md, Are weights an explanation?)."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Weights mixed up, made equal, erased (docs/mathematics.md, Are weights an explanation?)."""
+"""Weights mixed up, made equal, erased (mathematics.md, Are weights an explanation?)."""
 
 import numpy as np
 import pytest

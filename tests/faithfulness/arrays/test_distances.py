@@ -1,4 +1,4 @@
-"""Distances of distributions: bounds (docs/mathematics.md, Are weights an explanation?), and cases by hand."""
+"""Distances of distributions: bounds (mathematics.md, Are weights an explanation?), and cases by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Weights through all layers (docs/mathematics.md, What weights miss)."""
+"""Weights through all layers (mathematics.md, What weights miss)."""
 
 import networkx as nx
 import numpy as np

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.explanation.ranking import best_heads, rank_explanations
-from attnscope.explanation.sentences import summary
+from attnscope.explanation.analyses.verdict import best_heads, summary
+from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures.explain import explain_figures, position_content, shift_controls
 from attnscope.results.figures.panels import interventions, scheme_effect
 from attnscope.results.figures.positions import position_components, position_correlations, position_spectrum
@@ -60,9 +60,9 @@ def drawn(figure):
 
 def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
     rows = rank_explanations(tree)
-    assert [row.agree for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
-    assert [(row.layer, row.head) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
-    assert best_heads(tree) == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    assert [row["agree"] for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
+    assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
+    assert best_heads(rows) == [(0, 0), (0, 2), (1, 0), (1, 2)]
 
 
 def test_a_head_of_no_offset_beyond_chance_has_none(tree):
@@ -71,8 +71,8 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
         verdict[name][0, 0] = False
     verdict["offset_of_weights"][0, 0] = np.nan
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
-    (row,) = [row for row in rows if (row.layer, row.head) == (0, 0)]
-    assert row.offset_of_weights is row.agree is None
+    (row,) = [row for row in rows if (row["layer"], row["head"]) == (0, 0)]
+    assert row["offset_of_weights"] is row["agree"] is None
     assert "5 of these 5 both readings" in " ".join(summary(rows))
 
 
@@ -96,12 +96,12 @@ def test_a_missing_head_is_no_row(tree):
     less["verdict"] = xr.DataTree(verdict)
     assert len(rank_explanations(less)) == 11
     with pytest.raises(AttnscopeError, match="layer 2 has no head 3"):
-        best_heads(less, layer=2, head=3)
+        best_heads(rank_explanations(less), layer=2, head=3)
 
 
 def test_layers_and_heads_that_do_not_exist(tree):
     with pytest.raises(AttnscopeError, match="no layer 3: they go from 0 to 2"):
-        best_heads(tree, layer=3)
+        best_heads(rank_explanations(tree), layer=3)
 
 
 def test_peaks_are_named_by_their_period(tree):

@@ -7,7 +7,7 @@ import xarray as xr
 from attnscope import AttnscopeError
 from attnscope.explanation.analyses.shift import cross_spectrum
 from attnscope.explanation.analyses.wave_removal import band_removed, responsible_band, score_of_band, wave_removal
-from attnscope.explanation.sentences import cause
+from attnscope.explanation.report import report
 from attnscope.explanation.study import study as mechanism_study
 from tests.families import tiny
 from tests.mechanism.planted_models import mixed_bert, random_texts
@@ -97,17 +97,18 @@ def test_the_sentence_says_what_is_known():
             nodes["position_spectrum"] = spectrum
         if prefers is not None:
             grid = xr.DataArray([[prefers]], {"layer": [0], "head": [0]}, ("layer", "head"))
-            nodes["verdict"] = xr.Dataset({"prefers": grid, "positional": grid, "peak_weight": 0.5 * grid})
-        return cause(xr.DataTree.from_dict(nodes))
+            nodes["verdict"] = xr.Dataset(
+                {"prefers": grid, "positional": grid, "asked": grid, "agree": grid, "peak_weight": 0.5 * grid}
+            )
+        return " ".join(text for text in report(xr.DataTree.from_dict(nodes)).finding.sentences if "waves" in text)
 
-    assert "as the cross-spectrum foretells" in said()
+    assert "as the cross-spectrum predicts" in said()
     assert "otherwise" in said(fit_low=-0.1)
     assert "only in part as" in said(fit=0.2, fit_low=0.1)
     assert "otherwise" in said(fit_chance=0.3)
-    assert "not seen to be a cause" in said(moved=0.001)
-    assert cause(xr.DataTree()) == ""
+    assert "no visible cause" in said(moved=0.001)
     # where the table has no peak among these waves, or no head an offset, there is nothing to be a cause
-    assert "not seen to be a cause" in said(moved=0.001, peak=18, prefers=True)
+    assert "no visible cause" in said(moved=0.001, peak=18, prefers=True)
     assert said(moved=0.001, peak=20) == ""
-    assert "as the cross-spectrum foretells" in said(peak=20, prefers=True)
+    assert "as the cross-spectrum predicts" in said(peak=20, prefers=True)
     assert said(prefers=False) == said(moved=0.001, peak=18, prefers=False) == ""

@@ -13,8 +13,7 @@ from attnscope.capture.loaded import LoadedModel
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.catalogue import ANALYSES
-from attnscope.explanation.ranking import rank_explanations
-from attnscope.explanation.sentences import headline, predicted_offsets
+from attnscope.explanation.report import rank_explanations, report
 from attnscope.explanation.study import Study, equal_windows
 from attnscope.read.encoded import texts_of
 from attnscope.read.windows import Window
@@ -134,17 +133,18 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
     found, skipped = study.results, study.reasons
     tree = xr.DataTree.from_dict(found)
     tree.attrs["skipped"] = json.dumps(skipped)
-    first = next(row for row in rank_explanations(tree) if row.head == 0)
-    assert first.position_share == pytest.approx(1, abs=1e-3)
-    assert "In 1 of these 1 position gives more than half of the scores' profile." in headline(tree)
+    told = report(tree)
+    first = next(row for row in told.rows if row["head"] == 0)
+    assert first["position_share"] == pytest.approx(1, abs=1e-3)
+    assert "In 1 of these 1 position gives more than half of the scores' profile." in told.finding.sentences
     assert not bool((found["position_content"].position_share_high < 0).any())
     if scheme == "learned":
         assert "scheme_kernel" in skipped
-        assert first.kernel_agrees is None
+        assert first["kernel_agrees"] is None
     else:
-        assert first.kernel_agrees
-        assert first.offset_of_kernel == (0 if scheme == "alibi" else -3)
-        assert first.kernel_share == pytest.approx(1, abs=1e-3)
+        assert first["kernel_agrees"]
+        assert first["offset_of_kernel"] == (0 if scheme == "alibi" else -3)
+        assert first["kernel_share"] == pytest.approx(1, abs=1e-3)
     if "verdict" in found:
         assert float(found["verdict"].position_share[0, 0]) == pytest.approx(1, abs=1e-3)
 
@@ -156,8 +156,9 @@ def test_agreement_that_chance_gives_may_be_accident():
             {"offset_of_kernel": ones, "agree": ones * agree, "chance": 0.4 * ones, "share": ones},
             attrs={"scheme": "bias"},
         )
-        verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "agree", "peak_weight"), ones))
-        said = predicted_offsets(xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict}))
+        verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "asked", "agree", "peak_weight"), ones))
+        tree = xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict})
+        (said,) = predicted_offsets(tree, rank_explanations(tree))
         assert says in said
         assert "(1.6 by chance)" in said
         assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (says == "2 of these 4")
@@ -168,7 +169,7 @@ def window(ids):
     return Window(tuple(ids), (False,) * len(ids), tuple((0, 1) for _ in ids), "planted", 0, words)
 
 
-def test_the_rotation_of_a_trained_model_foretells_its_offsets(models):
+def test_the_rotation_of_a_trained_model_predicts_its_offsets(models):
     loaded = load_model(models / "stories260K-llama", device="cpu")
     windows = equal_windows(texts_of(None), loaded, 128, 8)
     found = scheme_kernel(loaded.model, windows).stack(place=("layer", "head"))

@@ -19,10 +19,9 @@ from attnscope.explanation.analyses.waves import query_key_waves, spectra_by_lay
 from attnscope.explanation.arrays.correlation import cross_correlation
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.evidence import Evidence, Layer
+from attnscope.explanation.evidence import Evidence, Layer, inputs_of
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.profiles import score_traces
-from attnscope.explanation.ranking import inputs_of
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import PositionTable
 from attnscope.explanation.tokens import Windows, batches, read, token_ids

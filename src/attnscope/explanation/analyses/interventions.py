@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.analyses.verdict import weight_peaks
 from attnscope.explanation.arrays.spectrum import remove_band
 from attnscope.explanation.inputs import capture_inputs, changing_input, input_moments
 from attnscope.explanation.profiles import (
@@ -27,12 +28,12 @@ from attnscope.explanation.profiles import (
     score_traces,
     with_interval,
 )
-from attnscope.explanation.ranking import weight_peaks
 from attnscope.explanation.study import POSITION_TABLE, Picture, Section, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.explanation.tokens import Tokens, batches, read, targets_of, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
+from attnscope.results.schema import Quantity, Row, Table, value_of
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
@@ -48,6 +49,34 @@ CHANGED = Section(
     "A head that goes by position alone keeps its profile when words change, loses it without positions, and follows"
     " the position ids when these change places.",
 )
+
+
+_COLUMNS = (
+    Quantity("layer", unit="count", detail="data"),
+    Quantity("head", unit="head"),
+    Quantity("change"),
+    Quantity("offset", unit="tokens", meaning="the offset with the largest weight in the head's mean profile"),
+    Quantity("weight_before", "before", "weight", "mean weight there"),
+    Quantity("weight_after", "after", "weight", "mean weight there, after words or positions were changed"),
+    Quantity("weight_change", "difference", "change", "of the two", low="weight_change_low", high="weight_change_high"),
+)
+
+
+def _table(tree: xr.DataTree, rows: Sequence[Row]) -> Table:
+    """The weight at the offset of each head that prefers one, by change of words or positions."""
+    changed = tree["interventions"].to_dataset()
+    lines: list[Row] = []
+    for row in rows:
+        at = changed.sel(layer=row["layer"], head=row["head"])
+        for name in changed.change.values.tolist() if np.isfinite(at.target) else ():
+            after = at.sel(change=name)
+            values = {"offset": at.target, "weight_before": at.mass_before, "weight_after": after.mass_after}
+            values |= {f"weight_change{end}": after[f"mass_change{end}"] for end in ("", "_low", "_high")}
+            line = {key: value_of(value.values[()]) for key, value in values.items()}
+            lines.append({"layer": row["layer"], "head": row["head"], "change": str(name)} | line)
+    meanings = "; ".join(f"{name}: {CHANGES[name]}" for name in changed.change.values.tolist() if name in CHANGES)
+    title = "The weight at a head's offset, before and after each change of its input"
+    return Table("interventions", title, _COLUMNS, lines, reading=meanings)
 
 
 def _of_study(study: Study) -> xr.Dataset:
@@ -80,6 +109,7 @@ def _of_study(study: Study) -> xr.Dataset:
     units="weight",
     asked=lambda study: study.intervention_texts > 0,
     few_texts=True,
+    tables=_table,
 )
 @torch.no_grad()
 def interventions(
@@ -97,7 +127,7 @@ def interventions(
 ) -> xr.Dataset:
     r"""Change what a model knows of its words or positions, and see what becomes of every head.
 
-    See docs/mathematics.md, Interventions. Position tables are changed in place and put back.
+    See mathematics.md, Interventions. Position tables are changed in place and put back.
 
     ============================  ========================================================  ==========================
     change                        what is done                                              if position alone counts

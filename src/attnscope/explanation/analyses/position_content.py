@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.explanation.arrays.shares import covariance, covariance_share, jackknife, without_own
 from attnscope.explanation.first_layer import FirstLayerSplit, first_layer_split
 from attnscope.explanation.profiles import (
@@ -33,12 +34,12 @@ from attnscope.explanation.profiles import (
     without_bias,
 )
 from attnscope.explanation.projections import Projections, projections
-from attnscope.explanation.ranking import rank_explanations
 from attnscope.explanation.study import Picture, Section, analysis
 from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.results.schema import Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
@@ -58,16 +59,24 @@ _PARTS = (
 )
 
 
-def _says(tree: xr.DataTree) -> str:
-    rows = rank_explanations(tree)
+def _says(tree: xr.DataTree, rows: Sequence[Row]) -> str:
     attributes = tree["position_content"].attrs
     fewest = FEWEST_EXACT if attributes.get("method") == "exact" else LEAST
     documents = attributes.get("documents", fewest)
     few = f" The share of position has no interval: fewer than {fewest} documents." if documents < fewest else ""
-    if any(row.prefers for row in rows) or not rows:
+    if any(row["prefers"] for row in rows) or not rows:
         return _PARTS + few
     flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
     return f"{_PARTS}{few} {flat}"
+
+
+def _works_against(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
+    """That position works against some head, where its share is below 0 with all of its interval."""
+    high = tree["position_content"].to_dataset().get(f"{POSITION.name}_high")
+    known = [row for row in rows if row[POSITION.name] is not None]
+    if high is None or not any(float(high.sel(layer=row["layer"], head=row["head"])) < 0 for row in known):
+        return []
+    return ["A share of position below 0, with all of its interval: position works against that head's scores."]
 
 
 CONTENT = Section("content", "Position or content", _says)
@@ -90,6 +99,7 @@ CONTENT = Section("content", "Position or content", _says)
     ),
     units="share",
     few_texts=True,
+    notes=_works_against,
 )
 @torch.no_grad()
 def position_content(
@@ -102,7 +112,7 @@ def position_content(
     draws: Draws = 1000,
     seed: Seed | None = None,
 ) -> xr.Dataset:
-    r"""Split the scores of every head into position and content, exactly (docs/mathematics.md, Position and content).
+    r"""Split the scores of every head into position and content, exactly (mathematics.md, Position and content).
 
     With queries :math:`q_i = q^P_i + q^C_i` and keys likewise, a score is the sum of four terms,
     :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and
@@ -352,7 +362,7 @@ def _dataset(
             shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):
         add("share" + end, parts[..., :-1], ("term",), "share of the variance over offsets", "share")
-        add("position_share" + end, parts[..., -1], (), "share of the variance over offsets", "share")
+        add(POSITION.name + end, parts[..., -1], (), "share of the variance over offsets", "share")
     terms = [*TERMS, *([BIAS] if second.biased else [])]
     return xr.Dataset(variables, {**second.found.coordinates(second.band), "term": terms})
 

@@ -15,6 +15,16 @@ from torch import Tensor
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.analyses.verdict import (
+    BY_ACCIDENT,
+    MOST,
+    SHARE_MEANING,
+    WEIGHT,
+    or_more,
+    scheme_of,
+    shared_weights,
+    weight_peaks,
+)
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
 from attnscope.explanation.profiles import (
     bias_traces,
@@ -26,12 +36,12 @@ from attnscope.explanation.profiles import (
     without_bias,
 )
 from attnscope.explanation.projections import projections
-from attnscope.explanation.ranking import MOST, weight_peaks
-from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, Picture, Section, analysis
+from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, SCHEME, SHARES, Picture, Section, analysis
 from attnscope.explanation.tokens import batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.rotary import Rotation, pair_columns
 from attnscope.measure.documents import units_of
+from attnscope.results.schema import Quantity, Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 
@@ -44,15 +54,63 @@ if TYPE_CHECKING:
 
 KERNEL = Section(
     "kernel",
-    "What the position scheme foretells",
+    "What the position scheme predicts",
     "Rotated queries and keys (RoPE) favour offsets at which their mean turns into phase; a bias favours them "
     "outright. Both give one curve over the offsets, with no word in it. Where it peaks, the head should look, if "
     "the scheme decides.",
 )
 
 
+_RANDOM = {
+    "rotation": "if the rotation had random phases",
+    "bias": "if the bias had its values in random order",
+    "rotation and bias": "if the rotation had random phases, and the bias its values in random order",
+}
+
+
+def _columns(kernel: xr.Dataset) -> dict[str, Quantity]:
+    scheme = str(kernel.attrs.get("scheme", "position scheme"))
+    random = _RANDOM.get(scheme, "with its values in random order")
+    at = f"offset at which the {scheme} alone is largest"
+    agrees = "whether that is within 1 token of the weights'"
+    return {
+        "offset_of_kernel": Quantity("offset_of_kernel", "scheme", "tokens", at, group=SCHEME),
+        "agree": Quantity("kernel_agrees", "predicts", meaning=agrees, group=SCHEME),
+        "chance": Quantity("kernel_chance", "by chance", "share", f"how often it would be {random}", group=SCHEME),
+        "share": Quantity("kernel_share", "of scheme", "share", SHARE_MEANING, group=SHARES),
+    }
+
+
+def _predicted(rows: Sequence[Row]) -> tuple[list[Row], int, list[float], float]:
+    """Heads for which a scheme predicts an offset, how many have it, the chances of each, and of so many."""
+    judged = [row for row in rows if row.get("kernel_agrees") is not None]
+    chances = [row["kernel_chance"] for row in judged if row["kernel_chance"] is not None]
+    agreeing = sum(bool(row["kernel_agrees"]) for row in judged)
+    return judged, agreeing, chances, or_more(agreeing, chances)
+
+
+def predicted_offsets(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
+    """In how many heads the position scheme alone predicts the offset, and in how many by chance, in a sentence."""
+    judged, agreeing, chances, probability = _predicted(rows)
+    if not judged:
+        return []
+    of = f"{agreeing} of these {len(judged)}"
+    text = f"The {scheme_of(tree)} alone predicts the offset of {of} within 1 token ({sum(chances):.1f} by chance)."
+    if shared := shared_weights(judged):
+        return [f"{text} How often so many come by chance is not known: {shared}."]
+    if probability < BY_ACCIDENT:
+        return [text]
+    return [f"{text} So many come by chance in {probability:.0%} of cases, so this may be accident."]
+
+
+def gives_probability(rows: Sequence[Row]) -> bool:
+    """Whether `predicted_offsets` gives a probability, which takes heads as independent."""
+    judged, _, _, probability = _predicted(rows)
+    return bool(judged) and not shared_weights(judged) and probability >= BY_ACCIDENT
+
+
 def _of_study(study: Study) -> xr.Dataset:
-    """The kernel beside the weights of heads that prefer an offset; of the others it is not asked what it explains."""
+    """The kernel next to the weights of heads that prefer an offset; it explains nothing of the others."""
     kernel = scheme_kernel.alone(study)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
     return without_flat_curves(kernel, prefers.reset_coords(drop=True))
@@ -60,7 +118,7 @@ def _of_study(study: Study) -> xr.Dataset:
 
 @analysis(
     "scheme_kernel",
-    "What the position scheme foretells",
+    "What the position scheme predicts",
     "Position and content",
     explained=_of_study,
     needs=(ROTATION_OR_BIAS,),
@@ -79,6 +137,8 @@ def _of_study(study: Study) -> xr.Dataset:
     ),
     units="share",
     few_texts=True,
+    columns=_columns,
+    findings=predicted_offsets,
 )
 @torch.no_grad()
 def scheme_kernel(
@@ -86,7 +146,7 @@ def scheme_kernel(
 ) -> xr.Dataset:
     r"""What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
 
-    See docs/mathematics.md, Position and content (Kernel of a scheme). Under RoPE the mean query and the mean key over
+    See mathematics.md, Position and content (Kernel of a scheme). Under RoPE the mean query and the mean key over
     all texts and positions, before they turn, give
 
     .. math:: k(\Delta) = \sum_c |\bar q_c||\bar k_c|\cos(\omega_c\Delta + \varphi_c),
@@ -213,7 +273,7 @@ class _Layer:
         offset = _peaks(profile)
         arrays = {
             "offset_of_weights": offset,
-            "peak_weight": np.nanmax(profile[:, 1:-1], -1),
+            WEIGHT.name: np.nanmax(profile[:, 1:-1], -1),
             "scores": (parts["scores"].mean(0) / pairs)[:, 1:-1],
         }
         if self.rotation is None and not self.biased:
@@ -339,7 +399,7 @@ _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
     "share_high": ((), "upper end of the 95 % interval", "share"),
     "swing": ((), "range of the kernel", "nats"),
     "offset_of_weights": ((), "offset of the largest mean weight", "tokens"),
-    "peak_weight": ((), "largest mean weight", "weight"),
+    WEIGHT.name: ((), "largest mean weight", "weight"),
     "offset_of_kernel": ((), "offset of the kernel's peak", "tokens"),
     "agree": ((), "within 1 token", ""),
     "chance": ((), "how often random phases would agree", "share"),
@@ -358,7 +418,7 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
         if not there:
             continue
         size = np.max([values.shape for values in there], axis=0)
-        heads = max(layer["peak_weight"].shape[0] for layer in layers)
+        heads = max(layer[WEIGHT.name].shape[0] for layer in layers)
         whole = np.full((len(layers), heads, *size[1:]), np.nan)
         for number, layer in enumerate(layers):
             if name in layer:
@@ -369,7 +429,7 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
     ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))
 
 
-SCHEME = Section(
+WITHOUT = Section(
     "scheme",
     "The position scheme taken out",
     "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was the "
@@ -382,7 +442,7 @@ SCHEME = Section(
     "Without the rotation",
     "Effects of the position scheme",
     needs=(ROTATION,),
-    section=SCHEME,
+    section=WITHOUT,
     pictures=(
         Picture(
             "rotation-effect",
@@ -407,7 +467,7 @@ def rotation_effect(
 ) -> xr.Dataset:
     """Effect of RoPE: profiles when only some of the pairs of each query and key turn with their positions.
 
-    See docs/mathematics.md, Effects of the position scheme. Queries and keys are turned back by the rotation that the
+    See mathematics.md, Effects of the position scheme. Queries and keys are turned back by the rotation that the
     model gave them, and then turned again in the chosen pairs. Each layer gets the inputs that it always gets.
 
     Parameters
@@ -465,7 +525,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     "Without the bias",
     "Effects of the position scheme",
     needs=(BIAS,),
-    section=SCHEME,
+    section=WITHOUT,
     pictures=(
         Picture(
             "bias-effect",
@@ -484,7 +544,7 @@ def bias_effect(
 ) -> xr.Dataset:
     """Effect of a position bias of the scores (T5, ALiBi): the profile as it is less the one with the bias at its mean.
 
-    See docs/mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
+    See mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
     own bias is changed.
 
     Parameters

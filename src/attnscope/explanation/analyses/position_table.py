@@ -45,7 +45,7 @@ def position_spectrum(
     factor: float = 2.0,
     lowest: int = 3,
 ) -> xr.Dataset:
-    """Amplitude spectrum of a model's position table (docs/mathematics.md, Spectrum of the position table).
+    """Amplitude spectrum of a model's position table (mathematics.md, Spectrum of the position table).
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ POSITION_SPECTRUM = Analysis(
 
 @validated
 def position_pca(model: Model | Study | None = None, *, part: str | None = None, centred: bool = True) -> xr.Dataset:
-    """Principal components of a model's position table (docs/mathematics.md, Principal components).
+    """Principal components of a model's position table (mathematics.md, Principal components).
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed 
 def position_cca(study: Study, *, variance: float = 0.999) -> xr.Dataset:
     """Canonical correlations of each layer's input with the position table.
 
-    See docs/mathematics.md, Canonical correlations.
+    See mathematics.md, Canonical correlations.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ REPEATED = Section(
 def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = None) -> xr.Dataset:
     """Weight of each head from a token to its earlier occurrence, and to the token after that.
 
-    See docs/mathematics.md, Repeated tokens. 16 texts of random tokens, each sequence twice, beside 16 whose second
+    See mathematics.md, Repeated tokens. 16 texts of random tokens, each sequence twice, beside 16 whose second
     half has other tokens: the difference is the effect of the repetition. Tokens are drawn from those of `texts`,
     without the special ones; each text begins as a window of `texts` does.
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.explanation.analyses.verdict import best_heads, ranked_rows
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.correlation import cross_correlation as correlation_of_head
 from attnscope.explanation.arrays.correlation import cross_spectrum as spectrum_of_head
@@ -17,7 +18,7 @@ from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.arrays.phase_map import shift_controls as controls_of_head
-from attnscope.explanation.ranking import best_heads, inputs_of, over_heads
+from attnscope.explanation.evidence import inputs_of, over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
 from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import DRAWS, check_some, check_whole
@@ -61,7 +62,7 @@ SHIFT = Section(
 def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.Dataset:
     """Shift between queries and keys by frequency, free of any completion of R, for all heads.
 
-    See docs/mathematics.md, Cross-spectrum. On the means of X over texts; biases change none of it, as their columns
+    See mathematics.md, Cross-spectrum. On the means of X over texts; biases change none of it, as their columns
     are constant and have no frequency.
 
     Parameters
@@ -105,7 +106,7 @@ def phase_map(
 ) -> xr.Dataset:
     """Energy of queries by frequency and by the angle of the rotation R, for all heads.
 
-    See docs/mathematics.md, Phase map. On the means of X over texts.
+    See mathematics.md, Phase map. On the means of X over texts.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ def phase_map(
 def cross_correlation(study: Study, *, mode: Mode = "centre_k", columns: Count = 20) -> xr.Dataset:
     """Cross-correlation of query and key columns over offsets, and its weighted sum, for all heads.
 
-    See docs/mathematics.md, Cross-correlation, and Scores and weights: each head's mean weight profile is compared with
+    See mathematics.md, Cross-correlation, and Scores and weights: each head's mean weight profile is compared with
     the profile of its scores.
 
     Parameters
@@ -208,11 +209,11 @@ def _of_best_heads(study: Study) -> xr.Dataset:
     if verdict is None:
         raise NotDefinedError("there is no verdict to choose heads by")
     shifted = np.isfinite(verdict.offset_of_spectrum)
-    ranked = best_heads(xr.DataTree.from_dict({"verdict": verdict}), count=None)
-    places = [place for place in ranked if shifted.sel(layer=place[0], head=place[1])]
-    if not places:
+    ranked = best_heads(ranked_rows(verdict, {}), count=None)
+    shifting = [(layer, head) for layer, head in ranked if shifted.sel(layer=layer, head=head)]
+    if not shifting:
         raise NotDefinedError("the scores of no head favour one offset beyond what random phases would")
-    return controls_of_heads(study.evidence, places[:_HEADS], band=study.frequencies, seed=study.seed)
+    return controls_of_heads(study.evidence, shifting[:_HEADS], band=study.frequencies, seed=study.seed)
 
 
 @analysis(
@@ -245,7 +246,7 @@ def shift_controls(
 ) -> xr.Dataset:
     """The shift of a few heads, and what is left of it under controls that must lose it.
 
-    See docs/mathematics.md, Controls. On the means of X over texts.
+    See mathematics.md, Controls. On the means of X over texts.
 
     Parameters
     ----------

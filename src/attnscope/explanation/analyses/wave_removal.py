@@ -15,6 +15,7 @@ from torch import Tensor
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.interventions import CHANGED, check_frequencies
 from attnscope.explanation.analyses.shift import cross_spectrum
+from attnscope.explanation.analyses.verdict import BY_ACCIDENT
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import remove_band
@@ -24,13 +25,54 @@ from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.explanation.tokens import Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.results.schema import Row
 from attnscope.support.arguments import Count, Draws, Seed
+from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
     from attnscope.explanation.study import Study
+
+
+_UNMOVED = 0.01  # change of a profile, root mean square, below which there is nothing to predict
+_MOSTLY = 0.5  # share of the change, below which most of it was not predicted
+_NEAR = 0.5  # cycles: as near is the same frequency in a table of another length
+
+
+def _cause(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
+    """Whether heads change as the cross-spectrum predicts when its waves leave the position table, in a sentence."""
+    removed = tree["wave_removal"].to_dataset()
+    fit, low, high, others, chance, moved = (
+        float(removed[name]) for name in ("fit", "fit_low", "fit_high", "fit_of_others", "fit_chance", "moved")
+    )
+    first, last = removed.attrs["frequencies"]
+    length = removed.attrs["length"]
+    no_wave = moved < _UNMOVED and not _has_peak(tree, first, last, length)
+    if no_wave or (rows and not any(row["prefers"] for row in rows)):
+        return []
+    text = f"Without the waves of {first} to {last} cycles per {length} tokens in the position table, "
+    if moved < _UNMOVED:
+        return [f"{text}profiles hardly change ({moved:.1g}, root mean square): these waves are no visible cause."]
+    exchanged = "" if np.isnan(others) else f"; with the heads exchanged {others:.2f}"
+    interval = "" if np.isnan(low) else f"{low:.2f} to {high:.2f} "
+    numbers = f"R² = {fit:.2f} ({interval}over {count(removed.attrs['texts'], 'text')}{exchanged})".replace("-", "−")
+    if low <= 0 or chance > BY_ACCIDENT:
+        return [f"{text}heads change otherwise than the cross-spectrum predicts: {numbers}."]
+    if fit < _MOSTLY:
+        return [f"{text}heads change only in part as the cross-spectrum predicts: {numbers}."]
+    return [f"{text}heads change as the cross-spectrum predicts to {numbers}."]
+
+
+def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
+    """Whether the position table has a peak among these waves, cycles in so many tokens; true where it is not known."""
+    if "position_spectrum" not in tree.children:
+        return True
+    spectrum = tree["position_spectrum"].to_dataset().sel(kind="positions")
+    cycles = spectrum["frequency"].values * length / spectrum.attrs["positions"]
+    near = (cycles >= first - _NEAR) & (cycles <= last + _NEAR)
+    return bool(spectrum["is_peak"].values[near].any())
 
 
 @analysis(
@@ -52,6 +94,7 @@ if TYPE_CHECKING:
     ),
     units="weight",
     few_texts=True,
+    findings=_cause,
 )
 def wave_removal(
     study: Study,
@@ -63,7 +106,7 @@ def wave_removal(
 ) -> xr.Dataset:
     """Take the waves that heads rest on out of the position table, and compare what follows with the prediction.
 
-    See docs/mathematics.md, Test of cause.
+    See mathematics.md, Test of cause.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
-from attnscope.explanation.ranking import over_heads
+from attnscope.explanation.evidence import over_heads
 from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
 from attnscope.store.arrays import stacked
 from attnscope.support.arguments import Natural, Seed
@@ -67,7 +67,7 @@ WAVES_ALONG_TEXT = Section(
 def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | None = None) -> xr.Dataset:
     """Waves in the columns of the queries and keys of all heads, re-parametrised by the SVD of W_Q W_K^T.
 
-    See docs/mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
+    See mathematics.md, Queries and keys as waves. On the X of the first text, with biases.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
 def spectra_by_layer(study: Study) -> xr.Dataset:
     """Largest amplitude at each frequency over the columns of X, and of the queries and keys of all heads.
 
-    See docs/mathematics.md, Queries and keys as waves.
+    See mathematics.md, Queries and keys as waves.
 
     Returns
     -------

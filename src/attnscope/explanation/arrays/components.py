@@ -1,6 +1,6 @@
 """How many dimensions positions take: in their table (PCA) and in hidden states (CCA).
 
-See docs/mathematics.md, Principal components.
+See mathematics.md, Principal components.
 """
 
 from __future__ import annotations

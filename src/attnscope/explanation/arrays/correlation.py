@@ -1,6 +1,6 @@
 """Scores along offsets: cross-correlation of a head's queries and keys, column by column.
 
-See docs/mathematics.md, Cross-correlation.
+See mathematics.md, Cross-correlation.
 """
 
 from __future__ import annotations

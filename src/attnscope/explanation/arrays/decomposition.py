@@ -1,6 +1,6 @@
 """A head's scores in columns that mean something: the decomposition of W_Q W_K^T.
 
-See docs/mathematics.md, Queries and keys as waves.
+See mathematics.md, Queries and keys as waves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the rotation's eigenvectors move along a text: energy by frequency and angle, and controls of the shift.
 
-See docs/mathematics.md, Phase map, and Controls.
+See mathematics.md, Phase map, and Controls.
 """
 
 from __future__ import annotations

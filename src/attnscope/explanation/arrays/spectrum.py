@@ -1,6 +1,6 @@
 """Amplitudes of many columns by frequency, peaks of curves, and the waves of a head's queries and keys.
 
-See docs/mathematics.md, Spectrum of the position table, and Queries and keys as waves.
+See mathematics.md, Spectrum of the position table, and Queries and keys as waves.
 """
 
 from __future__ import annotations

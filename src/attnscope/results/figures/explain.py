@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.explanation.analyses.verdict import best_heads
 from attnscope.explanation.catalogue import analyses_of, known_analyses
-from attnscope.explanation.ranking import best_heads
+from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.selection import NothingToShowError, axis_values, require
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @reads("explain")
 def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None) -> Iterator[tuple[str, Figure]]:
     """Every figure that the tree has nodes for, with its name."""
-    chosen = best_heads(tree) if heads is None else list(heads)
+    chosen = best_heads(rank_explanations(tree)) if heads is None else list(heads)
     for analysis in known_analyses().values():
         there = analysis.name in tree.children
         for picture in analysis.pictures:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import PowerNorm
 
-from attnscope.explanation.ranking import ERROR
+from attnscope.explanation.analyses.verdict import ERROR
 from attnscope.results.figures import panels
 from attnscope.results.figures.style import MARK, figure_style
 from attnscope.support.errors import AttnscopeError

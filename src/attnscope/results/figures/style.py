@@ -158,7 +158,7 @@ def fit_fonts(texts: Iterable[Text]) -> None:
             if _is_invisible(character) or any(_has(family, character) for family in families):
                 continue
             if (other := _family_with(character)) is not None:
-                families.append(other)
+                families.insert(len(families) - (families[-1] == "sans-serif"), other)
             else:
                 lacking[_script_of(character)] = character
         text.set_fontfamily(families)
@@ -250,6 +250,7 @@ _LOOK = {
     "hatch.linewidth": 0.4,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
+    "font.family": [BASE_FONT, "sans-serif"],  # other fonts only where a letter needs one: looking them up takes time
     "font.sans-serif": [BASE_FONT],  # named last in an SVG, for readers who lack the fonts before it
     "svg.hashsalt": "attnscope",
 }
@@ -284,8 +285,7 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
 
 def figure_style() -> AbstractContextManager[None]:
     """A context in which every figure is drawn and saved alike."""
-    own = {**_LOOK, "font.family": [*font_families(), "sans-serif"], **(_USERS.get() or {})}
-    return style.context(["default", own])
+    return style.context(["default", {**_LOOK, **(_USERS.get() or {})}])
 
 
 def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.explanation.ranking import SAME
+from attnscope.explanation.analyses.verdict import COLOURS, SAME, WEIGHT
 from attnscope.results.figures.panels import ALONE, MEASURED, colour_bar, heat, legend_above, tokens, write_cells
 from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
 from attnscope.results.figures.style import figure_style, name_heads
@@ -27,21 +27,20 @@ _WAYS = {
 
 def verdict_grid(verdict: xr.Dataset) -> Figure:
     """Draw one cell for each head: its colour is what position explains, its number the offset it looks at."""
-    colour = "position_share" if "position_share" in verdict else "coherence"
+    colour = next((name for name in COLOURS if name in verdict), [*COLOURS][-1])
     require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
     if not bool(np.isfinite(verdict[colour]).any()):
         raise NothingToShowError("verdict_grid needs a head with a value, but found none.")
     agree = _agreeing(verdict)
-    label = "Share that position explains" if colour == "position_share" else "Coherence"
     there = _is_there(verdict)
     grey = bool((there & np.isnan(verdict[colour].transpose("layer", "head").values)).any())
     title = "Number: offset preferred" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
-    return _grid(verdict, verdict[colour], there, agree, title, label)
+    return _grid(verdict, verdict[colour], there, agree, title, COLOURS[colour])
 
 
 def _is_there(verdict: xr.Dataset) -> np.ndarray:
     """Which heads there are, ``(layer, head)``: layers may have fewer than others."""
-    known = verdict["peak_weight"] if "peak_weight" in verdict else xr.ones_like(verdict["offset_of_weights"])
+    known = verdict[WEIGHT.name] if WEIGHT.name in verdict else xr.ones_like(verdict["offset_of_weights"])
     return np.isfinite(known.transpose("layer", "head").values)
 
 
@@ -82,12 +81,12 @@ def _frame(layer: int, head: int) -> Rectangle:
 
 def offset_agreement(verdict: xr.Dataset) -> Figure:
     """Draw two readings of the scores against the weights and against each other, one disc for each head."""
-    require(verdict, (*_WAYS, "agree", "peak_weight"), purpose="offset_agreement")
+    require(verdict, (*_WAYS, "agree", WEIGHT.name), purpose="offset_agreement")
     shown = has_offsets(verdict)
     if not shown.any():
         raise NothingToShowError("offset_agreement needs a head with all three offsets, but found none.")
     agree = _agreeing(verdict)[shown]
-    weight = verdict["peak_weight"].transpose("layer", "head").values.astype(float)[shown]
+    weight = verdict[WEIGHT.name].transpose("layer", "head").values.astype(float)[shown]
     ways = {name: verdict[name].transpose("layer", "head").values.astype(float)[shown] for name in _WAYS}
     reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(ways.values()))), initial=0.0)))
     with figure_style():
@@ -109,7 +108,7 @@ def has_offsets(verdict: xr.Dataset) -> np.ndarray:
 
 
 def peak_agreement(correlations: xr.Dataset) -> Figure:
-    """Draw how well the scores' profile along offsets foretells that of the weights, by layer."""
+    """Draw how well the scores' profile along offsets predicts that of the weights, by layer."""
     require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
     rank = correlations["spearman"].transpose("layer", "head").values.astype(float)
     share, by_accident = zip(*map(_equal_offsets, *_argmaxes(correlations)), strict=True)

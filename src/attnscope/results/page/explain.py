@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnscope.explanation.catalogue import analyses_of, known_analyses
-from attnscope.explanation.ranking import best_heads
-from attnscope.explanation.report import report
-from attnscope.explanation.sentences import said_of
+from attnscope.explanation.report import report as report_of
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.parts import Picture, cells, picture, write_page
 from attnscope.results.page.scan import pieces_note
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from attnscope.explanation.study import Section
+    from attnscope.explanation.study import Section, Words
     from attnscope.results.schema import Report
 
 
@@ -35,15 +33,16 @@ def write_explain_report(
     figures: Mapping[str, Figure] | None = None,
 ) -> Path:
     """Write an explanation as one HTML page that needs no network, no server and no other file."""
-    chosen = best_heads(tree) if heads is None else list(heads)
-    return write(replace(report(tree), heads=chosen), path, figures or dict(explain_figures(tree, chosen)))
+    made = report_of(tree)
+    made = made if heads is None else replace(made, heads=list(heads))
+    return write(made, path, figures or dict(explain_figures(tree, made.heads)))
 
 
-def write(found: Report, path: Path | str, figures: Mapping[str, Figure]) -> Path:
+def write(report: Report, path: Path | str, figures: Mapping[str, Figure]) -> Path:
     """Write the page of a report."""
-    tree: Any = found.result
-    shown, chosen = sections(tree, figures), best_heads(tree) if found.heads is None else found.heads
-    made = [page_table(table) for table in found.tables]
+    tree: Any = report.result
+    shown = sections(report, figures)
+    made = [page_table(table) for table in report.tables]
     first, *others = [table | {"name": f"{table['name']}-table"} for table in made]  # sections have such names too
     if not shown and not first["rows"]:
         raise AttnscopeError("The explanation holds no analysis that a page could show.")
@@ -52,8 +51,8 @@ def write(found: Report, path: Path | str, figures: Mapping[str, Figure]) -> Pat
         "explain",
         scripts=("sort.js",),
         signature=tree.attrs.get("signature", "{}"),
-        report=found,
-        heads=[f"{layer}.{head}" for layer, head in chosen],
+        report=report,
+        heads=[f"{layer}.{head}" for layer, head in report.heads or ()],
         sections=shown,
         text_tables=text_tables(tree, shown),
         verdicts=[first] if first["rows"] else [],
@@ -83,28 +82,33 @@ class PageTable:
     elsewhere: list[tuple[str, str]]  # address on the page, name
 
 
-def sections(tree: xr.DataTree, figures: Mapping[str, Figure]) -> list[PageSection]:
+def sections(report: Report, figures: Mapping[str, Figure]) -> list[PageSection]:
     """The sections that there are figures for, in the order of the catalogue."""
     shown: dict[Section, list[Picture]] = {}
     for analysis in known_analyses().values():
         for one in analysis.pictures:
             if not (one.on_page and not one.same_as and one.name in figures and analysis.section is not None):
                 continue
-            reading, figure = said_of(one.reading, tree), figures[one.name]
+            reading, figure = words(one.reading, report), figures[one.name]
             if one.with_tokens:
                 labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
                 reading = f"{reading} {pieces_note(labels)}".rstrip()
             shown.setdefault(analysis.section, []).append(picture(figure, one.name, one.title, reading))
     return [
-        PageSection(section.name, section.title, _reading(section, tree), pictures)
+        PageSection(section.name, section.title, _reading(section, report), pictures)
         for section, pictures in shown.items()
     ]
 
 
-def _reading(section: Section, tree: xr.DataTree) -> str:
-    reading = said_of(section.says, tree)
-    if section.name == "content" and "position_content" in tree.children:
-        texts = tree["position_content"].attrs.get("texts", "few")
+def words(text: Words, report: Report) -> str:
+    """The words of a `Section` or a `Picture` on an explanation: themselves, or those made of it."""
+    return text if isinstance(text, str) else text(report.result, report.rows)
+
+
+def _reading(section: Section, report: Report) -> str:
+    reading = words(section.says, report)
+    if section.name == "content" and "position_content" in report.result.children:
+        texts = report.result["position_content"].attrs.get("texts", "few")
         return f"{reading} From the first {texts} windows."
     return reading
 

@@ -1,0 +1,60 @@
+"""The documentation site: `sphinx-build -W docs build/site`. Its reference is written by `generate.py`."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import generate  # pyright: ignore[reportMissingImports]
+
+import attnscope
+
+project, author = "attnscope", "The attnscope developers"
+version = release = attnscope.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["conftest.py"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"  # the tests run every line; for pages with outputs: -D nb_execution_mode=cache
+nb_execution_timeout = 300
+
+default_role = "py:obj"
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+python_maximum_signature_line_length = 88
+napoleon_numpy_docstring, napoleon_google_docstring = True, False
+napoleon_use_rtype = False
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = "attnscope"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "attnscope"},
+    "navbar_align": "left",
+    "header_links_before_dropdown": 8,
+    "show_prev_next": True,
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+
+
+def setup(_: object) -> None:
+    """Write the generated pages before anything is read."""
+    generate.write(Path(__file__).parent / "reference")

@@ -1,0 +1,228 @@
+"""Pages of the reference that are made from the package: commands, functions, statistics, roles.
+
+`conf.py` calls `write` before a build. The pages are not kept in the repository.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+
+import attnscope
+from attnscope.cli import app
+from attnscope.detection.role import ROLES
+from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+
+#: Functions of the top level by what they are for; then those of other modules that users import.
+FUNCTIONS = {
+    "Measure": ("scan", "generate", "watch", "measure_weights", "weights", "received", "roles"),
+    "Explain": ("explain", "walk"),
+    "Test": ("intervene", "patch"),
+    "Compare": ("diff", "contrasts", "expect"),
+    "Translate": ("train", "translate", "score", "align", "compare"),
+    "Runs": ("open_run", "runs"),
+}
+ELSEWHERE = {
+    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge")
+}
+
+
+OF_STATISTICS = """\
+Every statistic has the dimensions `window, layer, head` and those listed here. Values under uniform attention have no
+`head`. Choose with `--statistics NAME,...`; `default` stands for the usual ones, and `--statistics list` prints them.
+[Offsets](../concepts/offsets.md) explains offsets, bins and uniform attention."""
+OF_ROLES = """\
+`attnscope roles` scores these roles; [Roles of heads](../questions/roles.md) explains how to read them. A role without
+a threshold has none in its source."""
+
+
+def write(folder: Path) -> None:
+    """Write every generated page below the folder of the reference."""
+    pages = {"statistics.md": statistics(), "role-definitions.md": roles(), **commands(), **functions()}
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:  # an unchanged page is not built again
+            path.write_text(text, encoding="utf-8")
+
+
+def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row) + " |" for row in lines)
+
+
+# Commands
+
+
+class _Sections(click.HelpFormatter):
+    """The options of a help as rows, by the heading that they stand under."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, list[tuple[str, str]]]] = []
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        self.found.append((name, []))
+        yield
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:  # noqa: ARG002
+        self.found[-1][1].extend(rows)
+
+
+def _help(command: Any) -> str:
+    """The sentences of a command's help, and its examples as a block of code."""
+    words, _, examples = inspect.cleandoc(command.help or "").partition("\b\nExamples:\n")
+    lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in examples.splitlines() if line.strip()]
+    shown = "\n".join(f"# {rest[0]}\n{line}" if rest else line for line, *rest in lines)
+    return words.strip() + (f"\n\n```bash\n{shown}\n```" if shown else "")
+
+
+def _command(name: str, command: Any, level: str = "#") -> str:
+    context = click.Context(command, info_name=name)
+    parts = [f"{level} {name}", _help(command)]
+    if isinstance(command, click.Group):
+        parts += [_command(f"{name} {one}", command.commands[one], "##") for one in command.commands]
+        return "\n\n".join(parts)
+    sections = _Sections()
+    command.format_options(context, sections)
+    for panel, rows in sections.found:
+        if level == "#":
+            parts.append(f"## {panel}")
+        cells = [(f"`{flag.strip()}`", *_default(words)) for flag, words in rows]
+        parts.append(table(("option", "meaning", "default"), cells))
+    return "\n\n".join(parts)
+
+
+def _default(words: str) -> tuple[str, str]:
+    found = re.match(r"(.*?)\s*\[default: (.*?)\]$", words)
+    meaning, default = found.groups() if found else (words, "")
+    return re.sub(r"(--[a-z][\w-]*)", r"`\1`", meaning.replace("<", r"\<")), default.replace("<", r"\<")
+
+
+def commands() -> dict[str, str]:
+    """A page for each command, and their index by group."""
+    group: Any = typer.main.get_command(app)
+    panels: dict[str, list[str]] = {}
+    for name, command in group.commands.items():
+        panels.setdefault(command.rich_help_panel or "Runs", []).append(name)
+    parts = ["# Commands", "Every option of every command, as `attnscope COMMAND --help` prints it."]
+    for panel, names in panels.items():
+        rows = [
+            (
+                f"[`attnscope {name}`](commands/{name}.md)",
+                _help(group.commands[name]).split("\n\n")[0].replace("\n", " "),
+            )
+            for name in names
+        ]
+        parts += [f"## {panel}", table(("command", "what it does"), rows)]
+    parts.append("```{toctree}\n:hidden:\n\n" + "\n".join(f"commands/{name}" for name in group.commands) + "\n```")
+    pages = {f"commands/{name}.md": _command(f"attnscope {name}", one) + "\n" for name, one in group.commands.items()}
+    return {"commands.md": "\n\n".join(parts) + "\n", **pages}
+
+
+# Functions
+
+
+def functions() -> dict[str, str]:
+    """A page for each public function, and their index."""
+    parts = ["# Python", "Each command is a function of the same name. Functions take the model first, then the texts."]
+    pages: dict[str, str] = {}
+    for group, names in FUNCTIONS.items():
+        full = [*(f"attnscope.{name}" for name in names), *ELSEWHERE.get(group, ())]
+        rows: list[tuple[str, str]] = []
+        for name in full:
+            short = name.rpartition(".")[2]
+            first = (inspect.getdoc(_resolve(name)) or "").split("\n\n")[0].replace("\n", " ")
+            rows.append((f"[`{name}`](python/{short}.md)", re.sub(r"`+", "`", first)))
+            pages[f"python/{short}.md"] = f"# {name}\n\n```{{eval-rst}}\n.. autofunction:: {name}\n```\n"
+        parts += [f"## {group}", table(("function", "what it does"), rows)]
+    parts += [
+        "## Errors",
+        "```{eval-rst}\n.. autoexception:: attnscope.AttnscopeError\n```",
+        "Import other functions from their modules: see [Analyses](analyses.md), [Planted models](planted-models.md).",
+        "```{toctree}\n:hidden:\n\n" + "\n".join(name.removesuffix(".md") for name in pages) + "\n```",
+    ]
+    documented = {name for names in FUNCTIONS.values() for name in names}
+    public = {name for name in attnscope.__all__ if callable(getattr(attnscope, name)) and name[0].islower()}
+    if documented != public:
+        raise ValueError(f"functions without a page, or pages without a function: {sorted(documented ^ public)}")
+    return {"python.md": "\n\n".join(parts) + "\n", **pages}
+
+
+def _resolve(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(__import__(module, fromlist=[attribute]), attribute)
+
+
+# Statistics and roles
+
+
+def statistics() -> str:
+    """The catalogue of what `scan` measures."""
+
+    def rows(chosen: dict[str, Any], *, ask: bool) -> Iterator[Sequence[str]]:
+        for name, one in chosen.items():
+            words = one if not hasattr(one, "words") else one.words
+            meaning = f"{words.long_name}. {words.reading}".strip().rstrip(".") + "."
+            equal = f"`{EQUAL}{name}`" if getattr(one, "has_equal", False) else ""
+            along = ", ".join(f"`{axis}`" for axis in getattr(one, "along", ()))
+            default = ("yes" if getattr(one, "by_default", True) else "no",) if ask else ()
+            yield f"`{name}`", _cell(meaning), words.units, along, equal, *default
+
+    heading = ("name", "meaning", "unit", "further dimensions", "uniform attention")
+    summaries = [
+        (", ".join(f"`{part}`" for part in name.split(", ")), _cell(words.long_name), words.units)
+        for name, words in SUMMARIES.items()
+    ]
+    return (
+        "\n\n".join(
+            [
+                "# Statistics",
+                OF_STATISTICS,
+                "## Of every head and window",
+                table((*heading, "by default"), rows(STATISTICS, ask=True)),
+                "## With `--offsets`",
+                table(heading, rows(OF_OFFSETS, ask=False)),
+                "## With `--groups`",
+                table(heading, rows(OF_GROUPS, ask=False)),
+                "Statistics that are one number a head are also measured by group of queries: `entropy_by_group`, ...",
+                "## With `--rows`",
+                table(
+                    ("name", "meaning"),
+                    [
+                        ("`entropy_error`, ...", "standard error of the estimate"),
+                        ("`entropy_freedom`, ...", "degrees of freedom of that error"),
+                        ("`entropy_skewness`, ...", "skewness of the estimate"),
+                        ("`entropy_effective_rows`, ...", "effective number of measured queries"),
+                    ],
+                ),
+                "## Of images",
+                table(heading, rows(PATCH_STATISTICS, ask=False)),
+                "## Over all windows",
+                table(("name", "meaning", "unit"), summaries),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _cell(words: str) -> str:
+    return words.replace("<", r"\<")
+
+
+def roles() -> str:
+    """The roles, each as its source defines it."""
+    rows = [
+        (f"`{role.name}`", _cell(role.definition), "" if role.threshold is None else f"{role.threshold:g}", role.source)
+        for role in ROLES.values()
+    ]
+    return "\n\n".join(["# Role definitions", OF_ROLES, table(("role", "score", "threshold", "source"), rows)]) + "\n"
