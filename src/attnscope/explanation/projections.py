@@ -21,7 +21,7 @@ from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.tokens import Inputs
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.kernels.rotary import Rotation, rotation
+from attnscope.kernels.positions import Rotation, rotation
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowed
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion

@@ -12,12 +12,10 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, preserve_model_state
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
 from attnscope.intervention.edits import check_rule, describe_rule, rule_of, shuffled_weights, without_forbidden

@@ -20,7 +20,7 @@ from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.read.windows import Window
 
 _PERMUTATIONS = 2000

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites

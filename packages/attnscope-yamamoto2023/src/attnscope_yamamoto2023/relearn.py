@@ -16,9 +16,8 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import LoadedModel, preserve_model_state, quiet
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
