@@ -21,7 +21,7 @@ from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.measure.passes import WindowBatch
-from attnscope.models.loss import IGNORED
+from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
