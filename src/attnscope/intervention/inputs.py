@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
+from attnscope.explanation.inputs import ids_of
 from attnscope.explanation.study import FEW_TEXTS
-from attnscope.explanation.tokens import ids_of
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import LinePairs

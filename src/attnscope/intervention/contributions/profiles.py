@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
+from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.profiles import pairs_at
-from attnscope.explanation.tokens import FOR_MATCHING
 from attnscope.intervention.calls import (
     band_of,
     lacks_predictions,
