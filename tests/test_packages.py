@@ -17,6 +17,7 @@ ORDER = (
     {"cli"},
     {"testing"},
     {"results"},
+    {"session"},
     {"comparison", "detection"},
     {"intervention"},
     {"lineage"},

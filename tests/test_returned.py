@@ -18,7 +18,6 @@ from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.pools import over_documents
 from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads, rank_patch_heads
 from attnscope.results.figures.explain import explain_figures
-from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of
 
@@ -31,13 +30,7 @@ def of(verb, result):
 GRID = {"prefers": (("layer", "head"), [[True]])}
 EXPLAINED = of("explain", xr.DataTree.from_dict({"verdict": xr.Dataset(GRID)}))
 READERS = {
-    "explain": (
-        rank_explanations,
-        analyses_of,
-        lambda tree: report_of("explain", tree),
-        explain_figures,
-        lambda tree: write_explain_report(tree, "page.html", []),
-    ),
+    "explain": (rank_explanations, analyses_of, lambda tree: report_of("explain", tree), explain_figures),
     "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
     "patch": (patched_positions, patch_headline),
     "roles": (counts_of, lambda result: report_of("roles", result)),

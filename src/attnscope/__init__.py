@@ -29,6 +29,7 @@ _load, __dir__, __all__ = lazy_loader.attach(
         "measure.scan": ["scan"],
         "measure.watched": ["measure_weights", "watch"],
         "results.open": ["open_run", "runs"],
+        "session": ["Session"],
         "support.errors": ["AttnscopeError"],
         "testing.expect": ["expect"],
     },

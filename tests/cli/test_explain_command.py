@@ -13,10 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from attnscope import open_run
 from attnscope.bundled import MODEL
-from attnscope.results.page.explain import write_explain_report
 from attnscope.store.arrays import unpacked
 from tests.cli.command import attnscope
-from tests.report.planted_explanation import only
+from tests.report.planted_explanation import explain_page_of, only
 
 
 def explain(*arguments, cwd):
@@ -54,12 +53,12 @@ def test_the_default_does_everything_and_again_answers_from_what_it_has(tmp_path
 def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
     asked = []
 
-    def page(report, path, _):
+    def page(path, _, *, report, **__):
         asked.append((report.heads, "interventions" in report.result.children))
         path.write_text("")
         return path
 
-    monkeypatch.setattr("attnscope.results.page.explain.write", page)
+    monkeypatch.setattr("attnscope.results.page.parts.write_page", page)
     monkeypatch.setattr("attnscope.results.figures.explain.explain_figures", lambda *_: [])
     settings = ("--window", "32", "--limit", "2", "--frequencies", "3:10", "--band", "4", "--completion", "thin")
     shown = explain(
@@ -95,7 +94,7 @@ def test_tables_of_other_models_stand_beside(tmp_path):
     explain(*few, "--also", "twin", "--also", "bundled", cwd=tmp_path)
     tree = open_run(tmp_path / "run")
     assert set(tree["also"].children) == {"0", "1"}
-    page = write_explain_report(only(tree, "position_spectrum", "position_pca", "also"), tmp_path / "r.html")
+    page = explain_page_of(only(tree, "position_spectrum", "position_pca", "also"), tmp_path / "r.html")
     for name in ("position-models", "components-models"):
         assert f'id="figure-{name}"' in page.read_text(encoding="utf-8")
     assert len(list((tmp_path / "run").glob("also-*.npz"))) == 1  # the same weights

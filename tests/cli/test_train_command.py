@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from attnscope.lineage import compare as held_out
 from attnscope.lineage.config import TrainConfig, settings_for
 from tests.cli.command import attnscope
 
@@ -12,14 +11,6 @@ SMALL = (
     *("--task-pairs", "100", "--vocabulary", "320", "--encoder-width", "4", "--decoder-width", "8", "--warmup", "0"),
     *("--schedule", "constant", "--average", "1", "--log-every", "1", "--device", "cpu", "--out", "model"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_sentences():
-    """Of those that are translated at the end, to show what was learned."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held_out, "HELD_OUT", 20)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from attnscope.lineage.compare import (
 from attnscope.lineage.config import PRESETS, config_bytes, read_config
 from attnscope.lineage.data import encode_lines
 from attnscope.lineage.parallel_text import ParallelText, TaskText
-from attnscope.results.account import headline_of
+from attnscope.results.describe import headline_of
 from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL

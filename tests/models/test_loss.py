@@ -7,11 +7,10 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from attnscope.models import loss as _loss
+from attnscope.models import translator as _loss
 from attnscope.models.configs import TransformerConfig
-from attnscope.models.layers import Dropout
-from attnscope.models.loss import smoothed_cross_entropy
-from attnscope.models.transformer import TransformerForConditionalGeneration
+from attnscope.models.transformer import Dropout, TransformerForConditionalGeneration
+from attnscope.models.translator import smoothed_cross_entropy
 
 TOKENS, WIDTH, WORDS = 13, 6, 40
 

@@ -5,8 +5,7 @@ import shutil
 
 import pytest
 
-from attnscope.results.page.explain import write_explain_report
-from tests.report.planted_explanation import explanation
+from tests.report.planted_explanation import explain_page_of, explanation
 from tests.sketched import sketched
 
 FLAGS = [
@@ -30,7 +29,7 @@ def explained():
 def explain_page(explained, tmp_path_factory):
     """The page of that explanation, without its figures, which take seconds."""
     with sketched():
-        return write_explain_report(explained, tmp_path_factory.mktemp("explained") / "new" / "report.html")
+        return explain_page_of(explained, tmp_path_factory.mktemp("explained") / "new" / "report.html")
 
 
 @pytest.fixture(scope="session")

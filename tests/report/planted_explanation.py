@@ -6,15 +6,24 @@ Heads with an even number look one token to the left, clearly so; the others at 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
+
+from attnscope.results.reports import report_of, write_page
 
 TERMS = ["PP", "PC", "CP", "CC"]
 CHANGES = ["words-shuffled", "positions-zero", "positions-reversed"]
 SKIPPED = {"rotation_effect": "</script><img src=x onerror=alert(1)> & so on", "bias_effect": "no bias"}
 GRID = ("layer", "head")
 REACH = 10
+
+
+def explain_page_of(tree, path, heads=None):
+    """Write the page of an explanation."""
+    report = report_of("explain", tree)
+    return write_page(report if heads is None else replace(report, heads=heads), path)
 
 
 def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):

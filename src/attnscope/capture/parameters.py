@@ -82,7 +82,7 @@ class CorpusOptions(TypedDict, total=False):
     by_line: bool
 
 
-class RunOptions(TypedDict, total=False):
+class OutputOptions(TypedDict, total=False):
     """Where results go.
 
     Parameters
@@ -90,19 +90,16 @@ class RunOptions(TypedDict, total=False):
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come, and a
         stopped run resumes there. By default results stay in memory.
-    repair
-        Repair of a finished run: damaged files are measured again. Without it such a run is rejected.
     progress
         Function that is called with a `Progress` after each batch.
     """
 
     out: str | Path | Callable[[Signature], Path] | None
-    repair: bool
     progress: Tell | None
 
 
-class SharedRunOptions(RunOptions, total=False):
-    """Where results go, and which processes measure them.
+class UnitOptions(TypedDict, total=False):
+    """Which processes measure.
 
     Parameters
     ----------
@@ -122,6 +119,39 @@ class SharedRunOptions(RunOptions, total=False):
     ray: str | None
     workers: int | None
     ray_gpus: float | None
+
+
+class RunOptions(OutputOptions, total=False):
+    """Where results go, and what is damaged there.
+
+    Parameters
+    ----------
+    repair
+        Repair of a finished run: damaged files are measured again. Without it such a run is rejected.
+    """
+
+    repair: bool
+
+
+class SharedRunOptions(RunOptions, UnitOptions, total=False):
+    """Where results go, and which processes measure them."""
+
+
+class TranslationOptions(TextModelOptions, total=False):
+    """How a translation model is loaded, and into which language it translates.
+
+    Parameters
+    ----------
+    target_language
+        Language of the translations, by the code of a tokenizer of many languages, such as fra_Latn. By default the
+        tokenizer's ``tgt_lang``, or the model's ``forced_bos_token_id``.
+    """
+
+    target_language: str | None
+
+
+class AlignmentReading(TranslationOptions, OutputOptions, UnitOptions, total=False):
+    """A translation model, where results go, and which processes measure them."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -152,8 +182,8 @@ class PromptReading(Reading, ChatOptions, total=False):
     """The same of prompts, which may be chats."""
 
 
-class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=False):
-    """A model of texts, the texts, where results go, and which processes measure them.
+class SessionReading(TextModelOptions, CorpusOptions, total=False):
+    """A model of texts and the texts, for several verbs.
 
     Parameters
     ----------
@@ -162,6 +192,10 @@ class StudyReading(TextModelOptions, CorpusOptions, SharedRunOptions, total=Fals
     """
 
     targets: Sources
+
+
+class StudyReading(SessionReading, SharedRunOptions, total=False):
+    """The same, where results go, and which processes measure them."""
 
 
 class PairReading(TextModelOptions, SharedRunOptions, total=False):

@@ -9,8 +9,7 @@ import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, draw_page, show
-from attnscope.store.signature import Signature
+from attnscope.cli.place import PAGE, finish
 
 _Systems = Annotated[
     list[Path] | None,
@@ -113,14 +112,9 @@ def compare(
             **reading,
             progress=bar,
         )
-    from attnscope.results import reports
+    from attnscope.results.reports import report_of
     from attnscope.store.folder import OwnedFolder
 
-    report, page = reports.report_of("compare", tree), None
-    if output.report:
-        with OwnedFolder(out, "compare") as folder:
-            results = sorted(one.sha256 for name, one in folder.files.items() if "/" not in name and name != PAGE)
-        page = draw_page(report, OwnedFolder(out, "compare"), output.formats, results)
-    place = OutputFolder(out, lambda _: out)
-    place.signature = Signature.from_json(tree.attrs["signature"])
-    show(report, place, Path(tree.attrs["run"]), page, as_json=output.as_json, as_csv=output.as_csv)
+    folder = OwnedFolder(out, "compare").look()
+    results = sorted(one.sha256 for name, one in folder.files.items() if "/" not in name and name != PAGE)
+    finish(report_of("compare", tree), output, folder, key=results)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_o
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from attnscope.capture.parameters import ScanReading
+from attnscope.capture.parameters import ScanReading, TranslationOptions
 from attnscope.read.urls import Url
 from attnscope.support.arguments import option_types, shared_docs
 from attnscope.support.checks import check_formats
@@ -54,7 +54,8 @@ def _option(panel: str, kind: Any, default: Any, help: str, flag: str = "", **mo
     return Annotated[kind, option], default
 
 
-_DOCS, _TYPES = shared_docs(ScanReading), option_types(ScanReading)
+_DOCS = shared_docs(ScanReading) | shared_docs(TranslationOptions)
+_TYPES = option_types(ScanReading) | option_types(TranslationOptions)
 #: Types and defaults of options, by the annotations of the parameters.
 _OPTION_TYPES: dict[str, tuple[Any, Any]] = {
     "bool": (bool, False),
@@ -101,6 +102,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "tokenizer": _reading(MODEL, "tokenizer", show_default="the model's"),
     "revision": _reading(MODEL, "revision"),
     "trust_remote_code": _reading(MODEL, "trust_remote_code"),
+    "target_language": _reading(MODEL, "target_language", metavar="CODE", show_default="the model's"),
     "device": _reading(MODEL, "device", show_default="cuda if there is one"),
     "dtype": _reading(MODEL, "dtype", show_default="as saved"),
     "device_map": _reading(MODEL, "device_map", metavar="RULE"),

@@ -51,16 +51,15 @@ class OutputFolder:
 
         return read_as(folder) if self.found else nullcontext()
 
-    def say(self, folder: Path, page: Path | None) -> None:
+    def say(self, folder: Path | None, page: Path | None) -> None:
         """Name the results, the page and the signature; on standard error, that nothing was measured anew."""
-        console, where = new_console(), folder
-        console.print(f"results: {where}", highlight=False, markup=False, soft_wrap=True)
-        if page is not None:
-            console.print(f"report:  {where}/{page.relative_to(folder)}", highlight=False, markup=False, soft_wrap=True)
-        if self.signature is not None:
-            console.print(f"signature: {self.signature.format()}", highlight=False, markup=False, soft_wrap=True)
+        lines = [] if folder is None else [f"results: {folder}"]
+        lines += [] if page is None else [f"report:  {page}"]
+        lines += [] if self.signature is None else [f"signature: {self.signature.format()}"]
+        for line in lines:
+            new_console().print(line, highlight=False, markup=False, soft_wrap=True)
         if self.finished:
-            print_note(f"already finished in {where}: delete it or give another --out to measure again")
+            print_note(f"already finished in {folder}: delete it or give another --out to measure again")
 
 
 def run(
@@ -100,17 +99,33 @@ def run(
         show(report, place, folder, page, as_json=output.as_json, as_csv=output.as_csv)
 
 
-def show(report: Report, place: OutputFolder, folder: Path, page: Path | None, *, as_json: bool, as_csv: bool) -> None:
+def show(
+    report: Report, place: OutputFolder, folder: Path | None, page: Path | None, *, as_json: bool, as_csv: bool
+) -> None:
     """Print a report as JSON or CSV; else as tables, and where everything is."""
     from attnscope.results import render
 
     if as_json:
-        emit(json_text(render.as_json(report, folder)) + "\n")
+        emit(json_text(render.as_json(report, folder or "")) + "\n")
     elif as_csv:
         emit_rows(render.as_csv(report))
     else:
         render.print_report(report, new_console())
         place.say(folder, page)
+
+
+def finish(
+    report: Report, output: Output, folder: OwnedFolder | None, page: bool = True, key: Sequence[object] = ()
+) -> None:
+    """Draw the page of a result that its verb has stored, and print what it found."""
+    from attnscope.store.signature import Signature
+
+    page = page and output.report and folder is not None
+    drawn = draw_page(report, folder, output.formats, key) if page and folder is not None else None
+    place = OutputFolder(output.out, lambda _: Path())
+    place.signature = Signature.of(report.signature)
+    where = None if folder is None else folder.path
+    show(report, place, where, drawn, as_json=output.as_json, as_csv=output.as_csv)
 
 
 def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key: Sequence[object] = ()) -> Path | None:

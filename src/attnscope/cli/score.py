@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from attnscope.cli.output import emit, json_text, new_console, progress_bar
+from attnscope.cli.output import progress_bar
 
 
 def score(
@@ -49,7 +49,7 @@ def score(
         raise AttnscopeError("standard input (-) can be only one of the files")
     if text and not by_length:
         raise AttnscopeError("--text is for BLEU by its length: give limits too, such as --by-length 10,20,30")
-    with progress_bar("score") as show:
+    with progress_bar("score") as bar:
         result = run_score(
             list(hypotheses),
             list(target),
@@ -61,16 +61,13 @@ def score(
             language=language,
             resamples=resamples,
             seed=seed,
-            progress=show,
+            progress=bar,
         )
-    from attnscope.lineage.reports import score_report
-    from attnscope.results import render
+    from attnscope.cli.place import OutputFolder, show
+    from attnscope.lineage.score import score_report
 
-    found = score_report(result)
-    if as_json:
-        emit(json_text(render.as_json(found, "")) + "\n")
-    else:
-        render.print_report(found, new_console())
+    place = OutputFolder(None, lambda _: Path())
+    show(score_report(result), place, None, None, as_json=as_json, as_csv=False)
 
 
 def length_limits(text: str) -> list[int]:

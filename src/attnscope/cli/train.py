@@ -7,16 +7,13 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from attnscope.cli import options
 from attnscope.cli.output import new_console, print_note, progress_bar
-from attnscope.support.numbers import count, percent
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from attnscope.support.numbers import percent
 
 _OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal", "chance", "chance_level")
 _CONFIG = Annotated[Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")]
@@ -70,33 +67,9 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         console.print(
             f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100", highlight=False
         )
-    _print_samples(console, out)
     console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_samples(console: Console, out: Path) -> None:
-    """On the generated task: BLEU by length, and two sentences with the words that each word looks at."""
-    from rich.text import Text
-
-    from attnscope.lineage.compare import sample_translations
-
-    samples = sample_translations(out)
-    if samples is None:
-        return
-    console.print("BLEU by words of the source, new sentences, with 95% intervals:", highlight=False)
-    for bucket, sentences, bleu, lower, upper in samples.by_length:
-        interval = f"{lower:.1f} to {upper:.1f}" if math.isfinite(lower) else ""
-        console.print(f"  {bucket:>5}: {bleu:5.1f}  {interval:14}  {count(sentences, 'sentence')}", highlight=False)
-    for sentence in samples.shown:
-        right = sentence.translation == sentence.right
-        console.print(Text(f"\n  {sentence.source}"))
-        console.print(Text(f"  {sentence.translation}", style="green" if right else "red"))
-        if not right:
-            console.print(Text(f"  {sentence.right}  (expected)", style="dim"))
-        if sentence.attended:
-            looks = "  ".join(f"{word}\N{LEFTWARDS ARROW}{at}" for word, at in sentence.attended[:20])
-            console.print(Text(f"  looks at: {looks}", style="dim"))
-    console.print("\none vector, attention and a Transformer side by side: attnscope compare", highlight=False)
+    if not (asked.source or asked.text):
+        console.print("one vector, attention and a Transformer side by side: attnscope compare", highlight=False)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

@@ -32,7 +32,7 @@ _BatchTokens = Annotated[int, typer.Option(min=1, help="Source tokens times beam
 _Json = Annotated[bool, typer.Option("--json", help="JSON on standard output: translations with their scores.")]
 
 
-@options.takes("model", *options.LOADING, "seed", model=(_Model, inspect.Parameter.empty))
+@options.takes("model", *options.LOADING, "target_language", "seed", model=(_Model, inspect.Parameter.empty))
 def translate(
     text: _Text = Path("-"),
     out: _Out = None,
@@ -71,10 +71,10 @@ def translate(
         )
     _note_cuts(translations)
     if as_json:
-        from attnscope.lineage.reports import translation_report
+        from attnscope.lineage.translate import report
         from attnscope.results import render
 
-        written = json_text(render.as_json(translation_report(translations), "")) + "\n"
+        written = json_text(render.as_json(report(translations), "")) + "\n"
     else:
         written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best))
     if out is None:

@@ -20,7 +20,7 @@ from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import load_scan
 from attnscope.store.files import local_folder, local_out, read_as
 from attnscope.store.folder import manifest_of
-from attnscope.store.runs import RunFolder
+from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_real, check_seed, shortly
@@ -196,15 +196,7 @@ def diff(
         if not run.complete:
             run.save("changes", made())
             run.finish(parts=["changes"])
-        return load_difference(run)
-
-
-def load_difference(run: RunFolder) -> xr.Dataset:
-    """What `diff` returned, from the folder of a finished run."""
-    changes = run.load("changes")
-    if changes is None:
-        raise AttnscopeError(f"{run.path} has no changes: give the same command again, which makes them anew")
-    return changes.assign_attrs(run=str(run.path))
+        return load_part(run)
 
 
 def _opened(given: Scan) -> xr.Dataset:

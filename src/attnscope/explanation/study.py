@@ -29,6 +29,7 @@ from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
+from attnscope.read.windows import window_name
 from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
@@ -82,6 +83,16 @@ class Study:
     def windows(self) -> list[Window | Sequence[int]]:
         """The windows, cut when they are first needed."""
         return list(self.source() if callable(self.source) else self.source)
+
+    @property
+    def documents(self) -> list[str]:
+        """The document that each window is from: what intervals are drawn over."""
+        return [getattr(window, "source", window_name(window, number)) for number, window in enumerate(self.windows)]
+
+    @property
+    def mask_id(self) -> int | None:
+        """The token at which a masked language model predicts; None without one, or a tokenizer."""
+        return None if self.loaded is None else getattr(self.loaded.tokenizer, "mask_token_id", None)
 
     @cached_property
     def tables(self) -> list[PositionTable]:

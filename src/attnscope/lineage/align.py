@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import preserve_model_state
 from attnscope.capture.load import load_model
-from attnscope.capture.parameters import TextModelOptions
+from attnscope.capture.parameters import AlignmentReading, loading
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
     LEAST_WEIGHT,
@@ -36,16 +35,18 @@ from attnscope.lineage.links import (
     score_alignments,
     within,
 )
-from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text
+from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
+from attnscope.read.pairs import TargetTokenizer
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import VIEWS, InUseError, explained, local_out
+from attnscope.store.files import VIEWS, InUseError, explained, local_folder, local_out
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
 from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import with_nulls
+from attnscope.support.numbers import count, percent, with_nulls
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
@@ -62,11 +63,6 @@ def align(
     *,
     gold: str | Path | Gold | None = None,
     gold_first: int = 1,
-    out: str | Path | None = None,
-    task: str | Task | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    ray_gpus: float | None = None,
     layer: Natural | None = None,
     head: Natural | None = None,
     end: Literal["drop", "keep", "null"] = "drop",
@@ -76,8 +72,7 @@ def align(
     threshold: float | None = None,
     shown: Natural = 0,
     batch_size: Count = 16,
-    progress: Tell | None = None,
-    **options: Unpack[TextModelOptions],
+    **reading: Unpack[AlignmentReading],
 ) -> Aligned:
     """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
 
@@ -95,15 +90,6 @@ def align(
         People's alignments (see `read_gold`), words as the text's spaces make them.
     gold_first
         The number of the first word in that file.
-    out
-        Folder for ``links.txt`` and ``run.json``, which `attnscope.open_run` reads. What
-        another call has left there is replaced, unless the same was asked for: then it is read.
-    task
-        Which part of the pairs this process aligns, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
-        to finish puts the parts together; what the others return has no links and says so in `Aligned.task`.
-    ray, workers, ray_gpus
-        Have the same units aligned by actors of Ray, as in `attnscope.scan`; `out` keeps them. See
-        docs/scale/clusters.md.
     layer, head
         Layer and head of the decoder, from 0; None for the mean of all.
     end
@@ -116,12 +102,9 @@ def align(
     rule, threshold
         As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
     shown
-        How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`. Nothing is drawn here, as
-        the command does: `attnscope.results.page.alignment.write_alignment_report` and
-        `attnscope.results.figures.alignment.pair_map` draw them.
-        Pairs of which a side has no word, or more than 40, are passed over and counted in `Aligned.passed_over`.
-    progress
-        Called with a `Progress` after each batch; it tells of ``pairs`` done.
+        How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`, as ``run.json`` beside
+        ``links.txt``. Pairs of which a side has no word, or more than 40, are passed over and counted in
+        `Aligned.passed_over`. `attnscope.results.figures.alignment.pair_map` draws one.
 
     Returns
     -------
@@ -150,9 +133,10 @@ def align(
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
     check_parallel(sides if judges is None else {**sides, "the gold file": judges.sure})
-    loaded = load_model(model, **options)
+    loaded, language, out = load_model(model, **loading(reading)), reading["target_language"], reading["out"]
+    tokenizer = loaded.tokenizer if language is None else TargetTokenizer(loaded.tokenizer, language).tokenizer
     work = Work(
-        Forcing(loaded.model, loaded.tokenizer, sources, targets, words=words, batch_size=batch_size),
+        Forcing(loaded.model, tokenizer, sources, targets, words=words, batch_size=batch_size),
         {"name": loaded.name, **loaded.identity},
         layer,
         head,
@@ -160,10 +144,11 @@ def align(
         {"rule": rule, **({"threshold": threshold or LEAST_WEIGHT} if rule == "threshold" else {})},
         {"end": end, "step": step},
         judges,
-        progress or no_progress,
+        reading["progress"] or no_progress,
+        language,
     )
     if out is not None:
-        return stored(work, Path(out), part, shown)
+        return stored(work, out, part, shown)
     return aligned_of(work, in_a_row([unit for unit in work.units() if unit is not None]), shown)
 
 
@@ -208,6 +193,11 @@ class Aligned:
     def attrs(self) -> dict[str, str]:
         """What a result of xarray has in its attributes."""
         return {"signature": self.signature}
+
+    @property
+    def compared_heads(self) -> xr.Dataset | None:
+        """What every head would give, where there is more than one: a single head is neither the best nor a grid."""
+        return self.heads if self.heads is not None and self.heads["error_rate"].size > 1 else None
 
 
 def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
@@ -298,12 +288,108 @@ def _pairs(
     ]
 
 
+_SCORES = (
+    Quantity("layer", unit="count"),
+    Quantity("head", unit="count"),
+    Quantity("error_rate", "error rate", "percent", low="lower", high="upper", interval=True),
+    Quantity("precision", unit="percent"),
+    Quantity("recall", unit="percent"),
+    Quantity("links", unit="count"),
+    Quantity("diagonal", unit="percent", meaning="error rate of the diagonal"),
+    Quantity("chance", "random words", "percent", "error rate of as many links to words drawn at random"),
+    *(Quantity(name, detail="data") for name in ("chance_level", "heads", "above", "below", "chosen_on_gold")),
+    Quantity("gold_links_outside", unit="count", detail="data"),
+)
+_HEADS = (
+    Quantity("layer", unit="count", detail="data"),
+    Quantity("head", unit="head"),
+    *(Quantity(name, name.replace("_", " "), "percent") for name in ("error_rate", "precision", "recall")),
+)
+_LINKS = (Quantity("line", detail="data"), Quantity("links", detail="data"))
+_CARE = {
+    "Attention was not trained to align.": "A weight reports how much of a source word enters the sum of one head; the "
+    "model's output may depend on other words. Other heads may align better or worse.",
+    "One row, one step.": "The row of a word is that of the step named in the settings: the one that predicts it, or "
+    "the next one, which reads it. Some models attend to a word's source one step late.",
+}
+_BEST = {
+    "The best of many heads.": "The head was chosen on the sentences that it is judged on, so its error rate is a "
+    "little too good. Choose on other sentences to compare systems."
+}
+
+
+def report(aligned: Aligned) -> Report:
+    """The alignments that `align` made; the best heads first."""
+    score, level, pairs = aligned.score, aligned.baselines, count(len(aligned.links), "sentence pair")
+    sentences = [f"{pairs}, no alignments by people to hold the links against."]
+    if score is not None:
+        rates = map(percent, (score.error_rate, score.precision, score.recall))
+        sentences = ["{}: error rate {}, precision {}, recall {}.".format(pairs, *rates)]
+    if score is not None and level is not None:
+        sentences.append(f"To compare: {level.in_words(score.error_rate)}.")
+    one: Row = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
+    for values in (score, level):
+        one |= {} if values is None else {name: value_of(value) for name, value in vars(values).items()}
+    heads = aligned.compared_heads
+    rows: list[Row] = [] if heads is None else heads.to_dataframe().reset_index().to_dict("records")
+    rows = [{name: value_of(value) for name, value in row.items()} for row in rows]
+    rows.sort(key=lambda row: (row["error_rate"] is None, row["error_rate"]))
+    notes: list[str] = []
+    if aligned.outside:
+        ends = "points past the end of its" if aligned.outside == 1 else "point past the end of their"
+        notes.append(f"{count(aligned.outside, 'gold link')} {ends} sentence: not found.")
+    if aligned.passed_over:
+        passed = count(aligned.passed_over, "sentence pair")
+        notes.append(f"{passed} not drawn: a side has no word, or more than {MOST_WORDS}.")
+    best = aligned.chosen_on_gold and heads is not None
+    return Report(
+        command="align",
+        title=f"Words aligned by {aligned.model}",
+        model=aligned.model,
+        read=f"{pairs}, links of {_whose(aligned)}",
+        finding=Finding(
+            sentences,
+            "the head was chosen on these very sentences" if aligned.chosen_on_gold else "",
+            [] if aligned.layer is None or aligned.head is None else [(aligned.layer, aligned.head)],
+        ),
+        tables=[
+            Table(
+                "scores",
+                "Against alignments by people",
+                _SCORES,
+                [one | {"gold_links_outside": aligned.outside}],
+                terminal=int(score is not None),
+                page=int(score is not None),
+            ),
+            Table("heads", "Alignment error rate of every head, the best first", _HEADS, rows),
+            Table("links", "Links", _LINKS, _links_of_lines(aligned.links), terminal=0, page=0),
+        ],
+        result=aligned,
+        notes=notes,
+        care=_CARE | (_BEST if best else {}),
+    )
+
+
+def _links_of_lines(alignments: Sequence[Links]) -> list[Row]:
+    return [{"line": line, "links": pharaoh(links)} for line, links in enumerate(alignments, 1)]
+
+
+def _whose(aligned: Aligned) -> str:
+    """Whose weights were read, in words."""
+    if aligned.layer is None:
+        return "the mean of all layers" + (" and heads" if aligned.head is None else f", head {aligned.head}")
+    if aligned.head is None:
+        return f"the mean of all heads of layer {aligned.layer}"
+    return f"layer {aligned.layer}, head {aligned.head}"
+
+
 _REQUESTED = "requested"  # in the state of the folder: the signature of the whole request
 
 
-def stored(work: Work, folder: Path, task: Task | None, shown: int) -> Aligned:
+def stored(work: Work, out: str | Path | Callable[[Signature], Path], task: Task | None, shown: int) -> Aligned:
     """The alignment of a text, read from its folder or made and written there."""
     signature = work.signature(work.layer, work.head, every_head=work.chooses, shown=shown)
+    folder = local_folder(out(signature)) if callable(out) else Path(out)
     there = _there(OwnedFolder(folder, "align").look(), signature)
     if there is not None:
         return there
@@ -410,29 +496,31 @@ class Work:
     how: dict[str, Any]  # how weights between tokens become those between words
     gold: Gold | None = None
     tell: Tell = no_progress
+    language: str | None = None  # of the targets, for a tokenizer of many
 
     def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
         """Links of unit after unit, by lines of Pharaoh's format; None for one that is done."""
-        count, step = self.forcing.count, UNIT * self.forcing.batch_size
-        for start in range(0, count, step):
-            lines = range(start, min(start + step, count))
+        pairs_in_all, step = self.forcing.count, UNIT * self.forcing.batch_size
+        for start in range(0, pairs_in_all, step):
+            lines = range(start, min(start + step, pairs_in_all))
             if done(lines):
                 yield None
             else:
                 pairs = [self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)]
                 yield _labelled(pairs, lines)
-        self.tell(Progress("align", 1.0, {"pairs": count}))
+        self.tell(Progress("align", 1.0, {"pairs": pairs_in_all}))
 
     def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
         """What links of that layer and head depend on."""
         text = {
             "pairs": self.forcing.count,
-            "source_sha256": _digest(self.forcing.sources),
-            "target_sha256": _digest(self.forcing.targets),
+            "source_sha256": lines_sha256(self.forcing.sources),
+            "target_sha256": lines_sha256(self.forcing.targets),
         }
-        cutting = {"words": self.forcing.cut, "batch_size": self.forcing.batch_size}
+        cutting: dict[str, Any] = {"words": self.forcing.cut, "batch_size": self.forcing.batch_size}
+        cutting |= {} if self.language is None else {"target_language": self.language}
         if self.gold is not None:  # numbered as it was read
-            text["gold_sha256"] = _digest([*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)])
+            text["gold_sha256"] = lines_sha256([*map(pharaoh, self.gold.sure), "", *map(pharaoh, self.gold.possible)])
         return Signature(
             "align",
             model=self.identity,
@@ -466,10 +554,6 @@ def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
         },
         coords={"window": np.arange(lines.start, lines.stop)},
     )
-
-
-def _digest(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ import xarray as xr
 
 from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
-from attnscope.lineage.align import align, attends, best_aligning_head
+from attnscope.lineage.align import attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model, read_log
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
-from attnscope.lineage.data import HELD_OUT, encode_lines, training_pairs
+from attnscope.lineage.data import HELD_OUT, training_pairs
 from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
-from attnscope.lineage.score import score
+from attnscope.lineage.score import NO_ATTENTION, score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
 from attnscope.read.files import lines_of, shown
@@ -286,7 +286,6 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {"updates": updates, **seen, **metrics}
 
 
-NO_ATTENTION = "no attention"  # where a system's alignment would be read from
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
 _MAKE_ROOM = "Free some room and give the same command again"
 _log = logging.getLogger("attnscope")
@@ -551,64 +550,3 @@ def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
                 "give one to translate (--text, --target)"
             )
     return text
-
-
-_WORDS = (6, 14)  # of the sentences that are shown
-
-
-class ShownTranslation(NamedTuple):
-    """A sentence of the generated task, its greedy translation by the system, and the right one."""
-
-    source: str
-    translation: str
-    right: str
-    # each linked word and the source word it attends to most; empty without attention and for too long translations
-    attended: list[tuple[str, str]]
-
-
-class Samples(NamedTuple):
-    """Some sentences, and BLEU of all of them by words of the source: bucket, sentences, BLEU, 95% interval."""
-
-    shown: list[ShownTranslation]
-    by_length: list[tuple[str, int, float, float, float]]
-
-
-def sample_translations(folder: Path) -> Samples | None:
-    """Translate sentences of the generated task that no training has seen; None where another text was learned."""
-    config = read_config(folder / "config.yaml")
-    if config.model == "masked-lm" or config.source is not None:
-        return None
-    text = read_test_text([System("trained", folder, config, given=True)])
-    if not isinstance(text, TaskText):
-        return None
-    loaded = load_model(folder, device=config.device)
-    translations = translate_lines(loaded.model, loaded.tokenizer, text.source, beams=1, overlong="cut")
-    lines = translations.texts
-    scores = score({"trained": lines}, text.target, texts=text.source, by_length=length_limits(text.source))
-    at = scores.sel(system="trained", metric="BLEU")
-    columns = ("bucket", "sentences", "score_by_length", "lower_by_length", "upper_by_length")
-    by_length = [row for row in zip(*(at[name].values.tolist() for name in columns), strict=True) if row[1]]
-    lengths = [len(source.split()) for source in text.source]
-    whole = [i for i, left_out in enumerate(translations.left_out) if not left_out]
-    chosen = [min(whole, key=lambda i: abs(lengths[i] - words)) for words in _WORDS] if whole else []
-    attended = _attended(loaded, text, [lines[i] for i in chosen], chosen)
-    shown = [ShownTranslation(text.source[i], lines[i], text.target[i], attended.get(i, [])) for i in chosen]
-    return Samples(shown, by_length)
-
-
-def _attended(
-    loaded: LoadedModel, text: TaskText, made: Sequence[str], chosen: Sequence[int]
-) -> dict[int, list[tuple[str, str]]]:
-    """Of each chosen sentence whose translation the model can read: its words and the source word of each."""
-    best = best_aligning_head(loaded.model, loaded.tokenizer, text) if attends(loaded.model) else None
-    lengths = map(len, encode_lines(loaded.tokenizer, made))
-    fit = [at for at, tokens in enumerate(lengths) if tokens <= loaded.tokenizer.model_max_length]
-    if best is None or not fit:
-        return {}
-    pairs = [text.source[chosen[at]] for at in fit], [made[at] for at in fit]
-    aligned = align(loaded.model, *pairs, tokenizer=loaded.tokenizer, layer=best.layer, head=best.head)
-    attended: dict[int, list[tuple[str, str]]] = {}
-    for at, left, right, links in zip(fit, *pairs, aligned.links, strict=True):
-        in_order = sorted(links, key=lambda link: link[1])
-        attended[chosen[at]] = [(right.split()[j], left.split()[i]) for i, j in in_order]
-    return attended

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.parallel_text import ParallelText, generate_task, is_unsegmented, read_parallel
-from attnscope.models.loss import IGNORED
+from attnscope.models.translator import IGNORED
 from attnscope.support.errors import AttnscopeError
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")

@@ -146,6 +146,11 @@ def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
     return lines
 
 
+def lines_sha256(lines: Iterable[str]) -> str:
+    """Hash of the lines, as signatures have it."""
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def gives_entries(given: object) -> bool:
     """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions."""
     single = isinstance(given, bytes | Mapping) or getattr(given, "ndim", 1) == 0

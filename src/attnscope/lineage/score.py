@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,12 @@ from scipy import special
 
 from attnscope.lineage.parallel_text import Lines, check_parallel, gives_entries, is_unsegmented, lines_of_text
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
-from attnscope.support.arguments import Seed, validated
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
+from attnscope.support.arguments import Seed, reads, validated
 from attnscope.support.checks import check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count as counted
+from attnscope.support.numbers import percent
 from attnscope.support.progress import Progress, Tell, no_progress
 
 METRICS = ("BLEU", "chrF")
@@ -314,3 +318,201 @@ def _resampled(metric: Any, statistics: np.ndarray, resamples: int, seed: int) -
 
 def _value(metric: Any, total: np.ndarray) -> float:
     return float(metric._compute_score_from_stats(total.tolist()).score)  # noqa: SLF001
+
+
+NO_ATTENTION = "no attention"  # where the alignment of a system would be read from
+_ENDS = ("lower", "upper", "difference", "difference_lower", "difference_upper", "p_value")
+_EFFORT = (
+    Quantity("parameters", unit="count", detail="page"),
+    Quantity("training_seconds", "training, s", "count", detail="page"),
+    Quantity("training_tokens_per_second", "train tokens/s", "count", "target tokens in training, median of the log"),
+    Quantity("sentences_per_second", "lines/s", "rate", "while translating this text"),
+    Quantity(
+        "alignment_error_rate",
+        "AER",
+        "percent",
+        low="alignment_error_rate_lower",
+        high="alignment_error_rate_upper",
+        interval=True,
+    ),
+)
+#: Of a system in a comparison, beside what its columns show.
+_MORE = ("training_tokens", "alignment_diagonal", "alignment_chance", "alignment_chance_level", "sentences_cut")
+_CARE = {
+    "One training each.": "Intervals and p-values are over sentences; another seed gives another system. Sizes and "
+    "training times differ too: see the table.",
+    "BLEU of short and long sentences.": "A score of a length is corpus BLEU over its sentences; few sentences give "
+    "wide intervals.",
+    "Attention was not trained to align.": "A weight is a share of the sum of one head; it does not report whether the "
+    "output depends on it.",
+}
+
+
+_SENTENCE = (Quantity("system"), Quantity("text", unit="text"))
+
+
+def score_report(scores: xr.Dataset) -> Report:
+    """What `attnscope.score` found."""
+    sentences, names = int(scores.attrs["sentences"]), [str(name) for name in scores["system"].values]
+    notes = [scores.attrs[name] for name in ("note",) if name in scores.attrs]
+    if sentences < FEW:
+        untested = f"; not tested: fewer than {LEAST}" if sentences < LEAST else ""
+        notes.append(f"No interval of scores: fewer than {FEW} sentences{untested}.")
+    return Report(
+        command="score",
+        title="Scores of translations",
+        model=", ".join(names),
+        read=counted(sentences, "sentence"),
+        finding=Finding(_sentences(scores), _certainty(scores)),
+        tables=_tables(scores, ()),
+        result=scores,
+        notes=[*notes, *_signatures(scores.attrs["signature"])],
+    )
+
+
+@reads("compare")
+def report(tree: xr.DataTree) -> Report:
+    """What a comparison of systems found."""
+    scores, curves = tree["scores"].to_dataset(), tree["curves"].to_dataset()
+    names = [str(name) for name in scores["system"].values]
+    lines: list[Row] = [
+        {"system": name}
+        | {str(key): value_of(values.sel(system=name).values[at]) for key, values in curves.data_vars.items()}
+        for name in names
+        for at in range(curves.sizes["validation"])
+        if not math.isnan(float(curves["updates"].sel(system=name)[at]))
+    ]
+    columns = [Quantity(str(name), detail="data") for name in ("system", *curves.data_vars)]
+    sentence = tree["alignment"].to_dataset()
+    sides = {"source": sentence["source"], "reference": sentence["target"]}
+    texts: list[Row] = [{"system": name, "text": " ".join(map(str, words.values))} for name, words in sides.items()]
+    texts += [{"system": name, "text": str(sentence["translation"].sel(system=name).item())} for name in names]
+    notes = [_error_rate_note(scores)] if "alignment_error_rate" in scores else []
+    return Report(
+        command="compare",
+        title=f"{counted(len(names), 'translation system')} compared",
+        model=", ".join(names),
+        read=counted(int(scores.attrs["sentences"]), "sentence"),
+        finding=Finding([*_sentences(scores), *_by_length(scores)], _certainty(scores)),
+        tables=[
+            *_tables(scores, _EFFORT),
+            Table("sentence", f"One sentence: line {sentence.attrs['line']}", _SENTENCE, texts, terminal=0),
+            Table("learning_curves", "Learning curves", columns, lines, terminal=0, page=0),
+        ],
+        result=tree,
+        notes=[*notes, *_cut_sentences(scores), *_signatures(scores.attrs["signature"])],
+        care=_CARE,
+    )
+
+
+def _by_length(scores: xr.Dataset) -> list[str]:
+    """BLEU of the shortest and the longest sentences by each system, and whether their intervals are apart."""
+    bleu = scores.sel(metric="BLEU").isel(bucket=[0, -1])
+    if scores.sizes["bucket"] == 1:
+        return []
+    trends: list[str] = []
+    for name in bleu["system"].values:
+        low, high, value = (bleu[f"{end}_by_length"].sel(system=name).values for end in ("lower", "upper", "score"))
+        if not np.isnan(low).any():
+            overlap = " (their intervals overlap)" * bool((low <= high[::-1]).all())
+            trends.append(f"from {value[0]:.1f} to {value[1]:.1f} with {name}{overlap}")
+    (first, last), counts = bleu["bucket"].values, scores["sentences"].values[[0, -1]]
+    ends = f"From sentences of {first} {scores.attrs['length_in']} ({counts[0]}) to those of {last} ({counts[1]})"
+    return [f"{ends}, BLEU goes {', '.join(trends)}."] if trends else []
+
+
+def _sentences(scores: xr.Dataset) -> list[str]:
+    bleu = scores.sel(metric=scores["metric"].values[0])
+    return [
+        f"{system}: {bleu['metric'].item()} {score:.1f}"
+        + (f" (95% interval {low:.1f} to {high:.1f})" if math.isfinite(low) else "")
+        + "."
+        for system, score, low, high in zip(
+            bleu["system"].values, *(bleu[name].values for name in ("score", "lower", "upper")), strict=True
+        )
+    ]
+
+
+def _certainty(scores: xr.Dataset) -> str:
+    tested = bool(scores["p_value"].notnull().any())
+    return (
+        "p: paired bootstrap over sentences against the first system; one training of each" if tested else "not tested"
+    )
+
+
+def _signatures(text: str) -> list[str]:
+    return [f"{metric}|{signature}" for metric, signature in json.loads(text).items()]
+
+
+def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
+    metrics = [str(name) for name in scores["metric"].values]
+    alone = [str(name) for name, values in scores.data_vars.items() if values.dims == ("system",)]
+
+    def cells(at: xr.Dataset, of: Mapping[str, str]) -> Row:
+        """The values of each metric; `of` has the name of an array by the end of the name in a row."""
+        return {
+            f"{metric.lower()}{end}": value_of(at[name].sel(metric=metric).item())
+            for metric in metrics
+            for end, name in of.items()
+            if name in at
+        }
+
+    systems: list[Row] = []
+    lengths: list[Row] = []
+    for name in scores["system"].values.tolist():
+        at = scores.sel(system=name)
+        row: Row = {"system": str(name)} | {key: value_of(at[key].item()) for key in alone}
+        systems.append(row | cells(at, {"": "score"} | {f"_{end}": end for end in _ENDS}))
+        for bucket in at["bucket"].values.tolist() if "bucket" in scores.dims else ():
+            of = at.sel(bucket=bucket)
+            line: Row = {"system": str(name), "length": str(bucket), "sentences": int(of["sentences"])}
+            ends = {"": "score", "_lower": "lower", "_upper": "upper"}
+            lengths.append(line | cells(of, {end: f"{key}_by_length" for end, key in ends.items()}))
+    measured = [_score(metric, interval=not effort or metric == "BLEU") for metric in metrics]
+    differences = [one for metric in metrics for one in _difference(metric)]
+    more = [Quantity(name, detail="data") for name in _MORE if name in alone]
+    tables = [Table("systems", "All systems", [Quantity("system"), *measured, *differences, *effort, *more], systems)]
+    if lengths:
+        title = f"By source length, {scores.attrs['length_in']}"
+        words = [Quantity("system"), Quantity("length"), Quantity("sentences", unit="count"), *measured]
+        tables.append(Table("lengths", title, words, lengths, least=f"{FEW} or more sentences", terminal=60))
+    return tables
+
+
+def _score(metric: str, *, interval: bool) -> Quantity:
+    short = metric.lower()
+    return Quantity(short, metric, "score", low=f"{short}_lower", high=f"{short}_upper", interval=interval)
+
+
+def _difference(metric: str) -> tuple[Quantity, Quantity]:
+    name, shown = f"{metric.lower()}_difference", metric == "BLEU"
+    meaning = "from the first system"
+    detail, low, high = "table" if shown else "data", f"{name}_lower", f"{name}_upper"
+    return (
+        Quantity(name, "difference", "gain", meaning, detail, low=low, high=high, interval=True),
+        Quantity(f"{metric.lower()}_p_value", "p", "p", "paired bootstrap over sentences", detail),
+    )
+
+
+def _error_rate_note(scores: xr.Dataset) -> str:
+    """Say what the alignment error rates of a comparison are, and what needs no model to reach."""
+    text = (
+        "AER: links of the best head against the known ones, on sentences on which the head was not chosen, with its "
+        "95% interval over sentences."
+    )
+    diagonal, chance, level = (scores[f"alignment_{name}"] for name in ("diagonal", "chance", "chance_level"))
+    if diagonal.isnull().all():
+        return text
+    return (
+        f"{text} To compare: the diagonal {percent(float(diagonal.mean()))}, random words "
+        f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
+    )
+
+
+def _cut_sentences(scores: xr.Dataset) -> list[str]:
+    """Of which systems how many sentences were cut."""
+    return [
+        f"{name}: {counted(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
+        for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
+        if cut
+    ]

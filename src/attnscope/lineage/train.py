@@ -33,7 +33,7 @@ from attnscope.lineage.config import SETTINGS, TrainConfig, config_bytes, settin
 from attnscope.lineage.data import Batch, Pairs, TrainingData, read_data
 from attnscope.lineage.parallel_text import TaskText
 from attnscope.lineage.translate import translate_lines
-from attnscope.models.loss import IGNORED
+from attnscope.models.translator import IGNORED
 from attnscope.store.files import explained, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256

@@ -6,7 +6,7 @@ import html
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -19,9 +19,12 @@ from attnscope.capture.borrow import preserve_model_state, quiet
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
-from attnscope.capture.parameters import TextModelOptions
+from attnscope.capture.parameters import TranslationOptions, loading
 from attnscope.lineage.data import collate, encode_lines
-from attnscope.lineage.parallel_text import Lines, lines_of_text
+from attnscope.lineage.parallel_text import Lines, lines_of_text, lines_sha256
+from attnscope.read.pairs import TargetTokenizer
+from attnscope.results.schema import Finding, Quantity, Report, Table
+from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.arguments import Count, Seed, validated
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
@@ -51,7 +54,7 @@ def translate(
     overlong: Literal["refuse", "split", "cut"] = "refuse",
     scores: bool = False,
     progress: Tell | None = None,
-    **options: Unpack[TextModelOptions],
+    **options: Unpack[TranslationOptions],
 ) -> Translations:
     """Translate sentences with a model folder, a hub id or a loaded model.
 
@@ -93,28 +96,35 @@ def translate(
         If the model is not an encoder-decoder, the file cannot be read, a line is too long and is to be refused, or
         settings do not go together.
     """
-    lines = lines_of_text(texts, "the text")
-    loaded = load_model(model, **options)
+    lines, language = lines_of_text(texts, "the text"), options["target_language"]
+    settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
+    settings |= {"temperature": temperature, "seed": seed, "batch_tokens": batch_tokens, "overlong": overlong}
+    loaded = load_model(model, **loading(options))
     if not loaded.model.config.is_encoder_decoder:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} is not an encoder-decoder: "
             "give a translation model, such as `attnscope train` makes"
         )
-    return translate_lines(
-        loaded.model,
-        loaded.tokenizer,
-        lines,
-        beams=beams,
-        length_penalty=length_penalty,
-        n_best=n_best,
-        sample=sample,
-        temperature=temperature,
-        seed=seed,
-        batch_tokens=batch_tokens,
-        overlong=overlong,
-        scores=scores,
-        progress=progress,
+    begin = {} if language is None else _beginning(loaded.tokenizer, language)
+    made = translate_lines(
+        loaded.model, loaded.tokenizer, lines, **settings, scores=scores, progress=progress, begin=begin
     )
+    signature = Signature(
+        "translate",
+        model={"name": loaded.name, **loaded.identity},
+        tokenizer={"sha256": tokenizer_sha256(loaded.tokenizer)},
+        text={"lines": len(lines), "source_sha256": lines_sha256(lines)},
+        settings=settings | ({} if language is None else {"target_language": language}),
+        versions=package_versions(),
+    )
+    return replace(made, signature=signature.to_json())
+
+
+def _beginning(tokenizer: PreTrainedTokenizerBase, language: str) -> dict[str, int]:
+    """What `generate` needs for a translation into that language: its token is the first, or starts the decoder."""
+    target = TargetTokenizer(tokenizer, language)
+    first, *_, last = target("a").input_ids
+    return {"forced_bos_token_id": first} if first in target.all_special_ids else {"decoder_start_token_id": last}
 
 
 @own_random_numbers()
@@ -133,6 +143,7 @@ def translate_lines(
     overlong: str = "refuse",
     scores: bool = False,
     progress: Tell | None = None,
+    begin: Mapping[str, int] | None = None,
 ) -> Translations:
     """`translate` with an encoder-decoder in eval mode and its tokenizer."""
     check_whole(1, BEAMS, beams=beams, n_best=n_best)
@@ -157,7 +168,7 @@ def translate_lines(
     if pieces:  # a tokenizer of another model is found by the largest id, before anything is translated
         index = max(range(len(pieces)), key=lambda index: max(pieces[index]))
         check_ids(model, {"input_ids": torch.tensor([pieces[index]])}, lambda _: f"line {owner[index] + 1}")
-    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample}
+    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample, **(begin or {})}
     if sample:
         torch.manual_seed(seed)
         options |= {"num_beams": 1, "temperature": temperature}
@@ -299,6 +310,12 @@ class Translations(Sequence[tuple[Translation, ...]]):
     sources: tuple[str, ...]  # the sentences
     # for each sentence its translations, the best first; one of an empty sentence, which is empty
     candidates: tuple[tuple[Translation, ...], ...]
+    signature: str = "{}"  # JSON: model, text, settings and versions
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """What a result of xarray has in its attributes."""
+        return {"signature": self.signature}
 
     @property
     def texts(self) -> list[str]:
@@ -320,7 +337,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
     def __getitem__(self, line: int | slice) -> tuple[Translation, ...] | Translations:
         """Return the translations of one sentence, or of some of them; the first sentence is 0."""
         if isinstance(line, slice):
-            return Translations(self.sources[line], self.candidates[line])
+            return replace(self, sources=self.sources[line], candidates=self.candidates[line])
         if not -len(self) <= line < len(self):
             raise IndexError(f"there is no sentence {line}: there are {len(self)}, and the first is 0")
         return self.candidates[line]
@@ -360,3 +377,21 @@ def _on_a_line(text: str) -> str:
     """A text as a line that is not too long to look at."""
     shown = " ".join(text.split())
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + "…"
+
+
+_COLUMNS = tuple(
+    Quantity(name, detail="data") for name in ("line", "rank", "source", "translation", "score", "tokens_cut")
+)
+
+
+def report(translations: Translations) -> Report:
+    """The translations that `translate` made, the best first."""
+    rows = [
+        {"line": line, "rank": rank, "source": source, "translation": one.text}
+        | {"score": one.score, "tokens_cut": one.left_out}
+        for line, (source, several) in enumerate(zip(translations.sources, translations, strict=True), 1)
+        for rank, one in enumerate(several, 1)
+    ]
+    finding, read = Finding([f"{translations.account}."], "not tested"), count(len(translations), "sentence")
+    table = Table("translations", "Translations", _COLUMNS, rows)
+    return Report("translate", "Translations", "", read, finding, [table], translations)

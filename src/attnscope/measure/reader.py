@@ -550,9 +550,7 @@ class Reader(ABC):
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
         longest = min(ROWS, max(tokens))
-        listed = [
-            shown_heads(results, asked, longest, count) for count in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
-        ]
+        listed = shown_heads(results, asked, longest)
         others = len(self.sites) * heads - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
         last = settings_of(self.names, self.asked.observation).get("observation") if self.shows_received else None

@@ -54,8 +54,11 @@ def reject_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> Non
             )
 
 
-def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, windows: int = 1) -> list[Place]:
-    """Heads to list token by token: those asked for and those that lead the rankings; all, where there is room."""
+def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int) -> list[list[Place]]:
+    """Heads to list token by token in each window: those asked for and those that lead the rankings.
+
+    All, where there is room: the first window has as much as all of them together.
+    """
     layers, heads = results.sizes["layer"], results.sizes["head"]
     reject_absent(asked, layers, heads)
     ranked = [
@@ -66,9 +69,12 @@ def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int, window
     ]
     if not ranked and (apart := heads_far_from_uniform(results)) is not None:
         ranked = apart[1]
-    room = layers * heads * tokens * min(tokens, _USUAL_ROW) * windows <= WEIGHTS
-    every = [(layer, head) for layer in range(layers) for head in range(heads)] if room else []
-    return list(dict.fromkeys([*asked, *ranked, *every]))
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    weights = len(every) * tokens * min(tokens, _USUAL_ROW)
+    return [
+        list(dict.fromkeys([*asked, *ranked, *(every if weights * windows <= WEIGHTS else ())]))
+        for windows in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
+    ]
 
 
 @dataclass

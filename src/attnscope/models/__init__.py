@@ -3,9 +3,9 @@
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 
 from attnscope.models.configs import EncoderConfig, RecurrentConfig, TransformerConfig
-from attnscope.models.loss import IGNORED
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.models.transformer import EncoderForMaskedLM, TransformerForConditionalGeneration
+from attnscope.models.translator import IGNORED
 
 __all__ = [
     "IGNORED",

@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, look, scaled_dot_score
 from attnscope.models.configs import RecurrentConfig
-from attnscope.models.layers import Dropout, written_out
+from attnscope.models.transformer import Dropout, written_out
 from attnscope.models.translator import Decoded, Translator, check_padding, reject_unused
 
 

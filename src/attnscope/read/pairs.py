@@ -26,7 +26,7 @@ class TargetTokenizer:
                 f"targets are in {language!r:.40}, and {type(tokenizer).__name__} has no languages: give them alone"
             )
         language = language or getattr(tokenizer, "tgt_lang", None)
-        self._tokenizer = tokenizer = copy(tokenizer)
+        self.tokenizer = tokenizer = copy(tokenizer)
         if not has_languages:
             return
         if language is None:
@@ -42,10 +42,10 @@ class TargetTokenizer:
 
     def __call__(self, text: str, **options: Any) -> Any:
         """Encode a translation."""
-        return self._tokenizer(text_target=text, **options)
+        return self.tokenizer(text_target=text, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
+        return getattr(self.tokenizer, name)
 
 
 def shifted(said: Window, tokenizer: Any, start: Start) -> Window:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from attnscope.measure.stored import WINDOWS
-from attnscope.results.account import headline_of, notes_of
+from attnscope.measure import stored
 from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, parts_of_run, read_run
+from attnscope.results.reports import REPORTS, report_of
 from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import OwnedFolder, manifest_of
 from attnscope.store.signature import Signature
@@ -27,7 +27,7 @@ _KINDS = {
     _PAGE: "page",
     _FIGURES: "figures",
     PIECES: "windows measured",
-    f"{WINDOWS}/": "windows of pools",
+    f"{stored.WINDOWS}/": "windows of pools",
     RUN: "signature",
 }
 
@@ -82,8 +82,8 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     >>> import attnscope
     >>> with tempfile.TemporaryDirectory() as place:
     ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
-    ...     told = describe(Path(place) / "run", verify=True)
-    >>> told.damaged, [one.units for one in told.variables if one.name == "entropy"]
+    ...     run = describe(Path(place) / "run", verify=True)
+    >>> run.damaged, [one.units for one in run.variables if one.name == "entropy"]
     ([], ['nats'])
     """
     check_kind("a folder", str, Path, path=path)
@@ -117,6 +117,28 @@ def _described(folder: Path, verify: bool) -> Description:
         owned.damaged() if verify else None,
         unread,
     )
+
+
+def headline_of(command: str, opened: Any) -> list[str]:
+    """What came out, in sentences."""
+    if command == "scan":  # the attributes of its first piece say it
+        return [stored.describe_labels(opened)]
+    if command == "train":
+        return _of_training(opened)
+    return [*report_of(command, opened).finding.sentences]
+
+
+def notes_of(command: str, opened: Any) -> list[str]:
+    """What is not as expected, and what could not be found out."""
+    if command in REPORTS and command != "scan":
+        return [*report_of(command, opened).notes]
+    return list(stored.notes_of(opened).values()) if command == "scan" else []
+
+
+def _of_training(results: xr.Dataset) -> list[str]:
+    names = {"loss": "loss", "bleu": "BLEU"}
+    metrics = [f"{name} {float(results[key]):.2f}" for key, name in names.items() if key in results]
+    return [f"Validation: {', '.join(metrics)}."] if metrics else []
 
 
 @validated

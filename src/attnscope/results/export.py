@@ -64,14 +64,14 @@ def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: 
     return rows.astype({name: "category" for name in labels if not _is_number(rows[name])})  # strings are stored once
 
 
-Told: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
+Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
 Add: TypeAlias = Callable[[pd.DataFrame], None]  # writes rows of a table after those that are there
 
 _NEEDED = {"parquet": (("pyarrow",), "data"), "nc": (("h5netcdf", "h5py"), "netcdf")}  # packages, and their extra
 
 
 @contextmanager
-def csv_file(path: Path, _: Told) -> Generator[Add]:
+def csv_file(path: Path, _: Attributes) -> Generator[Add]:
     """Comma-separated values with one line of headings; what is not there is empty, and no cell is a formula."""
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
 
@@ -85,13 +85,13 @@ def csv_file(path: Path, _: Told) -> Generator[Add]:
 
 
 @contextmanager
-def parquet_file(path: Path, told: Told) -> Generator[Add]:
+def parquet_file(path: Path, columns: Attributes) -> Generator[Add]:
     """Parquet, a row group for each part; NaN is null, and columns know their meaning and unit."""
     import pyarrow as pa
     from pyarrow import parquet
 
     def attributes(name: str) -> dict[str, str]:
-        return {key: _text(value) for key, value in told.get(name, {}).items()}
+        return {key: _text(value) for key, value in columns.get(name, {}).items()}
 
     def field(name: str, column: Any) -> Any:
         kind = pa.from_numpy_dtype(column.dtype) if _is_number(column) else pa.string()
@@ -243,7 +243,7 @@ def _reject_present(path: Path) -> None:
 def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: Tell) -> None:
     nodes = chosen(nodes_of(run), names)
     new.mkdir()
-    told: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for number, node in enumerate(nodes):
 
         def at(share: float, node: Node = node, number: int = number) -> None:
@@ -251,9 +251,9 @@ def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: T
 
         folder = new.joinpath(*map(_file_name, filter(None, node.name.split("/"))))
         folder.mkdir(parents=True, exist_ok=True)
-        told[node.name] = _write_node(node, folder, to, at)
+        arrays[node.name] = _write_node(node, folder, to, at)
     signature = None if run.signature is None else run.signature.to_dict()
-    about = {"command": run.command, "signature": signature, "arrays": told}
+    about = {"command": run.command, "signature": signature, "arrays": arrays}
     (new / ABOUT).write_bytes(json_bytes(about))
 
 
@@ -268,12 +268,12 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
             for dims, names in tables_of(piece).items():
                 if dims not in files:
                     file = f"{_file_name('_'.join(dims)) or 'scalars'}.{to}"
-                    told = {
+                    columns = {
                         str(name): {str(key): _plain(value) for key, value in variable.attrs.items()}
                         for name, variable in piece[names].variables.items()
                     }
-                    files[dims] = stack.enter_context(_TABLES[to](folder / file, told | {"": about["attributes"]}))
-                    about["tables"][file] = told
+                    files[dims] = stack.enter_context(_TABLES[to](folder / file, columns | {"": about["attributes"]}))
+                    about["tables"][file] = columns
                 elif node.along not in dims:  # the same in every piece
                     continue
                 for rows in rows_of(piece, dims, names):
@@ -294,9 +294,9 @@ def _with_kinds(piece: xr.Dataset) -> xr.Dataset:
 def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:
     opened = read_run(run)
     if names is not None or not isinstance(opened, xr.Dataset | xr.DataTree):
-        kept = {node.name: next(node.pieces()) for node in chosen(in_memory(opened), names)}
+        nodes = {node.name: next(node.pieces()) for node in chosen(in_memory(opened), names)}
         attributes = opened.attrs if isinstance(opened, xr.Dataset | xr.DataTree) else {}
-        opened = kept[""] if "" in kept else xr.DataTree.from_dict(kept)
+        opened = nodes[""] if "" in nodes else xr.DataTree.from_dict(nodes)
         opened.attrs = {**opened.attrs, **attributes}
     opened.to_netcdf(new, engine="h5netcdf")
 
@@ -381,10 +381,8 @@ def _storable(block: xr.Dataset) -> xr.Dataset:
     strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
     whole = block.assign({name: block[name].astype(object) for name in strings if name in block.data_vars})
     whole = whole.assign_coords({name: block[name].astype(object) for name in strings if name in block.coords})
-    for told in (whole, *whole.variables.values()):
-        told.attrs = {
-            key: value.item() if isinstance(value, np.generic) else value for key, value in told.attrs.items()
-        }
+    for one in (whole, *whole.variables.values()):
+        one.attrs = {key: value.item() if isinstance(value, np.generic) else value for key, value in one.attrs.items()}
     return whole
 
 

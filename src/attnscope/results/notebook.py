@@ -102,10 +102,10 @@ class Shown:
 
     def __repr__(self) -> str:
         try:
-            said, notes = _summary(report_of(self.command, self._result))
+            lines, notes = _summary(report_of(self.command, self._result))
         except AttnscopeError as error:
             return str(error)
-        return "\n".join([*said, *(f"  {note}" for note in notes)])
+        return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
     def _repr_html_(self) -> str:
         from attnscope.results.page.parts import picture
@@ -114,8 +114,8 @@ class Shown:
             report = report_of(self.command, self._result)
         except AttnscopeError as error:
             return f"<p>{html.escape(str(error))}</p>"
-        said, notes = _summary(report)
-        listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in said)
+        lines, notes = _summary(report)
+        listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in lines)
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", None
         with suppress(AttnscopeError):  # the sentences are still true, and the page says what is not there

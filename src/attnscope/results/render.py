@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from attnscope.support.numbers import with_nulls
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from matplotlib.figure import Figure
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -133,23 +132,6 @@ class Cell:
     profile: Sequence[tuple[float, float, bool]] = ()
 
 
-def write_report(
-    report: Report, path: Path | str, figures: Mapping[str, Figure], captions: Mapping[str, tuple[str, str]]
-) -> Path:
-    """Write one HTML page that needs no network and no other file."""
-    from attnscope.results.page.parts import pictures, write_page
-
-    return write_page(
-        path,
-        "report",
-        scripts=("sort.js",),
-        signature=report.signature,
-        report=report,
-        tables=[page_table(table) for table in report.tables if table.page and table.rows],
-        pictures=pictures(figures, captions),
-    )
-
-
 def page_table(table: Table) -> dict[str, Any]:
     """A table as the page shows it."""
     shown = table.shown("table", "page", "drawn")
@@ -197,8 +179,8 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
         return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
         return Cell(_marked(quantity, text), value, kind)
-    told = _CLASSES[row.get(quantity.significant)]
-    return Cell(text.replace("-", "−"), float(value), f"{kind} {told}".strip(), interval.replace("-", "−"))
+    tested = _CLASSES[row.get(quantity.significant)]
+    return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))
 
 
 def _bars(profile: Sequence[tuple[int, float]]) -> list[tuple[float, float, bool]]:

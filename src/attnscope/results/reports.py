@@ -7,10 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnscope.results.render import write_report
+from attnscope.results.render import page_table
+from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    import xarray as xr
     from matplotlib.figure import Figure
 
     from attnscope.results.schema import Report
@@ -20,23 +20,19 @@ REPORTS = {
     "scan": ("attnscope.results.scan_report", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
-    "compare": ("attnscope.lineage.reports", "attnscope.results.figures.comparison"),
+    "align": ("attnscope.lineage.align", "attnscope.results.figures.alignment"),
+    "compare": ("attnscope.lineage.score", "attnscope.results.figures.comparison"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
     "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
     "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
     "roles": ("attnscope.detection.report", "attnscope.results.figures.roles"),
 }
 
-#: By command: the module with its `write`, where its page has more than tables and figures.
-PAGES = {
-    "scan": "attnscope.results.page.scan",
-    "compare": "attnscope.results.page.comparison",
-    "generate": "attnscope.results.page.generation",
-    "explain": "attnscope.results.page.explain",
-}
+#: By command: the module with its `write`, where its page draws by itself.
+PAGES = {"scan": "attnscope.results.page.scan", "generate": "attnscope.results.page.generation"}
 
 
-def report_of(command: str, result: xr.Dataset | xr.DataTree, *, data: bool = False) -> Report:
+def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     """All that a result has to show; its rows are computed here, once. With `data`, also what no table shows."""
     return import_module(REPORTS[command][0]).report(result, **({"data": data} if command == "scan" else {}))
 
@@ -53,10 +49,25 @@ def grid_of(report: Report) -> Figure | None:
 
 def write_page(report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None) -> Path:
     """Write a result as one HTML page that needs no network and no other file."""
-    drawn = {} if report.command == "scan" else figures_of(report) if figures is None else figures
     if report.command in PAGES:
-        return import_module(PAGES[report.command]).write(report, path, drawn)
-    return write_report(report, path, drawn, _drawing(report).captions(report))
+        return import_module(PAGES[report.command]).write(report, path)
+    from attnscope.results.page import parts
+
+    drawn, drawing = figures_of(report) if figures is None else figures, _drawing(report)
+    own = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
+    sections = parts.sections(drawn, drawing.captions(report)) if own is None else own(report, drawn)
+    tables = [page_table(table) for table in report.tables if table.page and table.rows]
+    if not sections and not tables:
+        raise AttnscopeError(f"the result of {report.command} holds nothing that a page could show")
+    return parts.write_page(
+        path,
+        "report",
+        scripts=("sort.js",),
+        signature=report.signature,
+        report=report,
+        sections=sections,
+        tables=tables,
+    )
 
 
 def _drawing(report: Report) -> Any:

@@ -15,6 +15,7 @@ from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end
 from attnscope.measure.ranking import majority_names, patch_peaks, peaks, rank_heads, top_keys
+from attnscope.results.figures.selection import noun_of, of_entries
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
@@ -74,6 +75,29 @@ _CONTRASTS = (
 )
 
 
+_SUMMARY = (
+    Quantity("quantity", detail="data"),
+    Quantity("name", "quantity"),
+    Quantity("value", unit="significant", low="low", high="high", interval=True),
+)
+_OF_SUMMARY = {
+    "clusters": "Kinds of heads",
+    "k": "how many",
+    "inertia": "sum of squared distances to their means (k-means)",
+    "label_information": "How far the head alone predicts the kind: share of the entropy of the kinds",
+    "label_information_by_chance": "The same by chance, with the kinds shuffled",
+    "named": "Heads with a name",
+    "unnamed": "Other heads",
+    "intervals_over": "Intervals are over",
+    "majority_share": "share of the texts on which a head is of its usual kind",
+    "effective_labels": "kinds of one head over texts (1: always the same)",
+    "at_most_two_labels": "share of the heads with at most two kinds",
+    "sign_agreement": "share of the texts on which a head leans to its usual side",
+    "direction_icc": "share of the variance of the direction that lies between heads, not texts",
+    "profile_between_heads": "share of the variance of the profiles that lies between heads, not texts",
+}
+
+
 @reads("scan")
 def report(results: xr.Dataset, *, data: bool = False) -> Report:
     """What a scan found; heads are ranked here, once. With `data`, also what JSON and CSV alone have."""
@@ -112,7 +136,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         sentences += described
     if data:
         tables += [
-            _summary(results),
+            summary_table(results),
             _offsets(results),
             *_received(results, [(row["layer"], row["head"]) for row in every]),
         ]
@@ -216,8 +240,8 @@ def _mean(values: np.ndarray | None) -> float | None:
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     """The pairs of groups between which a head attends most, and what they come to in sentences."""
     every = group_pairs(results)
-    pairs, said = [pair for pair in every if pair.above > 0], said_of(every)
-    sentences = [f"Groups of tokens: {said[:1].lower()}{said[1:]}."]
+    pairs, sentence = [pair for pair in every if pair.above > 0], said_of(every)
+    sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
     if pairs:
         first = pairs[0]
         weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
@@ -266,8 +290,8 @@ def contrasts_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     title = f"differences by {field_of(results)}"
     values = set(results.by.values)
     if len(values) == 1:
-        said = f"{field_of(results)}: all texts have the value {values.pop()}, so nothing is held apart."
-        return Table("by", title, _CONTRASTS, []), [said]
+        sentence = f"{field_of(results)}: all texts have the value {values.pop()}, so there is nothing to compare."
+        return Table("by", title, _CONTRASTS, []), [sentence]
     tested = contrasts(results)
     rows: list[Row] = [dict(row) for row in contrast_rows(tested)]
     shown = sum(bool(row["differs"]) for row in rows)
@@ -305,17 +329,20 @@ def _offsets(results: xr.Dataset) -> Table:
     return _of_lists("offsets", "Shares of the weight by offset", rows)
 
 
-def _summary(results: xr.Dataset) -> Table:
-    """How far labels depend on texts: the numbers of the summary, by their path."""
+def summary_table(results: xr.Dataset) -> Table:
+    """How far labels depend on texts, with intervals: a row for each number, by its path in the summary."""
 
-    def numbers(value: Any, path: tuple[str, ...] = ()) -> Iterator[Row]:
-        if isinstance(value, dict):
+    def rows(value: Any, path: tuple[str, ...] = ()) -> Iterator[Row]:
+        if isinstance(value, dict) and "value" not in value:
             for name, inner in value.items():
-                yield from numbers(inner, (*path, str(name)))
+                yield from rows(inner, (*path, str(name)))
         else:
-            yield {"quantity": ".".join(path), "value": value}
+            name = ", ".join(_OF_SUMMARY.get(part, part.replace("_", " ")) for part in path)
+            row = value if isinstance(value, dict) else {"value": value}
+            yield {"quantity": ".".join(path), "name": of_entries(name, noun_of(results)), **row}
 
-    return _of_lists("independence", "Labels over texts", list(numbers(json.loads(results.attrs.get("summary", "{}")))))
+    summary: list[Row] = list(rows(json.loads(results.attrs.get("summary", "{}"))))
+    return Table("independence", "Labels over texts", _SUMMARY, summary, terminal=0)
 
 
 def _by_head(of: str, ends: Row, share: np.ndarray, equal: np.ndarray | None) -> list[Row]:

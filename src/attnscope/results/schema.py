@@ -214,7 +214,8 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if isinstance(value, str | bool):
         return value if isinstance(value, str) else "yes" if value else "no", ""
     if quantity.unit == "significant":
-        return significant(value, 3), ""
+        ends = [significant(row[end], 3) for end in (quantity.low, quantity.high) if row.get(end) is not None]
+        return f"{value:,}" if isinstance(value, int) else significant(value, 3), " to ".join(ends)
     if quantity.unit == "error":
         return f"{value:.1e}", ""
     if quantity.unit in {"count", "threshold"}:

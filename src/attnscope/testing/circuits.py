@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Int
 
-from attnscope.models.loss import IGNORED
+from attnscope.models.translator import IGNORED
 from attnscope.testing.architectures import Setting
 from attnscope.testing.heads import (
     ASK,

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnscope.kernels.rotary import rotation_rates
-from attnscope.models.loss import IGNORED
+from attnscope.models.translator import IGNORED
 
 Rows = Float[np.ndarray, "row width"]
 

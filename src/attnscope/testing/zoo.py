@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from attnscope.models.loss import IGNORED
+from attnscope.models.translator import IGNORED
 from attnscope.testing.architectures import Plan, Setting
 from attnscope.testing.heads import (
     ASK,

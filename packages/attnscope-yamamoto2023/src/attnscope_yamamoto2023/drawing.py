@@ -10,10 +10,10 @@ from matplotlib.ticker import MaxNLocator
 
 from attnscope.results.figures.maps import weight_maps
 from attnscope.results.figures.panels import ALONE, MEASURED, NOISE, curve, legend_above, scheme_effect
+from attnscope.results.figures.positions import wave_curves
 from attnscope.results.figures.selection import require
 from attnscope.results.figures.shifts import cross_correlations, phase_maps
 from attnscope.results.figures.style import MARK, figure_style
-from attnscope.results.figures.waves import wave_curves
 from attnscope_yamamoto2023.rows import CURVES
 
 if TYPE_CHECKING:

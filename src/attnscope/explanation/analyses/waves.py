@@ -41,7 +41,7 @@ WAVES_ALONG_TEXT = Section(
             "How many columns are waves",
             "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that "
             "the same head has when the tokens of the text are shuffled.",
-            draw="attnscope.results.figures.waves:wave_counts",
+            draw="attnscope.results.figures.positions:wave_counts",
         ),
         Picture(
             "wave-columns",
@@ -49,7 +49,7 @@ WAVES_ALONG_TEXT = Section(
             "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of "
             "query and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of "
             "the scores. Columns of nearly equal singular values may trade places.",
-            draw="attnscope.results.figures.waves:wave_columns",
+            draw="attnscope.results.figures.positions:wave_columns",
             of="heads",
         ),
         Picture(
@@ -57,7 +57,7 @@ WAVES_ALONG_TEXT = Section(
             "Queries and keys along the text",
             "The columns that weigh most in the scores, along the first tokens of one text. Where both are waves, "
             "the key's is the query's moved by the head's offset.",
-            draw="attnscope.results.figures.waves:wave_curves",
+            draw="attnscope.results.figures.positions:wave_curves",
             of="heads",
         ),
     ),
@@ -101,7 +101,7 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
             "Frequencies by layer",
             "The largest amplitude over all columns, against what white noise gives in as many: red is more, blue "
             "less.",
-            draw="attnscope.results.figures.waves:spectra_by_layer",
+            draw="attnscope.results.figures.positions:spectra_by_layer",
         ),
     ),
     of_arrays=True,

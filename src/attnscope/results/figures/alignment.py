@@ -12,7 +12,9 @@ from matplotlib.patches import Rectangle
 
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
 from attnscope.results.figures.style import MARK, drawable, figure_style, legend_columns, name_columns, name_heads
+from attnscope.results.page.parts import Section, picture
 from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import percent
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,13 +23,46 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
     from attnscope.lineage.align import ShownPair
+    from attnscope.results.schema import Report
 
 _CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
 _END = "</s>"
 _DARK = 0.6  # of the scale: marks on darker cells are white
 _FILLED = 0.8  # of a cell's side: the square of a gold link
 
+_PAIRS = (
+    "A row is a target word, a column a source word, and the colour how much of the row's attention lies there; each "
+    "pair has its own scale. A click opens a pair. Dots are the links read off; squares are people's links, dotted "
+    "where they are only possible."
+)
+
 Links = Collection[tuple[int, int]]
+
+
+def figures(report: Report) -> dict[str, Figure]:
+    """Every figure of an alignment, by name."""
+    aligned, chosen = report.result, report.finding.heads
+    drawn = {f"pair-{pair.line}": pair_map(pair, f"Line {pair.line}") for pair in aligned.pairs}
+    heads = aligned.compared_heads
+    return drawn if heads is None else {"heads": error_rate_grid(heads, *chosen), **drawn}
+
+
+def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
+    """Every head for itself, and the sentence pairs, of which one is open: neither the best nor the worst."""
+    aligned, made = report.result, list[Section]()
+    if "heads" in drawn:
+        reading = "Error rate in percent if the links of this head alone were taken; the stronger the blue, the better."
+        made.append(Section("heads", "Every head for itself", reading, [picture(drawn["heads"], "heads")]))
+    pictures = [
+        picture(
+            drawn[f"pair-{pair.line}"],
+            f"pair-{pair.line}",
+            f"Line {pair.line}" + f", error rate {percent(pair.error_rate)}" * math.isfinite(pair.error_rate),
+            f"{' '.join(pair.words.source)} — {' '.join(pair.words.target)}",
+        )
+        for pair in aligned.pairs
+    ]
+    return [*made, Section("pairs", "Sentence pairs", _PAIRS, pictures, folded=True)] if pictures else made
 
 
 def pair_map(pair: ShownPair, title: str = "") -> Figure:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from attnscope.lineage.score import NO_ATTENTION
 from attnscope.results.figures.alignment import alignment_maps
 from attnscope.results.figures.style import drawable, figure_style, legend_columns, system_colours
 from attnscope.support.arguments import reads
@@ -150,6 +151,24 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
 def figures(report: Report) -> dict[str, Figure]:
     """All figures of a report, by name."""
     return comparison_figures(report.result)
+
+
+def captions(report: Report) -> dict[str, tuple[str, str]]:
+    """By name of each figure: its title, and how to read it."""
+    alignment = report.result["alignment"].to_dataset()
+    fixed = [str(of.item()) for of in alignment["system"][alignment["read_from"] == NO_ATTENTION]]
+    holds = f"{', '.join(fixed)} {'holds' if len(fixed) == 1 else 'hold'} the whole sentence in one fixed vector, "
+    holds += "however long it is; attention looks back at the source for every word. "
+    reading = "Where each system attends when it reads the reference: a row is a target word, a column a source word."
+    return {
+        "bleu": ("BLEU of every system", ""),
+        "length": ("BLEU by source length", f"{holds * bool(fixed)}Bands are 95% intervals over sentences."),
+        "learning": (
+            "Learning curves",
+            "Greedy translations of the validation text. Each point is a validation; these decide which weights stay.",
+        ),
+        "alignment": ("Alignments of one sentence", reading + " Squares are the known links." * ("gold" in alignment)),
+    }
 
 
 def grid(_: Report) -> None:

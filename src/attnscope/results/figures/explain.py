@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from attnscope.results.figures.positions import position_components, position_sp
 from attnscope.results.figures.selection import NothingToShowError, axis_values, require
 from attnscope.results.figures.style import MARK, figure_style, one_scale
 from attnscope.results.figures.verdict import verdict_grid
+from attnscope.results.page.parts import Section, TextRows, picture, pieces_note
+from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from attnscope.explanation.study import Analysis, Picture
+    from attnscope.explanation.study import Analysis, Picture, Words
+    from attnscope.explanation.study import Section as AnalysisSection
+    from attnscope.results.page.parts import Picture as PagePicture
     from attnscope.results.schema import Report
 
 
@@ -34,11 +38,11 @@ def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None =
     chosen = best_heads(rank_explanations(tree)) if heads is None else list(heads)
     for analysis in known_analyses().values():
         there = analysis.name in tree.children
-        for picture in analysis.pictures:
-            if picture.draw and (there or picture.of == "tree"):
-                figure = _drawn(tree, analysis, picture, chosen)
+        for one in analysis.pictures:
+            if one.draw and (there or one.of == "tree"):
+                figure = _drawn(tree, analysis, one, chosen)
                 if figure is not None:
-                    yield picture.name, figure
+                    yield one.name, figure
 
 
 def figures(report: Report) -> dict[str, Figure]:
@@ -52,6 +56,51 @@ def grid(report: Report) -> Figure | None:
     """The figure of all heads."""
     nodes = report.result.children
     return verdict_grid(nodes["verdict"].to_dataset()) if "verdict" in nodes else None
+
+
+def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
+    """The sections of the page that there are figures for, in the order of the catalogue."""
+    shown: dict[AnalysisSection, list[PagePicture]] = {}
+    for analysis in known_analyses().values():
+        for one in analysis.pictures:
+            if not (one.on_page and not one.same_as and one.name in drawn and analysis.section is not None):
+                continue
+            reading, figure = _words(one.reading, report), drawn[one.name]
+            if one.with_tokens:
+                labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
+                reading = f"{reading} {pieces_note(labels)}".rstrip()
+            shown.setdefault(analysis.section, []).append(picture(figure, one.name, one.title, reading))
+    made = [Section(one.name, one.title, _reading(one, report), pictures) for one, pictures in shown.items()]
+    return text_tables(report, made)
+
+
+def _words(text: Words, report: Report) -> str:
+    """The words of a section or a picture on an explanation: themselves, or those made of it."""
+    return text if isinstance(text, str) else text(report.result, report.rows)
+
+
+def _reading(section: AnalysisSection, report: Report) -> str:
+    reading = _words(section.says, report)
+    if section.name == "content" and "position_content" in report.result.children:
+        texts = report.result["position_content"].attrs.get("texts", "few")
+        return f"{reading} From the first {texts} windows."
+    return reading
+
+
+def text_tables(report: Report, shown: Sequence[Section]) -> list[Section]:
+    """Add the tables of text that analyses have, each to its section."""
+    there = {picture.name for section in shown for picture in section.pictures}
+    by_name = {section.name: section for section in shown}
+    for analysis in analyses_of(report.result):
+        if analysis.table is None or analysis.section is None:
+            continue
+        text, own = analysis.table, analysis.section
+        columns = [Column(heading, kind="left") for heading in text.columns]
+        rows = [[Cell(cell, cell) for cell in line] for line in text.lines(report.result[analysis.name].to_dataset())]
+        elsewhere = [(f"figure-{one.same_as}", one.title) for one in analysis.pictures if one.same_as in there]
+        section = by_name.setdefault(own.name, Section(own.name, own.title, _reading(own, report), []))
+        section.tables.append(TextRows(text.title, text.key, columns, rows, elsewhere))
+    return list(by_name.values())
 
 
 def _drawn(tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Sequence[tuple[int, int]]) -> Figure | None:

@@ -77,23 +77,23 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     selection.require(result, (statistic, "kept"), purpose="block_shares")
     own = selection.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
     even = _of_equal(result, f"equal_{statistic}")
-    kept = result["kept"].values.tolist()
+    shares = result["kept"].values.tolist()
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     with style.figure_style():
         width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
         names = selection.layer_labels(result)
         height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
-        figure = Figure(figsize=(width * len(kept), height), layout="constrained")
-        panels = figure.subplots(1, len(kept), sharey=True, squeeze=False)[0]
-        for index, (axes, percent) in enumerate(zip(panels, kept, strict=True)):
+        figure = Figure(figsize=(width * len(shares), height), layout="constrained")
+        panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
+        for index, (axes, percent) in enumerate(zip(panels, shares, strict=True)):
             _draw(axes, own[..., index], None if even is None else even[:, index])
             _name_layers(axes, names)
             axes.set_title(f"Best {percent}% of the blocks", loc="left")
         panels[0].set_ylabel("Share of the weight that they hold")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         what = selection.wording(result, statistic).reading
-        said = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
-        figure.suptitle(said, x=0.01, ha="left", fontsize=8, parse_math=False)
+        title = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
+        figure.suptitle(title, x=0.01, ha="left", fontsize=8, parse_math=False)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     return figure
 
@@ -126,10 +126,10 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
 
 def _name_layers(axes: Axes, names: list[str]) -> None:
     """Number the layers; where they are of several kinds, name them."""
-    told = any(not name.isdigit() for name in names)
-    if len(names) <= _FEW or told:
+    by_kind = any(not name.isdigit() for name in names)
+    if len(names) <= _FEW or by_kind:
         every = -(-len(names) // 16)
-        axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if told else 0)
+        axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if by_kind else 0)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
 
@@ -265,7 +265,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
-    said = "bins of offsets that double" if whole else "the offsets of the band"
+    where = "bins of offsets that double" if whole else "the offsets of the band"
     with style.figure_style():
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -282,7 +282,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
             bar = colour_bar(figure, image, grid[-1], label, pad=0.03, aspect=35)
             bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
-        text = f"Share of the weight in {said}, mean over {count} {noun}{'s' * (count != 1)}. "
+        text = f"Share of the weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
         text += "A far bin holds more tokens: read it beside equal weights."
         text += " Grey: no such head." * bool(np.isnan(shares.share).any())
         figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left", fontsize=8)

@@ -271,8 +271,8 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     selection.require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
     pairs = selection.check_heads(result, heads)
     means = MeanGroupWeights.of(result)
-    kept = means.present
-    names = [style.drawable(str(name)) for name in result.group_query.values[kept]]
+    present = means.present
+    names = [style.drawable(str(name)) for name in result.group_query.values[present]]
     side = max(1.4, 0.3 * len(names))  # inches
     wide = 0.06 * max(map(len, names))
     layers, columns = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
@@ -284,7 +284,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         for row, (layer, head) in zip(grid, pairs, strict=True):
             titles = (f"Head {layer}.{head}", "Its places alone", "Equal weights")
             for axes, title, values in zip(row, titles, (means.weight, means.places, means.equal), strict=True):
-                own = values[layers.index(layer), columns.index(head)][np.ix_(kept, kept)]
+                own = values[layers.index(layer), columns.index(head)][np.ix_(present, present)]
                 image = heat(axes, own)
                 style.name_columns(axes, range(len(names)), names)
                 axes.set_yticks(range(len(names)), names, parse_math=False)

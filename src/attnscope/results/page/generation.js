@@ -98,12 +98,12 @@ function tellToken() {
   const place = text.top[state.step][layer][h], seen = isCross ? text.source ?? [] : text.tokens;
   const largest = share3(arrays(state.text).largest[(state.step * data.layers.length + layer) * data.columns + h]);
   const shown = (token) => `“${(token ?? "").replace(/\n/g, "⏎")}”`;
-  byId("readout").textContent = `New token ${state.step + 1}, ${shown(text.tokens[text.given + state.step])}, is chosen at ${shown(text.tokens[text.given + state.step - 1])}. `
+  byId("readout").textContent = `New token ${state.step + 1}, ${shown(text.tokens[text.prompt + state.step])}, is chosen at ${shown(text.tokens[text.prompt + state.step - 1])}. `
     + `Head ${l}.${h} looks most at ${place === null ? "–" : `${shown(seen[place])}, token ${place + 1}${isCross ? " of the source" : ""}`}, with ${largest === null ? "–" : largest.toFixed(2)}; entropy ${say(text.entropy[state.step][layer][h])} nats.`;
   document.querySelectorAll("#tokens .token").forEach((token, i) => {
     token.classList.toggle("top", !isCross && i === place);
-    token.classList.toggle("current", i === text.given + state.step);
-    if (i >= text.given) token.setAttribute("aria-pressed", i === text.given + state.step);
+    token.classList.toggle("current", i === text.prompt + state.step);
+    if (i >= text.prompt) token.setAttribute("aria-pressed", i === text.prompt + state.step);
   });
 }
 
@@ -111,9 +111,9 @@ function drawTokens() {
   const text = data.texts[state.text];
   byId("tokens").replaceChildren(...text.tokens.map((token, i) => {
     const shown = token.replace(/\n/g, "⏎");
-    if (i < text.given) return html("span", { class: "token given" }, shown);
+    if (i < text.prompt) return html("span", { class: "token given" }, shown);
     const button = html("button", { type: "button", class: "token new" }, shown);
-    button.addEventListener("click", () => { state.step = i - text.given; choose(); });
+    button.addEventListener("click", () => { state.step = i - text.prompt; choose(); });
     return button;
   }));
 }

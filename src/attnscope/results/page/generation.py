@@ -22,7 +22,7 @@ _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
 
 
-def write(found: Report, path: Path | str, _: object = None) -> Path:
+def write(found: Report, path: Path | str) -> Path:
     """Write the page of a report."""
     results: Any = found.result
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
@@ -33,7 +33,7 @@ def write(found: Report, path: Path | str, _: object = None) -> Path:
         "generation",
         scripts=("draw.js", "sort.js", "generation.js"),
         data={"data": script_json(_data(results.isel(sequence=slice(shown)), found.rows[0]))},
-        signature=results.attrs.get("signature", "{}"),
+        signature=found.signature,
         model=found.model,
         report=found,
         tables=[heads | {"name": "turning"}, spans],
@@ -60,14 +60,14 @@ def _data(results: xr.Dataset, first: Row) -> dict[str, Any]:
 
 def _text(text: xr.Dataset) -> dict[str, Any]:
     """Tokens of one text, and its weights as bytes: ``(step, layer, head, span)``, of equal weights without heads."""
-    steps, given = int(text.length), int(text.prompt_length)
+    steps, prompt = int(text.length), int(text.prompt_length)
     by_head = text.isel(step=slice(steps)).transpose("step", "layer", "head", "span", ...)
     tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]
     packed: dict[str, Any] = {
         "name": str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}",
-        "given": given,
+        "prompt": prompt,
         "steps": steps,
-        "tokens": tokens[: given + steps],
+        "tokens": tokens[: prompt + steps],
         "weight": _bytes(by_head.span_weight.values),
         "places": _bytes(by_head.place_span_weight.values),
         "equal": _bytes(by_head.equal_span_weight.values),

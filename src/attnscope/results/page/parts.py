@@ -6,23 +6,24 @@ import base64
 import json
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from attnscope.measure.ranking import context, key_side, recent_queries, top_places
+from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of
-from attnscope.results.render import Cell
+from attnscope.results.render import Cell, Column
 from attnscope.store.files import explained, write_output
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import xarray as xr
     from matplotlib.figure import Figure
@@ -47,11 +48,6 @@ class Picture:
     name: str = ""
     title: str = ""
     reading: str = ""
-
-
-def cells(*texts: str) -> list[Cell]:
-    """Cells that show no more than their text."""
-    return [Cell(text, text) for text in texts]
 
 
 def script_json(value: Any) -> str:
@@ -80,24 +76,50 @@ def picture(figure: Figure, name: str = "", title: str = "", reading: str = "") 
     return Picture(source, round(float(figure.get_size_inches()[0]) * _PIXELS), name, title, reading)
 
 
-def pictures(figures: Mapping[str, Figure], readings: Mapping[str, tuple[str, str]]) -> list[Picture]:
-    """The figures in the order of `readings`, which have the title of each and how to read it."""
-    return [picture(figures[name], name, *words) for name, words in readings.items() if name in figures]
+@dataclass(frozen=True)
+class Section:
+    """Figures that belong together, and tables of text beneath them."""
+
+    name: str
+    title: str
+    reading: str
+    pictures: list[Picture]
+    tables: list[TextRows] = field(default_factory=list["TextRows"])
+    folded: bool = False  # whether one picture is open at a time
 
 
-def parsed(text: Any) -> Any:
-    """The JSON value of an attribute, or the attribute itself where it is not JSON."""
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return text
+class TextRows(NamedTuple):
+    """A table of text, and links to its figures in other sections: address on the page, name."""
+
+    title: str
+    key: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    elsewhere: list[tuple[str, str]]
+
+
+def sections(figures: Mapping[str, Figure], captions: Mapping[str, tuple[str, str]]) -> list[Section]:
+    """A section for each figure, in the order of `captions`, which have the title of each and how to read it."""
+    return [
+        Section(name, title, "", [picture(figures[name], name, title, reading)])
+        for name, (title, reading) in captions.items()
+        if name in figures
+    ]
+
+
+def pieces_note(tokens: Iterable[str]) -> str:
+    """Say what a number under a token means, where one is."""
+    pieces = " ".join(split_character(list(tokens)))
+    if not pieces:
+        return ""
+    return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
 
 
 def write_page(
     path: Path | str,
     template: str,
     *,
-    signature: Any,
+    signature: Mapping[str, Any],
     scripts: Sequence[str] = (),
     data: Mapping[str, str] | None = None,
     **shown: Any,
@@ -108,13 +130,12 @@ def write_page(
     """
     links: list[tuple[str, str]] = []
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module({**shown, "links": links})
-    signature = parsed(signature)
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("kicker", "title", "heading", "lede", "footer")},
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
         data=data or {},
-        signature=signature if isinstance(signature, str) else json.dumps(signature, indent=2, ensure_ascii=False),
+        signature=json.dumps(signature, indent=2, ensure_ascii=False),
         css=_together("page.css"),
         js=_together(*scripts),
     )
@@ -168,9 +189,9 @@ def pack_windows(sample: xr.Dataset) -> PageWindows:
 
 def encode(weights: np.ndarray) -> np.ndarray:
     """One byte per weight on the logarithmic scale."""
-    kept = weights >= 2.0**-OCTAVES
-    level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(kept, weights, 1.0)))
-    return np.where(kept, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
+    visible = weights >= 2.0**-OCTAVES
+    level = STEPS + 1 + np.round(STEPS / OCTAVES * np.log2(np.where(visible, weights, 1.0)))
+    return np.where(visible, np.clip(level, 1, STEPS + 1), 0).astype(np.uint8)
 
 
 def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
@@ -185,12 +206,12 @@ def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
 
 def _pack(shown: Map) -> str:
     query, codes = shown.query, encode(shown.weight.astype(np.float64))
-    kept = (codes > 0) & (shown.key < _MOST_KEYS)
-    beyond = np.bincount(query[~kept], weights=shown.weight[~kept], minlength=len(shown.count))
-    count = np.bincount(query[kept], minlength=len(shown.count))
-    key, first = shown.key[kept], np.diff(query[kept], prepend=-1) > 0
+    listed = (codes > 0) & (shown.key < _MOST_KEYS)
+    beyond = np.bincount(query[~listed], weights=shown.weight[~listed], minlength=len(shown.count))
+    count = np.bincount(query[listed], minlength=len(shown.count))
+    key, first = shown.key[listed], np.diff(query[listed], prepend=-1) > 0
     step = np.where(first, key, np.diff(key, prepend=0))
-    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[kept])
+    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[listed])
     return deflated(planes)
 
 

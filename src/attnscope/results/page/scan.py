@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +15,16 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
-from attnscope.measure.stored import describe_layers, notes_of, unit_of
-from attnscope.read.shown import split_character
+from attnscope.measure.stored import describe_corpus, describe_layers, notes_of, unit_of
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
-from attnscope.results.render import Column, page_table
-from attnscope.results.scan_report import contrasts_table, groups_table, sample_of
+from attnscope.results.render import page_table
+from attnscope.results.scan_report import contrasts_table, groups_table, sample_of, summary_table
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import significant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from attnscope.measure.offset_shares import OffsetShares
@@ -35,30 +33,27 @@ if TYPE_CHECKING:
 _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "offsets.js", "page.js")
 
 
-def write(found: Report, path: Path | str, _: object = None) -> Path:
+def write(found: Report, path: Path | str) -> Path:
     """Write the page of a report."""
-    result: Any = found.result
-    return write_report(result, sample_of(result), path)
+    return write_report(found.result, sample_of(found.result), path)
 
 
 @reads("scan")
 def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
-    """Write a result as one HTML page that needs no network, no server and no other file."""
+    """Write a scan and the attention over its first windows as one HTML page."""
     data = page_data(result)
     data |= {"quantiles": [selection.LOW, selection.HIGH], "groups": group_data(result), "unit": unit_of(result)}
     data["patches"] = patch_data(result)
     received, long, drawn, pieces = None, None, {}, ""
     if sample is not None:
-        _check_same_heads(result, sample)
         window = parts.pack_windows(sample)
         texts = window.shared["windows"]
         received = parts.pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
         long = parts.pack_long(sample)
         data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
         drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
-        pieces = pieces_note(token for several in texts for text in several for token in text["tokens"])
-    signature = parts.parsed(result.attrs.get("signature", "{}"))
-    summary = parts.parsed(result.attrs.get("summary", "{}")) or {}
+        pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
+    summary = summary_table(result)
     several = "by" in result.coords and len(set(result.by.values)) > 1
     differences = contrasts_table(result) if several else None
     return parts.write_page(
@@ -66,23 +61,19 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         "scan",
         scripts=_SCRIPTS,
         data={"data": parts.script_json(data)} | ({"packed": parts.script_json(drawn)} if drawn else {}),
-        signature=signature,
+        signature=json.loads(result.attrs.get("signature", "{}")),
         model=str(result.attrs.get("model", "the model")),
-        corpus=_corpus(result, signature),
-        texts=result.sizes.get("window", 0),
-        tokens=_total(result, "length"),
-        target_tokens=_total(result, "target_length"),
-        pools=_total(result, "window_count"),
+        read=describe_corpus(result),
         decoder=_notes(result),
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
-        layers_said=describe_layers(result),
+        layers=describe_layers(result),
         heads=len(data["heads"]),
         **{
             name: data[name]
             for name in ("unit", "noun", "statistics", "offsets", "blocks", "labels", "profile", "patches")
         },
         has_equal=any("equal" in entry for entry in data["statistics"]),
-        clustered="clusters" in summary,
+        clustered=any(row["quantity"] == "clusters.k" for row in summary.rows),
         has_band=data["profile"] is not None and any_number(data["profile"]["high"]),
         has_spread=any(any_number(statistic.get("high", [])) for statistic in data["statistics"]),
         opens=data["opens"]["says"],
@@ -97,8 +88,7 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         has_long=long is not None,
         pieces=pieces,
         quantiles=f"{selection.LOW * 100:.0f}–{selection.HIGH * 100:.0f}%",
-        summary=[parts.cells(selection.of_entries(name, data["noun"]), *row) for name, *row in flatten(summary)],
-        summary_columns=[Column("Quantity", kind="left"), Column("Value"), Column("Interval")],
+        summary=page_table(summary),
     )
 
 
@@ -109,44 +99,7 @@ def _notes(result: xr.Dataset) -> str:
     return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
 
 
-def _check_same_heads(result: xr.Dataset, sample: xr.Dataset) -> None:
-    for dim in ("layer", "head"):
-        sampled, expected = sample.sizes.get(dim), result.sizes.get(dim)
-        if sampled != expected:
-            raise AttnscopeError(f"The sample has {sampled} {dim}s and the result {expected}: they must agree.")
-
-
-def _total(result: xr.Dataset, name: str) -> int | None:
-    return int(result[name].sum()) if name in result.variables else None
-
-
-def _corpus(result: xr.Dataset, signature: Any) -> str:
-    """The corpus by its name, where the result or its signature tells one."""
-    corpus: Any = result.attrs.get("corpus")
-    if corpus is None and isinstance(signature, dict):
-        corpus = signature.get("corpus")
-    if isinstance(corpus, dict):
-        corpus = corpus.get("name") or corpus.get("path") or corpus.get("hash")
-    return str(corpus) if corpus else ""
-
-
 _BINS = 24
-_SAID = {  # of the summary of a scan
-    "clusters": "Kinds of heads",
-    "k": "how many",
-    "inertia": "sum of squared distances to their means (k-means)",
-    "label_information": "How far the head alone tells the kind: share of the entropy of the kinds",
-    "label_information_by_chance": "The same by chance, with the kinds shuffled",
-    "named": "Heads with a name",
-    "unnamed": "Other heads",
-    "intervals_over": "Intervals are over",
-    "majority_share": "share of the texts on which a head is of its usual kind",
-    "effective_labels": "kinds of one head over texts (1: always the same)",
-    "at_most_two_labels": "share of the heads with at most two kinds",
-    "sign_agreement": "share of the texts on which a head leans to its usual side",
-    "direction_icc": "share of the variance of the direction that lies between heads, not texts",
-    "profile_between_heads": "share of the variance of the profiles that lies between heads, not texts",
-}
 
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
@@ -174,36 +127,6 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "offsets": offset_data(result),
         "labels": _labels(result),
     }
-
-
-def pieces_note(tokens: Iterable[str]) -> str:
-    """Say what a number under a token means, where one is."""
-    pieces = " ".join(split_character(list(tokens)))
-    if not pieces:
-        return ""
-    return f"The tokenizer splits some characters: {pieces} are the pieces of one, each a token of its own."
-
-
-def flatten(summary: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Rows (name, value, interval) of a nested summary, whatever its shape; none of what is not defined."""
-    name = ", ".join(_SAID.get(part, part.replace("_", " ")) for part in path)
-    if isinstance(summary, dict):
-        rest = {str(key): value for key, value in summary.items()}
-        value = next((rest.pop(key) for key in ("value", "estimate", "mean") if key in rest), None)
-        interval = rest.pop("interval", None)
-        if interval is None and {"low", "high"} <= rest.keys():
-            interval = [rest.pop("low"), rest.pop("high")]
-        if any(row := (_sentence(value), _interval_sentence(interval))):
-            yield name, *row
-        for key, inner in rest.items():
-            yield from flatten(inner, (*path, key))
-    elif isinstance(summary, list) and any(isinstance(item, dict | list) for item in summary):
-        for index, item in enumerate(summary):
-            yield from flatten(item, (*path, str(index)))
-    elif isinstance(summary, list):
-        yield name, "; ".join(_sentence(item) for item in summary), ""
-    elif said := _sentence(summary):
-        yield name, said, ""
 
 
 def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any]:
@@ -292,10 +215,10 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
 
 def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
     """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
-    kept = result["kept"].values.tolist()
-    keys = [f"{name}_{percent}" for percent in kept]
+    shares = result["kept"].values.tolist()
+    keys = [f"{name}_{percent}" for percent in shares]
     words = selection.wording(result, name)
-    return {"kept": kept, "keys": keys, "title": words.long_name, "reading": words.reading}
+    return {"kept": shares, "keys": keys, "title": words.long_name, "reading": words.reading}
 
 
 def _profile(result: xr.Dataset) -> dict[str, Any] | None:
@@ -324,24 +247,6 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
         entry["offsets"] = [int(offset) for offset in result["offset"].values]
         entry["centroids"] = parts.numbers(result["centroid"].transpose("cluster", "offset").values.astype(float))
     return entry
-
-
-def _sentence(value: Any) -> str:
-    if value is None or value != value:  # noqa: PLR0124 NaN: not defined, as with too few heads
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return significant(value, 4).replace("-", "−")
-    return str(value)
-
-
-def _interval_sentence(interval: Any) -> str:
-    if isinstance(interval, list | tuple):
-        if not any(map(_sentence, interval)):
-            return ""
-        return " to ".join(_sentence(edge) for edge in interval)
-    return _sentence(interval)
 
 
 def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
@@ -400,14 +305,14 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
         return None
     means = MeanGroupWeights.of(result)
-    kept = means.present
+    present = means.present
 
     def flat(values: np.ndarray) -> Any:
-        chosen = values[:, :, kept][..., kept]
-        return parts.numbers(chosen.reshape(-1, len(kept), len(kept)))
+        chosen = values[:, :, present][..., present]
+        return parts.numbers(chosen.reshape(-1, len(present), len(present)))
 
     return {
-        "names": [str(name) for name in result.group_query.values[kept]],
+        "names": [str(name) for name in result.group_query.values[present]],
         "weight": flat(means.weight),
         "places": flat(means.places),
         "equal": flat(means.equal),
@@ -443,15 +348,15 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
     profile = next((name for name in ("profile", "patch_profile") if name in result), None)
     if shares is not None:
         away = shares.share[..., (shares.first != 0) | (shares.last != 0)]
-        said = "Largest share of the weight in one bin of offsets other than 0"
+        meaning = "Largest share of the weight in one bin of offsets other than 0"
     elif profile is not None:
         offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
         elsewhere = sum(abs(offset) for offset in offsets) > 0
         away = selection.mean_over_texts(result[profile].where(elsewhere))
         away = away.reshape(*away.shape[:2], -1)
-        said = "Largest mean weight at one offset other than 0"
+        meaning = "Largest mean weight at one offset other than 0"
     else:
         return result
     largest = np.nan_to_num(away, nan=-np.inf).max(-1, initial=-np.inf)
     values = np.where(np.isfinite(largest), largest, np.nan)
-    return result.assign({PEAK: (("layer", "head"), values, {"long_name": said, "units": "share"})})
+    return result.assign({PEAK: (("layer", "head"), values, {"long_name": meaning, "units": "share"})})
