@@ -1,4 +1,4 @@
-"""Position in every scheme: its true share is known, and the offset that its scheme foretells is found."""
+"""Position in every scheme: its true share is known, and the offset that its scheme predicts is found."""
 
 import json
 
@@ -158,7 +158,7 @@ def test_agreement_that_chance_gives_may_be_accident():
         )
         verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "asked", "agree", "peak_weight"), ones))
         tree = xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict})
-        (said,) = predicted_offsets(tree, rank_explanations(tree))
+        (said,) = _position_scheme.predicted_offsets(tree, rank_explanations(tree))
         assert says in said
         assert "(1.6 by chance)" in said
         assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (says == "2 of these 4")
