@@ -22,10 +22,10 @@ from scan import roberta_shape
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.inputs import batches, token_ids
 from attnscope.explanation.study import Study
-from attnscope.explanation.tokens import batches, token_ids
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Windows
 

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -14,13 +15,23 @@ import transformers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from attnscope.capture.loaded import LoadedModel
 from attnscope.store.files import local_folder
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model ready to be watched."""
+
+    model: PreTrainedModel  # on its device
+    tokenizer: Any  # None where none is needed
+    name: str  # the folder's or repository's name
+    identity: dict[str, str]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

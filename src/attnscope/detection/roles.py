@@ -15,15 +15,13 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import quiet, verb
+from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.forward import forward
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching

@@ -13,10 +13,9 @@ import xarray as xr
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
 from attnscope.capture.forward import decoder_note
-from attnscope.capture.load import load_model
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES, requested_analyses

@@ -14,17 +14,16 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowed
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
+from attnscope.explanation.inputs import Windows
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
-from attnscope.explanation.tokens import Windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus

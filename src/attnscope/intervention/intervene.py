@@ -11,12 +11,10 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import verb
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study

@@ -16,12 +16,10 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import borrowed, verb
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, borrowed, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
 from attnscope.intervention.gradients import HeadGradients, answers_difference

@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.study import FEW_TEXTS, Study

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import inner_model, verb
+from attnscope.capture.borrow import LoadedModel, inner_model, verb
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.parameters import TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
@@ -29,8 +28,8 @@ from attnscope.explanation.projections import Projections, projections
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.heads import SelfAttention
+from attnscope.kernels.positions import Rotation
 from attnscope.kernels.reference import masked_softmax
-from attnscope.kernels.rotary import Rotation
 from attnscope.lineage.translate import translate_lines
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted

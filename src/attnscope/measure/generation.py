@@ -13,14 +13,12 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import quiet, verb
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, quiet, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PromptReading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference
 from attnscope.measure.generation_rows import BINS, DOUBLINGS, OWN, PLACES, PROMPT, RANGES, SOURCE, SPANS, START

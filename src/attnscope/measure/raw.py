@@ -12,10 +12,9 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowed
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.load import Loading, load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ModelOptions, TextModelOptions

@@ -18,9 +18,8 @@ import torch
 import xarray as xr
 
 from attnscope.capture.forward import forward
-from attnscope.capture.load import AS_SAVED, Loading
+from attnscope.capture.load import AS_SAVED, Hashed, Loading, signature_of
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.signature import Hashed, signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Observer, Site
     from attnscope.read.encoded import Sources

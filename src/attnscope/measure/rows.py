@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from attnscope.kernels.at_offsets import weights_at_offsets
-from attnscope.kernels.bins import bin_ranges, segments
+from attnscope.kernels.bins import bin_ranges, segments, weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.sums import column_sums, weight_sums
 from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, by_group

@@ -13,10 +13,10 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site

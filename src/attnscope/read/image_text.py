@@ -29,8 +29,8 @@ from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
 from attnscope.read.sources import Names, holds_text, names_a_dataset
 from attnscope.read.videos import Video, is_film, reject_film, video_of
 from attnscope.read.windows import Window
+from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.paths import is_path
 
 _NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that hold an image or a video
 
