@@ -171,7 +171,8 @@ only. The largest difference of any statistic is {apart:.0e} (over {measured} fa
 _INTRODUCTION = """\
 # Model support
 
-Every model type of transformers {version} (PyTorch {torch}) was tried as a tiny random model, by `python benchmarks/families.py`.
+Every model type of transformers {version} (PyTorch {torch}) was tried as a tiny random model, by
+`python benchmarks/families.py`.
 
 * **fast**: attention runs through transformers' attention registry or PyTorch's attention functions. All commands see
   queries, keys, values and weights.

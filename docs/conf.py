@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import generate  # pyright: ignore[reportMissingImports]
+import generate
 
 import attnscope
 

@@ -36,7 +36,8 @@ ELSEWHERE = {
 
 OF_STATISTICS = """\
 Every statistic has the dimensions `window, layer, head` and those in its row. The last column marks statistics whose
-value under uniform attention is measured too, as `equal_entropy` for `entropy`; it has no `head`. Choose with `--statistics NAME,...`; `default` stands for the usual ones, and `--statistics list` prints them.
+value under uniform attention is measured too, as `equal_entropy` for `entropy`; it has no `head`. Choose with
+`--statistics NAME,...`; `default` stands for the usual ones, and `--statistics list` prints them.
 [Offsets](../concepts/offsets.md) explains offsets, bins and uniform attention."""
 OF_ROLES = """\
 `attnscope roles` scores these roles; [Roles of heads](../questions/roles.md) explains how to read them. A role without
