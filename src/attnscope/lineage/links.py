@@ -376,10 +376,6 @@ class Baselines:
     above: float = math.nan
     below: float = math.nan
 
-    def interval(self) -> str:
-        """The interval in words, nothing where there is none."""
-        return f" ({percent(self.lower)} to {percent(self.upper)})" if math.isfinite(self.lower) else ""
-
     def in_words(self, error_rate: float) -> str:
         """What stands beside an error rate wherever one is shown."""
         diagonal = f"the diagonal alone {percent(self.diagonal)}"
