@@ -11,10 +11,9 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.read.pairs import LinePairs
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
+from attnscope.read.windows import LinePairs, Windows
 
 TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
 
@@ -97,7 +96,7 @@ def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
     pieces = [text[start:end] for start, end in dict.fromkeys((token.start, token.end) for token in tokens)]
     assert "".join(pieces).replace(" ", "") == text.replace(" ", "")
     assert all(piece.rstrip() in {"", piece} for piece in pieces)  # no token takes the space behind it
-    (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=400)
+    (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=400)
     assert list(window.ids) == tokenizer(text)["input_ids"]
     assert sum(window.special) == len(window) - len(tokens)
 

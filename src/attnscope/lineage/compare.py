@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.lineage.align import attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model, read_log
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config

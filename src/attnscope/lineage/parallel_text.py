@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attnscope.read.columns import reject_file_name
 from attnscope.read.files import decode_utf8, is_standard_input, json_objects, lines_of, read_bytes, shown, text_field
+from attnscope.read.sources import reject_file_name
 from attnscope.support.checks import check_kind, unexpected
 from attnscope.support.errors import AttnscopeError
 

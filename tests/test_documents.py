@@ -1,0 +1,143 @@
+"""The Python of README.md runs, README.ja.md has the same code, and documents name commands that exist."""
+
+import ast
+import doctest
+import itertools
+import pkgutil
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+import attnscope
+from attnscope.cli import app
+
+ROOT = Path(__file__).parents[1]
+ENGLISH, JAPANESE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.ja.md"))
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if path.name != "CHANGELOG.md"
+}
+
+
+def blocks(text, language):
+    """Blocks of code of a language, each with the number of the line before it."""
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [(text.count("\n", 0, block.start(1)), block[1]) for block in found]
+
+
+def examples(text):
+    """Python examples of a page, with their line numbers in the file."""
+    for above, block in blocks(text, "python"):
+        for example in doctest.DocTestParser().get_examples(block):
+            example.lineno += above
+            yield example
+
+
+def run(text):
+    """Run the Python of a page as one session; the number of failures and of examples."""
+    session = doctest.DocTest(list(examples(text)), {}, "README.md", str(ROOT / "README.md"), 0, text)
+    return doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(session)
+
+
+def bare(line):
+    """A line without its comment, which is in the language of its README."""
+    return re.sub(r"(^|\s+)# .*", "", line).rstrip()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_python_of_the_readme_gives_what_it_shows(folder):
+    failed, tried = run(ENGLISH)
+    assert tried >= 7
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    "wrong", [">>> 2 + 2\n5\n", ">>> import attnscope\n>>> attnscope.scam\n", ">>> 'no answer below'\n"]
+)
+def test_a_wrong_line_fails(wrong, folder):
+    assert run(f"Text.\n\n```python\n{wrong}```\n").failed == 1
+
+
+def test_every_block_of_python_is_a_session_that_runs():
+    assert not [
+        name for name, page in PAGES.items() for _, block in blocks(page, "python") if not block.startswith(">>> ")
+    ]
+
+
+@pytest.mark.parametrize("language", ["python", "bash"])
+def test_both_readmes_have_the_same_code(language):
+    english, japanese = (
+        [[bare(line) for line in block.splitlines()] for _, block in blocks(text, language)]
+        for text in (ENGLISH, JAPANESE)
+    )
+    assert english
+    assert japanese == english
+
+
+def outline(text):
+    """Headings, list items, rows, blocks and images in order, and the links of each line."""
+    for line in text.splitlines():
+        if mark := re.match(r"#+ |\* |```\w*|!\[|\|", line):
+            yield mark[0], re.findall(r"\]\((.*?)\)", line) if mark[0] != "* " else []
+
+
+def test_both_readmes_have_the_same_outline_and_length():
+    assert list(outline(JAPANESE)) == list(outline(ENGLISH))
+    assert len(ENGLISH.splitlines()) <= 150
+
+
+def test_functions_that_documents_name_can_be_imported():
+    outside = [re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE) for page in PAGES.values()]
+    named = {name for page in outside for name in re.findall(r"`(attnscope\.\w[\w.]*\w)", page)}
+    assert len(named) > 25
+    for name in named - {"attnscope.analyses"}:  # the name of an entry point
+        pkgutil.resolve_name(name)
+
+
+def test_every_function_has_an_example():
+    """Except those that train, or need a model that the package does not bring."""
+    called = {
+        node.attr
+        for page in PAGES.values()
+        for example in examples(page)
+        for node in ast.walk(ast.parse(example.source))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "attnscope"
+    }
+    functions = {name for name in attnscope.__all__ if callable(getattr(attnscope, name)) and name[0].islower()}
+    assert functions - called <= {"align", "compare", "score", "train", "translate"}
+
+
+def commands(page):
+    """Command lines of attnscope in a page, as a shell splits them."""
+    for _, block in blocks(page, "bash"):
+        for line in block.replace("\\\n", " ").replace("$(which attnscope)", "attnscope").splitlines():
+            split = shlex.shlex(line, posix=True, punctuation_chars=True)
+            for operator, words in itertools.groupby(split, lambda word: set(word) <= set("|;&<>()")):
+                if not operator and (found := list(words)).count("attnscope") == 1 and "pip" not in found:
+                    yield found[found.index("attnscope") + 1 :]
+
+
+def test_every_command_line_has_options_that_exist():
+    """Lines are parsed, not run: most name models and texts that are not here."""
+    group, wrong, tried = typer.main.get_command(app), [], 0
+    for name, page in PAGES.items():
+        for words in commands(page):
+            command, rest = group, words
+            while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+                command, rest = command.commands.get(rest[0]), rest[1:]
+            tried += 1
+            try:
+                command.make_parser(click.Context(command)).parse_args(list(rest))
+            except (AttributeError, click.UsageError) as error:
+                wrong.append((name, words, error))
+    assert tried > 100
+    assert not wrong
