@@ -30,7 +30,7 @@ from attnscope.comparison.contrasts import _welch, contrasts
 from attnscope.comparison.diff import LEVEL, _chances
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
-from attnscope.intervention.per_head import heads_of, order_agreement
+from attnscope.intervention.effects import heads_of, order_agreement
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
 from attnscope.measure.documents import (
@@ -39,11 +39,11 @@ from attnscope.measure.documents import (
     LEAST,
     above_zero,
     by_document,
+    independence,
     interval,
     jackknife_interval,
     without_each,
 )
-from attnscope.measure.independence import independence
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)

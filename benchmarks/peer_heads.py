@@ -169,8 +169,8 @@ def ours(folder: Path) -> None:
     import numpy as np
     from intervene import _Tokenizer
 
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.load import load_model
-    from attnscope.capture.loaded import LoadedModel
     from attnscope.intervention.ablation import effects
     from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window
@@ -293,8 +293,8 @@ def detect_ours(folder: Path) -> None:
     import numpy as np
 
     from attnscope.capture.load import load_model
-    from attnscope.detection.calls import RepeatedCalls
     from attnscope.detection.probes import Probe, plain_window
+    from attnscope.detection.role import RepeatedCalls
     from attnscope.detection.roles import measured, sites_of
 
     theirs = json.loads((folder / "detected.json").read_text(encoding="utf-8"))

@@ -33,13 +33,13 @@ from rich.table import Table
 from scipy.stats import binomtest
 from torch import Tensor
 
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.study import Study
 from attnscope.intervention.ablation import effects, search_heads
-from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.inputs import InterventionInput
 from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
+from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.measure.documents import by_document
@@ -254,7 +254,7 @@ def contributions(planted: PlantedModel) -> xr.DataArray:
     for text in range(TEXTS):
         places = hangs[text].nonzero().flatten().tolist()[:PLACES]
         if places:
-            one = InterventionInput(planted.model, [_window(planted, text)], planted.name, None)
+            one = Study(planted.model, [_window(planted, text)], name=planted.name)
             outcomes = planted.labels[text, places].tolist()
             scores = token_contributions(one, places=places, outcomes=outcomes, kinds=kinds).score
             found[:, text, places] = scores.values[:, :, (scores.side == "source").values]

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.detection.calls import Nearness, RepeatedCalls, TextCalls
 from attnscope.detection.probes import Answer, Probe, _calls, plain_window
-from attnscope.detection.role import ROLES
+from attnscope.detection.role import ROLES, Nearness, RepeatedCalls, TextCalls
 from attnscope.detection.roles import measured, sites_of
 from tests.families import tiny
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnscope.intervention.per_head import order_agreement
+from attnscope.intervention.effects import order_agreement
 
 
 def test_an_order_of_noise_is_rarely_called_sure():

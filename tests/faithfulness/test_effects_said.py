@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnscope.intervention.effects import heads_of
 from attnscope.intervention.patch_findings import patch_headline
-from attnscope.intervention.per_head import heads_of
 from attnscope.intervention.verdicts import headline, verdicts
 from attnscope.results.figures.intervene import captions, effect_intervals
 from attnscope.results.reports import report_of

@@ -61,15 +61,15 @@ def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree,
     from attnscope.intervention import patch as _patch_job
 
     assert attnscope.open_run(tree.attrs["run"]).identical(tree)
-    own, calls = _patch_job.patched, []
+    own, calls = _patch_job.PatchJob.of_batch, []
 
-    def stops(loaded, encoded, **options):
+    def stops(job, numbers, encoded):
         calls.append(len(encoded))
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return own(loaded, encoded, **options)
+        return own(job, numbers, encoded)
 
-    monkeypatch.setattr(_patch_job, "patched", stops)
+    monkeypatch.setattr(_patch_job.PatchJob, "of_batch", stops)
     with pytest.raises(KeyboardInterrupt):
         patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
     found = patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
@@ -92,7 +92,7 @@ def test_a_path_of_many_pairs_is_that_of_each_pair(loaded):
 def test_an_estimate_is_the_slope_of_a_small_step_towards_the_other_run(direction):
     loaded = load_model("bundled", device="cpu", dtype="float64")
     found = patch(loaded, PAIRS[:2], direction=direction, steps=1)["pairs"].sel(estimator="attribution")
-    encoded = EncodedPairs.of(PAIRS[:2], loaded.tokenizer, masked=True, device=loaded.model.device)
+    encoded = EncodedPairs.of(PAIRS[:2], loaded)
     turned = encoded if direction == "denoising" else encoded.turned()
     loaded.model.eval()
     with stacked_passes(loaded.model) as passes, torch.no_grad():
@@ -183,8 +183,8 @@ def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"what": "neurons"}, "expected heads or residual"),
-        ({"direction": "up"}, "expected noising or denoising"),
+        ({"what": "neurons"}, "expected 'heads' or 'residual'"),
+        ({"direction": "up"}, "expected 'noising' or 'denoising'"),
         ({"receiver": "3"}, "expected layer.head"),
         ({"receiver": "0.1"}, "layers lie below"),
         ({"receiver": "2.9"}, "the receiver"),

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import xarray as xr
 
-from attnscope.intervention.per_head import agreement_of, heads_of
+from attnscope.intervention.effects import agreement_of, heads_of
 
 
 def planted_intervention(effect=0.5, wild=0.0):

@@ -84,13 +84,13 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     assert made.tables[0].elsewhere == [("figure-spectrum", "Plate IX")]
 
 
-def test_the_heads_asked_for_are_shown(explained, tmp_path):
+def test_the_heads_requested_are_shown(explained, tmp_path):
     page = explain_page_of(only(explained, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
     page = page.read_text(encoding="utf-8")
     assert "Figures of single heads show 2.3 (" in page
 
 
-def test_nothing_to_show_is_refused(tmp_path):
+def test_nothing_to_show_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="nothing that a page could show"):
         explain_page_of(xr.DataTree(), tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []

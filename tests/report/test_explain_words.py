@@ -64,7 +64,7 @@ def test_an_estimate_of_about_0_may_be_a_token_that_meets_itself(estimate, offse
     assert ("meet themselves" in zero_note([row, row | {estimate: offset}])) == noted
 
 
-def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_told():
+def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_reported():
     settings = {"tokenizer": small_tokenizer(), "window": 24, "band": 5, "limit": 4, "interventions": True}
     tree = attnscope.explain(tiny("gpt2"), TEXTS, **settings)
     (changes,) = (table for table in report(tree).tables if table.name == "interventions")

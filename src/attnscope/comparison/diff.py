@@ -18,9 +18,9 @@ from attnscope.measure.documents import FEW, LEAST, by_document, called_in, unsk
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import load_scan
-from attnscope.store.files import local_folder, local_out, read_as
+from attnscope.store.files import local_folder, read_as
 from attnscope.store.folder import manifest_of
-from attnscope.store.runs import RunFolder
+from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind, check_real, check_seed, shortly
@@ -101,7 +101,6 @@ _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which of
 
 
 @validated
-@local_out
 def diff(
     before: Scan,
     after: Scan,
@@ -162,6 +161,8 @@ def diff(
     >>> bool(diff(first, first).changed.any())
     False
     """
+    if isinstance(out, str | Path):
+        out = local_folder(out)
     check_seed(seed)
     check_real(0.0, 1.0, level=level)
     if str(heads) not in get_args(Matching):
@@ -196,15 +197,7 @@ def diff(
         if not run.complete:
             run.save("changes", made())
             run.finish(parts=["changes"])
-        return load_difference(run)
-
-
-def load_difference(run: RunFolder) -> xr.Dataset:
-    """What `diff` returned, from the folder of a finished run."""
-    changes = run.load("changes")
-    if changes is None:
-        raise AttnscopeError(f"{run.path} has no changes: give the same command again, which makes them anew")
-    return changes.assign_attrs(run=str(run.path))
+        return load_part(run)
 
 
 def _opened(given: Scan) -> xr.Dataset:

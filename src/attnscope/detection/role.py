@@ -1,19 +1,189 @@
-"""Roles of attention heads: the probe that each shows on, its score, its threshold, and who defined it."""
+"""Roles of attention heads: the probe that each shows on, its score, its threshold, and who defined it.
+
+A probe's attention calls are measured without a matrix (`TextCalls`, `RepeatedCalls`, `NeedleCalls`); a role's score is
+a function of what was measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from attnscope.detection.calls import DELIMITERS, FIRST
+from attnscope.kernels.call import Need, of_queries, weights_at
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.measure.labels import LOCAL, MORE
-from attnscope.support.arguments import validated
-from attnscope.support.checks import shortly
-from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+    from attnscope.kernels.call import AttentionCall, RowMeasures
+
+FIRST, SINKS, DELIMITERS = range(3)  # columns of keys
+_ROWS = 512  # of which it is written out at once where they may look
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How far is near."""
+
+    near: int = 8  # tokens on either side that a local head attends to
+    sinks: int = 4  # first tokens that a streaming head attends to
+    recent: int = 64  # latest tokens that a streaming head attends to
+
+
+def equal_call(call: AttentionCall) -> AttentionCall:
+    """The same call of one head that gives all that it may see the same weight."""
+    batch, _, queries, _ = call.query.shape
+    mask = None if call.mask is None else call.mask[:, :1]
+    if call.bias is not None:
+        allowed = call.bias[:, :1] > torch.finfo(call.bias.dtype).min / 2
+        mask = allowed if mask is None else mask & allowed
+    nothing = call.query.new_zeros(batch, 1, queries, 1, dtype=torch.float32)
+    keys = nothing.new_zeros(batch, 1, call.key.shape[2], 1)
+    return replace(call, query=nothing, key=keys, value=keys, mask=mask, bias=None, softcap=None, sinks=None)
+
+
+@dataclass(frozen=True, eq=False)
+class TextCalls:
+    """A call over windows of a text, all as long."""
+
+    call: AttentionCall
+    output: Tensor
+    rows: RowMeasures
+    reach: Nearness  # how far is near
+
+    @classmethod
+    def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> TextCalls:
+        """Measure a call whose keys are delimiters, or not: ``(batch, key)``."""
+        position = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
+        columns = torch.stack([position == 0, position < reach.sinks, delimiters.to(position.device)], -1).float()
+        need = Need(band=1, columns=columns, bins=tuple(sorted({reach.near + 1, reach.recent})))
+        return cls(call, *measure(call, need), reach)
+
+    def mean(self, weights: Tensor) -> Tensor:
+        """``(batch, head)``: mean over the rows that look anywhere."""
+        counted = self.rows.mass > 0
+        return weights.double().where(counted, 0.0).sum(-1) / counted.sum(-1)
+
+    def at(self, offset: int) -> Tensor:
+        """Share of the weight at an offset of -1, 0 or 1."""
+        return self.mean(_known(self.rows.band)[..., offset + 1])
+
+    def on(self, column: int) -> Tensor:
+        """Share of the weight on the first token, the first few, or on delimiters."""
+        return self.mean(_known(self.rows.columns)[..., column])
+
+    def near(self) -> Tensor:
+        """Share of the weight on tokens near the query."""
+        return self.mean(self.rows.mass - self._beyond(self.reach.near + 1).sum(-1))
+
+    def streamed(self) -> Tensor:
+        """Share of the weight on the first and the latest tokens, over rows that could look elsewhere."""
+        far = self._beyond(self.reach.recent)[..., 0]
+        near = self.rows.mass - far + _known(self.rows.columns)[..., SINKS]
+        return near[..., self.reach.sinks + self.reach.recent :].mean(-1)
+
+    def most_received(self) -> Tensor:
+        """Largest mean weight that a key gets from the queries that see it, of keys that half of the queries see."""
+        queries, keys = self.call.query.shape[2], self.call.key.shape[2]
+        seeing = torch.zeros(keys, dtype=torch.float64, device=self.call.query.device)
+        for rows in torch.arange(queries).split(_ROWS):
+            seeing += self.call.allowed(0, 0, slice(int(rows[0]), int(rows[-1]) + 1)).sum(0)
+        mean = received(self.call, self.rows.log_sum_exp) / seeing.clamp_min(1)
+        return mean.where(seeing >= queries / 2, 0.0).amax(-1)
+
+    def _beyond(self, distance: int) -> Tensor:
+        """Weight at that distance and beyond, to the left and to the right: ``(..., 2)``."""
+        bins = _known(self.rows.bins)
+        starts = sorted({self.reach.near + 1, self.reach.recent})
+        wanted = len(starts) - starts.index(distance)  # bins of a side
+        left, right = bins[..., :wanted].sum(-1), bins[..., -wanted:].sum(-1)
+        return torch.stack([left, right], -1).double()
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatedCalls:
+    """A call over tokens that are repeated."""
+
+    output: Tensor  # what it gives
+    # ``(batch, head, query, 2)``: of the second occurrences, the weight on the first one, and on the token after it
+    weights: Tensor
+
+    @classmethod
+    def of(cls, call: AttentionCall, begins: int, period: int) -> RepeatedCalls:
+        """Measure a call over texts in which the tokens from `begins` on come again after `period` positions."""
+        output, rows = measure(call, Need())
+        position = torch.arange(call.query.shape[2], device=call.query.device)
+        again = (position >= begins + period) & (position < begins + 2 * period)
+        earlier = torch.where(again, position - period, -1)
+        after = torch.where(again, earlier + 1, -1)
+        weights = weights_at(call, rows.log_sum_exp, torch.stack([earlier, after], -1)[None])
+        return cls(output, weights[:, :, again])
+
+    def mean(self, after: int) -> Tensor:
+        """``(batch, head)``: mean over second occurrences of the weight so many tokens after the first one."""
+        return self.weights[..., after].double().mean(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class NeedleCalls:
+    """A call over one prompt with its answer."""
+
+    output: Tensor  # what it gives
+    # ``(1, head, step)``: whether the key of the largest weight is the token of the needle that the step says; of
+    # several such keys, their share
+    copied: Tensor
+    needle: int  # number of the needle's tokens
+
+    @classmethod
+    def of(cls, call: AttentionCall, steps: Tensor, matches: Tensor, needle: int) -> NeedleCalls:
+        """Measure a call at queries that say a token each, which stands in the needle at ``matches (step, key)``."""
+        weights = attend_in_full(of_queries(call, steps))[1]
+        largest = (weights == weights.amax(-1, keepdim=True)).double()
+        share = (largest * matches).sum(-1) / largest.sum(-1)
+        return cls(measure(call, Need())[0], share, needle)
+
+    def score(self) -> Tensor:
+        """``(1, head)``: tokens copied, of those of the needle."""
+        return self.copied.sum(-1) / self.needle
+
+
+def _known(measured: Tensor | None) -> Tensor:
+    assert measured is not None  # noqa: S101 `TextCalls.of` asks for it
+    return measured
+
+
+_RECEIVED_ROWS = 64  # whose weights are written out at once
+
+
+def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]) -> Float[Tensor, "batch head key"]:
+    r"""Sum of the weights on each key, over all queries.
+
+    :math:`\sum_i e^{s_{ij} - \mathrm{lse}_i}` is the exponential of a log-sum-exp with queries and keys exchanged and
+    each row's own taken off by one more feature. Where a mask or a bias forbids that, some rows are written out at a
+    time.
+    """
+    if call.mask is not None or call.bias is not None or call.softcap is not None:
+        sums = log_sum_exp.new_zeros(*call.query.shape[:2], call.key.shape[2])
+        for rows in torch.arange(call.query.shape[2], device=call.query.device).split(_RECEIVED_ROWS):
+            sums += attend_in_full(of_queries(call, rows))[1].sum(2, dtype=torch.float64)
+        return sums
+    query = call.query.float() * call.scale
+    key = call.key.float().repeat_interleave(call.group, 1)
+    level = -log_sum_exp[..., None].float()
+    as_query = torch.cat([key, torch.ones_like(key[..., :1])], -1)
+    as_key = torch.cat([query, level], -1)
+    if call.causal:  # a key is seen by the queries from its position on: from its end, it looks back
+        as_query, as_key = as_query.flip(2), as_key.flip(2)
+    exchanged = replace(call, query=as_query, key=as_key, value=level.flip(2), scale=1.0, sinks=None)
+    sums = measure(exchanged, Need())[1].log_sum_exp.exp()
+    return sums.flip(2) if call.causal else sums
+
 
 Kind = Literal["text", "repeated", "needle"]
 LOOKS_BACK, LOOKS_AROUND, ANY = ("causal",), ("self", "causal"), ("self", "causal", "cross")
@@ -163,35 +333,8 @@ ROLES: dict[str, Role] = {
 }
 
 
-@validated
-def choose_roles(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Validate the names of roles; None means all, one string holds names with commas between."""
-    if names is None:
-        return tuple(ROLES)
-    requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    unknown = [name for name in requested if name not in ROLES]
-    if unknown or not requested:
-        what = f"there is no role {unknown[0]!r:.60}" if unknown else "no role was named"
-        raise AttnscopeError(f"{what}: choose from {', '.join(ROLES)}")
-    return tuple(name for name in ROLES if name in requested)
-
-
 #: By name: what the weights are, in words.
 CONTROLS = {
     "initialised": "drawn anew, as before training",
     "shuffled": "those of the model, each matrix in a random order",
 }
-
-
-@validated
-def choose_controls(names: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Validate the names of controls; None means all, ``"none"`` none."""
-    if names is None:
-        return tuple(CONTROLS)
-    requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    if requested == ["none"]:
-        return ()
-    unknown = [name for name in requested if name not in CONTROLS]
-    if unknown:
-        raise AttnscopeError(f"there is no control {shortly(unknown[0])}: choose from {', '.join(CONTROLS)}, or none")
-    return tuple(name for name in CONTROLS if name in requested)

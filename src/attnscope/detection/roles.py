@@ -6,8 +6,6 @@ import copy
 import json
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -17,19 +15,16 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.forward import forward
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.detection.calls import Nearness, equal_call
 from attnscope.detection.probes import (
     Needle,
     Probe,
@@ -40,7 +35,7 @@ from attnscope.detection.probes import (
     repeated_probe,
     text_probe,
 )
-from attnscope.detection.role import ROLES, choose_controls, choose_roles
+from attnscope.detection.role import CONTROLS, ROLES, Nearness, equal_call
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import interval, units_of
 from attnscope.measure.passes import WindowBatch
@@ -49,11 +44,11 @@ from attnscope.measure.texts import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads
-from attnscope.store.files import local_out
-from attnscope.store.runs import RunFolder
+from attnscope.store.runs import RunFolder, load_part
 from attnscope.support.arguments import Count, validated
+from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
@@ -70,9 +65,7 @@ _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"
 
 
-@validated(limit=_TEXTS)
-@local_out
-@preserve_model_state
+@verb(limit=_TEXTS)
 def roles(
     model: Model | None = None,
     texts: Sources = None,
@@ -137,8 +130,10 @@ def roles(
     >>> {name: int(place) for name, place in best.items()}, result["threshold"].values.tolist()
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
-    names, chosen = choose_roles(only), choose_controls(controls)
-    window, limit, seed, out = reading["window"], reading["limit"] or _TEXTS, reading["seed"], reading["out"]
+    names = chosen("role", only, ROLES)
+    none = controls is not None and (controls == "none" or tuple(controls) in {(), ("none",)})
+    drawn = [] if none else chosen("control", controls, CONTROLS)
+    limit, seed, out = reading["limit"] or _TEXTS, reading["seed"], reading["out"]
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) are of retrieval heads: ask for retrieval (--only) too")
     hidden = needles_of(needles)
@@ -146,10 +141,11 @@ def roles(
     reject_modalities("roles", inner, texts, field=field, revision=reading["revision"])
     corpus = texts_of(texts, field=field, by_line=reading["by_line"])
     loaded = load_model(model, **loading(reading))
-    length = window_length(loaded, window) if window else min(_LONGEST, window_length(loaded, None))
+    longest = window_length(loaded, reading["window"])
+    length = longest if reading["window"] else min(_LONGEST, longest)
     settings = {
-        "roles": list(names),
-        "controls": list(chosen),
+        "roles": names,
+        "controls": drawn,
         "needles": None if needles is None else [needle.text for needle in hidden],
         "window": length,
         "limit": limit,
@@ -158,112 +154,76 @@ def roles(
     }
     signature = signature_of("roles", loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    measure = partial(
-        _scored,
-        loaded,
-        windows,
-        names,
-        chosen,
-        hidden,
-        own_needles=needles is not None,
-        length=length,
-        batch_size=batch_size,
-        seed=seed,
-        tell=reading["progress"] or no_progress,
-    )
     attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
+
+    def scored(run: RunFolder | None) -> xr.Dataset:
+        text = text_probe(windows, length, Nearness(), batch_size)
+        sites = sites_of(loaded.model, text)
+        skipped = _undefined(sites, names, text)
+        probes, notes = [text], dict[str, Any]()
+        wanted = {ROLES[name].probe for name in names if name not in skipped}
+        if "repeated" in wanted:
+            table: Any = loaded.model.get_input_embeddings()
+            words = ordinary_tokens(loaded.tokenizer, windows, table.weight.shape[0])
+            try:
+                probes.append(repeated_probe(windows[0], words, length, seed, batch_size))
+            except AttnscopeError as error:
+                skipped |= {name: str(error) for name in names if ROLES[name].probe == "repeated"} | skipped
+        if "needle" in wanted:
+            try:
+                probes.append(_needles(loaded, text.windows, hidden, length, notes))
+            except AttnscopeError as error:
+                if needles is not None and "prompts" not in notes and _continues(loaded):
+                    raise
+                skipped["retrieval"] = str(error)
+        asked = [name for name in names if name not in skipped]
+        if not asked:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+            raise AttnscopeError(f"none of these roles can be looked for in {loaded.name}: {reasons}")
+        probes = probes if "text" in wanted else probes[1:]
+        work, done = sum(len(probe.windows) for probe in probes) * (1 + len(drawn)), 0
+
+        def tell(windows: int) -> None:
+            nonlocal done
+            done += windows
+            (reading["progress"] or no_progress)(Progress("roles", done / work, {"windows": done}))
+
+        def of_model(name: str) -> xr.Dataset:
+            with nullcontext() if name == _OWN else control(loaded.model, name, seed):
+                return measured(loaded.model, sites, probes, asked, tell, with_equal=name == _OWN)
+
+        def kept(name: str) -> xr.Dataset:
+            return of_model(name) if run is None else run.made(name, lambda: of_model(name))
+
+        own, others = kept(_OWN), dict[str, xr.Dataset]()
+        for name in drawn:
+            try:
+                others[name] = kept(name)
+            except AttnscopeError as error:  # such weights may overflow where those of the model do not
+                skipped[f"{name} weights"] = str(error)
+        lengths = [len(window) for window in text.windows]
+        notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
+        left_out = left_out_note(windows, text.windows, length) if text in probes else {}
+        summary = summed_up(own, others, [window.source for window in text.windows], seed)
+        words_of = {"skipped": json.dumps(skipped), "notes": json.dumps(notes)}
+        return summary.assign_attrs(words_of | left_out | attributes)
+
     if out is None:
-        return measure(run=None).assign_attrs(attributes)
+        return scored(None)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
         if not run.complete:
-            run.save(_PART, measure(run=run).assign_attrs(attributes))
+            run.save(_PART, scored(run))
             run.finish(parts=[_PART])
-        return load_roles(run)
+        return load_part(run)
 
 
-@validated
-def load_roles(run: RunFolder) -> xr.Dataset:
-    """What `roles` returned, from the folder of a finished run."""
-    stored = run.load(_PART)
-    if stored is None:
-        raise AttnscopeError(f"{run.path} has no roles: give the same command again, which makes them anew")
-    return stored.assign_attrs(run=str(run.path))
-
-
-def _scored(
-    loaded: LoadedModel,
-    windows: list[Window],
-    names: Sequence[str],
-    controls: Sequence[str],
-    needles: list[Needle],
-    *,
-    own_needles: bool,
-    length: int,
-    batch_size: int | None,
-    seed: int,
-    tell: Tell,
-    run: RunFolder | None,
-) -> xr.Dataset:
-    """Score the model and its controls; those that the run folder has are read."""
-    reach = Nearness()
-    text = text_probe(windows, length, reach, batch_size)
-    sites = sites_of(loaded.model, text)
-    kinds = {site.kind for site in sites}
+def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict[str, str]:
+    """Roles that these layers, or so short windows, cannot have, each with the reason."""
+    kinds, longest, reach = {site.kind for site in sites}, max(map(len, text.windows)), Nearness()
     skipped = {name: ROLES[name].otherwise for name in names if not kinds & set(ROLES[name].layers)}
-    longest = max(map(len, text.windows))
     if "streaming" in names and longest <= reach.sinks + reach.recent:
         skipped.setdefault("streaming", f"windows of {longest} tokens hold no more than the first and latest ones")
-    notes: dict[str, Any] = {}
-    wanted = {ROLES[name].probe for name in names if name not in skipped}
-    probes = [text] if "text" in wanted else []
-    if "repeated" in wanted:
-        table: Any = loaded.model.get_input_embeddings()
-        words = ordinary_tokens(loaded.tokenizer, windows, table.weight.shape[0])
-        try:
-            probes.append(repeated_probe(windows[0], words, length, seed, batch_size))
-        except AttnscopeError as error:
-            skipped |= {name: str(error) for name in names if ROLES[name].probe == "repeated"} | skipped
-    if "needle" in wanted:
-        try:
-            probes.append(_needles(loaded, text.windows, needles, length, notes))
-        except AttnscopeError as error:
-            if own_needles and "prompts" not in notes and _continues(loaded):
-                raise
-            skipped["retrieval"] = str(error)
-    names = [name for name in names if name not in skipped]
-    if not names:
-        raise AttnscopeError(
-            f"none of these roles can be looked for in {loaded.name}: "
-            + "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        )
-    work, done = sum(len(probe.windows) for probe in probes) * (1 + len(controls)), 0
-
-    def count(windows: int) -> None:
-        nonlocal done
-        done += windows
-        tell(Progress("roles", done / work, {"windows": done}))
-
-    def of_model(name: str) -> xr.Dataset:
-        stored = None if run is None else run.load(name)
-        if stored is not None:
-            return stored
-        with nullcontext() if name == _OWN else control(loaded.model, name, seed):
-            made = measured(loaded.model, sites, probes, names, count, with_equal=name == _OWN)
-        if run is not None:
-            run.save(name, made)
-        return made
-
-    own, others = of_model(_OWN), dict[str, xr.Dataset]()
-    for name in controls:
-        try:
-            others[name] = of_model(name)
-        except AttnscopeError as error:  # such weights may overflow where those of the model do not
-            skipped[f"{name} weights"] = str(error)
-    lengths = [len(window) for window in text.windows]
-    notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
-    left_out = left_out_note(windows, text.windows, length) if text in probes else {}
-    summary = summed_up(own, others, [window.source for window in text.windows], seed)
-    return summary.assign_attrs(skipped=json.dumps(skipped), notes=json.dumps(notes), **left_out)
+    return skipped
 
 
 def _continues(loaded: LoadedModel) -> bool:
@@ -286,8 +246,7 @@ def _needles(
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:
     """Check that what is captured is what the model does, and list its attention calls."""
-    sites, _ = verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)
-    return sites
+    return verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)[0]
 
 
 @torch.no_grad()
@@ -300,68 +259,60 @@ def measured(
     *,
     with_equal: bool,
 ) -> xr.Dataset:
-    """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not asked."""
+    """Score each window: ``(text | repeated | needle, layer, head)`` for each role, NaN where it is not defined."""
     variables: dict[str, Any] = {}
     for probe in probes:
-        observer = _Observer(probe, [name for name in names if ROLES[name].probe == probe.kind], with_equal=with_equal)
-        for numbers in probe.batches():
-            observer.numbers = numbers
-            with watching(model, observer, weights_suffice=True):
-                forward(model, _inputs(model, probe, numbers), observer.name_of, with_head=False)
-            tell(len(numbers))
-        for name, layers in observer.scores(sites).items():
-            dims = (probe.kind, "layer", *(() if name.startswith(EQUAL) else ("head",)))
-            variables[name] = (dims, layers)
+        own = [name for name in names if ROLES[name].probe == probe.kind]
+        variables |= _on_probe(model, sites, probe, own, tell, with_equal=with_equal)
     made = xr.Dataset(variables, layer_coordinates(sites))
     return made.assign_coords(head=np.arange(made.sizes["head"]))
 
 
-@dataclass(eq=False)
-class _Observer:
-    """Scores each attention call as it happens."""
+def _on_probe(
+    model: PreTrainedModel,
+    sites: Sequence[Site],
+    probe: Probe,
+    names: Sequence[str],
+    tell: Callable[[int], None],
+    *,
+    with_equal: bool,
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Scores ``(window, layer, head)``, and of equal weights ``(window, layer)``."""
+    heads: dict[int, int] = {}
+    found: dict[tuple[str, int], np.ndarray] = {}  # by role and layer, ``(window[, head])``
+    numbers: list[int] = []
 
-    probe: Probe
-    names: Sequence[str]
-    with_equal: bool
-    numbers: Sequence[int] = ()
-    heads: dict[int, int] = field(default_factory=dict[int, int])
-    # by role and layer: ``(window, head)``, and of equal weights ``(window,)``
-    layers: dict[tuple[str, int], np.ndarray] = field(default_factory=dict[tuple[str, int], np.ndarray])
-
-    def __call__(self, site: Site, call: AttentionCall) -> Tensor:
-        self.heads[site.index] = call.query.shape[1]
-        names = [name for name in self.names if site.kind in ROLES[name].layers]
-        tokens = len(self.probe.windows[self.numbers[0]])
-        if not names or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        heads[site.index] = call.query.shape[1]
+        here = [name for name in names if site.kind in ROLES[name].layers]
+        tokens = len(probe.windows[numbers[0]])
+        if not here or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
             return output_of(call)  # the layer has other positions than tokens
-        shown = self.probe.look(self.numbers, call)
-        equal = self.probe.look(self.numbers, equal_call(call)) if self.with_equal else None
-        for name in names:
-            self._add(name, site, ROLES[name].score(shown))
+        shown = probe.look(numbers, call)
+        equal = probe.look(numbers, equal_call(call)) if with_equal else None
+        for name in here:
+            scores = {name: ROLES[name].score(shown)}
             if equal is not None:
-                self._add(EQUAL + name, site, ROLES[name].score(equal)[:, 0])
+                scores[EQUAL + name] = ROLES[name].score(equal)[:, 0]
+            for key, score in scores.items():
+                unknown = np.full((len(probe.windows), *score.shape[1:]), np.nan)
+                found.setdefault((key, site.index), unknown)[numbers] = score.cpu().numpy()
         return shown.output
 
-    def name_of(self, text: int) -> str:
-        """What to call a text of the batch."""
-        return self.probe.windows[self.numbers[text]].source
-
-    def _add(self, name: str, site: Site, score: Tensor) -> None:
-        unknown = np.full((len(self.probe.windows), *score.shape[1:]), np.nan)
-        self.layers.setdefault((name, site.index), unknown)[list(self.numbers)] = score.cpu().numpy()
-
-    def scores(self, sites: Sequence[Site]) -> dict[str, np.ndarray]:
-        """``(window, layer, head)``, and of equal weights ``(window, layer)``."""
-        windows, stacked = len(self.probe.windows), dict[str, np.ndarray]()
-        for name in self.names:
-            heads = [np.full((windows, self.heads[site.index]), np.nan) for site in sites]
-            rows = [self.layers.get((name, site.index), unknown) for site, unknown in zip(sites, heads, strict=True)]
-            stacked[name] = np.moveaxis(padded_heads(rows, axis=1), 0, 1)
-            if self.with_equal:
-                unknown = np.full(windows, np.nan)
-                rows = [self.layers.get((EQUAL + name, site.index), unknown) for site in sites]
-                stacked[EQUAL + name] = np.moveaxis(np.stack(rows), 0, 1)
-        return stacked
+    for numbers in probe.batches():
+        with watching(model, observe, weights_suffice=True):
+            inputs = _inputs(model, probe, numbers)
+            forward(model, inputs, lambda row: probe.windows[numbers[row]].source, with_head=False)  # noqa: B023
+        tell(len(numbers))
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+    for name in names:
+        windows = len(probe.windows)
+        rows = [found.get((name, site.index), np.full((windows, heads[site.index]), np.nan)) for site in sites]
+        variables[name] = (probe.kind, "layer", "head"), np.moveaxis(padded_heads(rows, axis=1), 0, 1)
+        if with_equal:
+            rows = [found.get((EQUAL + name, site.index), np.full(windows, np.nan)) for site in sites]
+            variables[EQUAL + name] = (probe.kind, "layer"), np.stack(rows, 1)
+    return variables
 
 
 def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dict[str, Tensor]:

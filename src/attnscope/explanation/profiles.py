@@ -17,7 +17,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.spectrum import Offsets
-from attnscope.explanation.tokens import Windows, batches, interval, read, token_ids
+from attnscope.explanation.inputs import Windows, batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.measure.documents import units_of

@@ -14,21 +14,20 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowed
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
+from attnscope.explanation.inputs import Windows
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
-from attnscope.explanation.tokens import Windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
+from attnscope.read.windows import window_name
 from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
@@ -82,6 +81,16 @@ class Study:
     def windows(self) -> list[Window | Sequence[int]]:
         """The windows, cut when they are first needed."""
         return list(self.source() if callable(self.source) else self.source)
+
+    @property
+    def documents(self) -> list[str]:
+        """The document that each window is from: what intervals are drawn over."""
+        return [getattr(window, "source", window_name(window, number)) for number, window in enumerate(self.windows)]
+
+    @property
+    def mask_id(self) -> int | None:
+        """The token at which a masked language model predicts; None without one, or a tokenizer."""
+        return None if self.loaded is None else getattr(self.loaded.tokenizer, "mask_token_id", None)
 
     @cached_property
     def tables(self) -> list[PositionTable]:

@@ -12,18 +12,17 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import random_sets, sparse_effects
+from attnscope.intervention.effects import by_layer, effect_variables, of_layers
 from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
-from attnscope.intervention.predictions import most_variants
-from attnscope.intervention.stack import replacing, replacing_sets, stacked_passes
-from attnscope.measure.documents import by_document, units_of
-from attnscope.store.arrays import padded_heads
+from attnscope.intervention.stack import replacing, replacing_sets
+from attnscope.measure.documents import units_of
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from attnscope.intervention.predictions import Ablation, HeadMeans, PredictionSession, Questions
-    from attnscope.intervention.stack import StackedPasses
+    from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
+    from attnscope.intervention.stack import Edit
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
 _WORDS = {
@@ -55,49 +54,35 @@ def effects(
         if done(range(place.start, place.stop)):
             yield None
             continue
-        means = session.means if "mean" in ablations else None
-        yield _of_batch(session, place, ablations, means, variants, steps)
+        yield _of_batch(session, place, ablations, variants, steps)
         tell(Progress("heads taken out", place.stop / len(session.windows), {"windows": place.stop}))
 
 
 def _of_batch(
-    session: PredictionSession,
-    place: slice,
-    ablations: Sequence[Ablation],
-    means: HeadMeans | None,
-    variants: int | None,
-    steps: int,
+    session: PredictionSession, place: slice, ablations: Sequence[Ablation], variants: int | None, steps: int
 ) -> xr.Dataset:
-    asked = session.batch(place)
-    with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
-        before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
-        scores = {name: value[0] for name, value in asked.scores(before[None]).items()}
-        stands_in: dict[Ablation, list[Tensor]] = {
-            ablation: session.stand_ins(asked, passes.outputs, passes.sites, ablation, means) for ablation in ablations
-        }
-        most = variants or most_variants(asked, before, passes.outputs)
-        layers = [
-            _of_layer(passes, asked, before, call, {name: every[call] for name, every in stands_in.items()}, most)
-            for call in range(len(passes.outputs))
-        ]
-    changes = {name: _stacked([layer[name] for layer in layers]) for name in ("loss", "kl", "accuracy")}
+    with session.passes(place, ablations) as batch:
+        asked, sites = batch.asked, batch.passes.sites
+        scores = {name: value[0] for name, value in asked.scores(batch.before[None]).items()}
+        layers = [_of_layer(batch, call, variants) for call in range(len(sites))]
+    loss, accuracy, kl = (by_layer([layer[..., at] for layer in layers]) for at in range(3))
     heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {
-        "loss_change": (heads, changes["loss"] - _column(scores["loss"])),
-        "kl": (heads, changes["kl"]),
-        "accuracy_change": (heads, changes["accuracy"] - _column(scores["accuracy"])),
+        "loss_change": (heads, loss - _column(scores["loss"])),
+        "kl": (heads, kl),
+        "accuracy_change": (heads, accuracy - _column(scores["accuracy"])),
         **{name: ("window", value.double().cpu().numpy()) for name, value in scores.items()},
-        "guess_loss": ("window", np.full(len(asked), np.log(before.shape[-1]))),
+        "guess_loss": ("window", np.full(len(asked), np.log(batch.before.shape[-1]))),
         "questions": ("window", (asked.labels >= 0).sum(1).cpu().numpy()),
     }
     if steps:
-        variables["importance"], variables["estimate"] = _estimates(session, asked, stands_in, steps)
+        variables["importance"], variables["estimate"] = _estimates(session, asked, batch.stand_ins, steps)
     coordinates = {
         "window": np.arange(place.start, place.stop),
         "source": ("window", np.array(session.documents[place], dtype=object)),
         "ablation": list(ablations),
-        **layer_coordinates(passes.sites),
-        "head": np.arange(changes["loss"].shape[-1]),
+        **layer_coordinates(sites),
+        "head": np.arange(loss.shape[-1]),
         **({"estimator": list(ESTIMATES)} if steps else {}),
     }
     dataset = xr.Dataset(variables, coords=coordinates)
@@ -107,23 +92,20 @@ def _of_batch(
     return dataset
 
 
-def _of_layer(
-    passes: StackedPasses, asked: Questions, before: Tensor, call: int, stands_in: Mapping[Ablation, Tensor], most: int
-) -> dict[str, np.ndarray]:
-    """Scores ``(text, ablation, head)`` without each head of one layer."""
-    heads = passes.outputs[call].shape[1]
-    wanted = [(head, other) for other in stands_in.values() for head in range(heads)]
-    parts: dict[str, list[Tensor]] = {}
-    for first in range(0, len(wanted), most):
-        some = wanted[first : first + most]
-        edit = replacing([head for head, _ in some], [other for _, other in some])
-        logits = passes.run({call: edit}, len(some))
-        for name, value in asked.scores(logits, before).items():
-            parts.setdefault(name, []).append(value)
-    return {
-        name: torch.cat(values).T.reshape(len(asked), len(stands_in), heads).double().cpu().numpy()
-        for name, values in parts.items()
-    }
+def _of_layer(batch: PredictionBatch, call: int, variants: int | None) -> np.ndarray:
+    """Loss, accuracy and KL ``(text, ablation, head, score)`` without each head of one layer."""
+    heads = batch.passes.outputs[call].shape[1]
+    cells = [(head, others[call]) for others in batch.stand_ins.values() for head in range(heads)]
+
+    def scored(logits: Tensor) -> Tensor:
+        scores = batch.asked.scores(logits, batch.before)
+        return torch.stack([scores[name] for name in ("loss", "accuracy", "kl")], -1)
+
+    def edits(some: Sequence[tuple[int, Tensor]]) -> dict[int, Edit]:
+        return {call: replacing([head for head, _ in some], [other for _, other in some])}
+
+    found = batch.passes.sweep(cells, variants or batch.most, edits, scored)
+    return found.transpose(0, 1).unflatten(1, (len(batch.stand_ins), heads)).double().cpu().numpy()
 
 
 def _estimates(
@@ -135,7 +117,7 @@ def _estimates(
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
     first_order, integrated, by_input = [], [], []
     for ablation, others in stands_in.items():
-        first_order.append(_stacked(attribution(outputs, others)))
+        first_order.append(by_layer(attribution(outputs, others)))
         along = [gradients.of(asked, gates_towards(others, share)) for share in middles]
         slopes = [_gate_gradient(step, others, share) for step, share in zip(along, middles, strict=True)]
         integrated.append(np.mean(slopes, 0))
@@ -145,12 +127,12 @@ def _estimates(
                 (output, torch.stack([step[call][1] for step in moved]).mean(0))
                 for call, (output, _) in enumerate(outputs)
             ]
-            by_input.append(_stacked(attribution(mean, others)))
+            by_input.append(by_layer(attribution(mean, others)))
         else:
             by_input.append(np.full_like(first_order[-1], np.nan))
     estimates = np.stack([np.stack(steps, 1) for steps in (first_order, integrated, by_input)], 1)
     return (
-        (("window", "layer", "head"), _stacked(importance(outputs))),
+        (("window", "layer", "head"), by_layer(importance(outputs))),
         (("window", "estimator", "ablation", "layer", "head"), estimates),
     )
 
@@ -158,12 +140,7 @@ def _estimates(
 def _gate_gradient(outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float) -> np.ndarray:
     r"""Derivative of the loss in each head's gate, where every gate stands at `share`."""
     remaining = [(output, gradient / (1 - share)) for output, gradient in outputs]
-    return _stacked(attribution(remaining, others))
-
-
-def _stacked(layers: Sequence[np.ndarray]) -> np.ndarray:
-    """Layers ``(text, ..., head)`` as one array ``(text, ..., layer, head)``; NaN beyond a layer's heads."""
-    return np.moveaxis(padded_heads(layers, axis=layers[0].ndim - 1), 0, -2)
+    return by_layer(attribution(remaining, others))
 
 
 def _column(values: Tensor) -> np.ndarray:
@@ -180,41 +157,28 @@ _REMOVED = 0.1  # share of the heads that one set of a search takes out
 
 @validated
 def changes_by_sets(
-    session: PredictionSession,
-    sets: Sequence[np.ndarray],
-    ablation: Ablation,
-    *,
-    places: Sequence[slice] | None = None,
-    variants: int | None = None,
-    means: HeadMeans | None = None,
-    progress: Tell | None = None,
+    session: PredictionSession, sets: Sequence[np.ndarray], ablation: Ablation, *, progress: Tell | None = None
 ) -> np.ndarray:
-    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats."""
+    """Change of the loss of each text when sets of heads are replaced at once, ``(text, set)``, nats.
+
+    `sets` are those of each batch: ``(set, head)``, or ``(set, text, head)``.
+    """
     tell = progress or no_progress
-    places = session.slices() if places is None else places
-    means = session.means if ablation == "mean" and means is None else means
-    bounds = np.cumsum([0, *session.heads])
+    places = session.slices()
     changes: list[np.ndarray] = []
     for place, of_batch in zip(places, sets, strict=True):
-        asked = session.batch(place)
-        with stacked_passes(session.model, skips=session.skips) as passes, torch.no_grad():
-            before = passes.plain(asked.reading.inputs(session.model), asked.places, session.name(place.start))
-            loss = asked.scores(before[None])["loss"]
-            others = session.stand_ins(asked, passes.outputs, passes.sites, ablation, means)
-            most = variants or most_variants(asked, before, passes.outputs)
-            parts: list[Tensor] = []
-            for first in range(0, len(of_batch), most):
-                some = torch.from_numpy(of_batch[first : first + most])
-                edits = {
-                    call: replacing_sets(chosen, other)
-                    for call, other in enumerate(others)
-                    if bool((chosen := some[..., bounds[call] : bounds[call + 1]]).any())
-                }
-                if not edits:
-                    parts.append(torch.zeros(len(some), len(asked), dtype=torch.float32))
-                    continue
-                parts.append(asked.scores(passes.run(edits, len(some)))["loss"] - loss)
-        changes.append(torch.cat(parts).T.double().cpu().numpy())
+        with session.passes(place, [ablation]) as batch:
+            others = batch.stand_ins[ablation]
+
+            def edits(
+                some: range, others: Sequence[Tensor] = others, of_batch: np.ndarray = of_batch
+            ) -> dict[int, Edit]:
+                chosen = torch.from_numpy(of_batch[some.start : some.stop]).split(session.heads, -1)
+                pairs = enumerate(zip(chosen, others, strict=True))
+                return {call: replacing_sets(own, other) for call, (own, other) in pairs if bool(own.any())}
+
+            changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, batch.loss_change)
+        changes.append(changed.T.double().cpu().numpy())
         tell(Progress("heads taken out together", place.stop / places[-1].stop, {"windows": place.stop}))
     return np.concatenate(changes)
 
@@ -254,7 +218,7 @@ def search_heads(
 @validated
 def removal_curves(
     session: PredictionSession,
-    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    orders: Mapping[str, Sequence[np.ndarray]],
     *,
     ablation: Ablation = "mean",
     random_orders: int = 5,
@@ -306,16 +270,8 @@ def steps_to(count: int) -> np.ndarray:
     return np.array([*(2**power for power in range((count - 1).bit_length())), count])
 
 
-def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
-    """Values of all heads, layer by layer, as ``(layer, head)``; NaN beyond a layer's heads."""
-    whole = np.full((len(heads), max(heads)), np.nan)
-    for layer, part in enumerate(np.split(flat, np.cumsum(heads)[:-1])):
-        whole[layer, : len(part)] = part
-    return whole
-
-
 def _sets_of(
-    orders: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    orders: Mapping[str, Sequence[np.ndarray]],
     shuffles: Sequence[np.ndarray],
     heads: Sequence[int],
     removed: np.ndarray,
@@ -375,27 +331,27 @@ def joint_ablation(
     single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)
     units, called = units_of(session.documents)
-    dims = ("ablation", "set")
-    variables: dict[str, object] = {
-        "loss_change": (
-            ("window", *dims),
-            changes,
-            {"long_name": "Change of the loss without the heads", "units": "nats"},
+    dims, corrected = ("ablation", "set"), "all sets and ablations"
+    words = "Change of the loss without the heads"
+    nats = {"units": "nats"}
+    variables = {
+        "loss_change": (("window", *dims), changes, {"long_name": words, **nats}),
+        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each alone", **nats}),
+        **effect_variables(changes, units, dims, words, corrected=corrected, seed=seed),
+        **effect_variables(
+            changes - alone,
+            units,
+            dims,
+            "Change beyond that sum",
+            name="between",
+            told="between_",
+            corrected=corrected,
+            seed=seed,
         ),
-        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each alone", "units": "nats"}),
     }
-    for name, values in (("effect", changes), ("between", changes - alone)):
-        parts = by_document(values, units, seed=seed)
-        told = ["shown", "tested"] if name == "effect" else [f"{name}_shown", f"{name}_tested"]
-        for key, value in zip((name, f"{name}_low", f"{name}_high", *told), parts, strict=True):
-            variables[key] = (dims, value, {"units": "1" if key in told else "nats"})
-    names = [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets]
-    return xr.Dataset(
-        variables,
-        coords={
-            "source": ("window", np.array(session.documents, dtype=object)),
-            "ablation": list(ablations),
-            "set": names,
-        },
-        attrs={"intervals_over": called},
-    )
+    coordinates = {
+        "source": ("window", np.array(session.documents, dtype=object)),
+        "ablation": list(ablations),
+        "set": [" ".join(f"{layer}.{head}" for layer, head in heads) for heads in sets],
+    }
+    return xr.Dataset(variables, coordinates, {"intervals_over": called})

@@ -13,21 +13,20 @@ from scipy.special import rel_entr
 from scipy.stats import kendalltau
 
 from attnscope.explanation.arrays.checks import labelled
-from attnscope.support.checks import agree, check_real, finite
 from attnscope.support.errors import AttnscopeError
+
+#: Which keys each query may attend to; None for all
+Allowed = Bool[np.ndarray, "query key"] | None
 
 
 def permuted_weights(
-    weights: Float[np.ndarray, "query key"],
-    generator: np.random.Generator,
-    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+    weights: Float[np.ndarray, "query key"], generator: np.random.Generator, allowed: Allowed = None
 ) -> Float[np.ndarray, "query key"]:
-    """Let the weights of each row change places, each row by itself, among the keys that it may look at.
+    """Let the weights of each row change positions, each row by itself, among the keys that it may attend to.
 
     Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
     """
-    weights = non_negative("weights", weights)
-    allowed = visible_keys(weights, allowed)
+    allowed = _visible(weights, allowed)
     places = np.argsort(~allowed, axis=1, kind="stable")  # the keys of a row that count come first
     order = np.argsort(np.where(allowed, generator.random(weights.shape), 2.0), axis=1)
     shuffled = np.empty_like(weights)
@@ -35,41 +34,21 @@ def permuted_weights(
     return shuffled
 
 
-def uniform_weights(
-    weights: Float[np.ndarray, "query key"], allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None
-) -> Float[np.ndarray, "query key"]:
+def uniform_weights(weights: Float[np.ndarray, "query key"], allowed: Allowed = None) -> Float[np.ndarray, "query key"]:
     """Give each row equal weights, as much in all as it had.
 
-    Parameters
-    ----------
-    weights, allowed
-        See `permuted_weights`.
-
-    Raises
-    ------
-    AttnscopeError
-        See `permuted_weights`.
-
-    References
-    ----------
     Wiegreffe and Pinter (2019), Attention is not not Explanation, EMNLP 2019, section 3.2.
-
-    Examples
-    --------
-    >>> uniform_weights(np.array([[1.0, 0.0], [0.9, 0.1]]), np.array([[True, False], [True, True]])).tolist()
-    [[1.0, 0.0], [0.5, 0.5]]
     """
-    weights = non_negative("weights", weights)
-    allowed = visible_keys(weights, allowed)
+    allowed = _visible(weights, allowed)
     count = np.maximum(allowed.sum(1, keepdims=True), 1)
     return np.where(allowed, weights.sum(1, keepdims=True) / count, 0.0)
 
 
 def erased_weights(
     weights: Float[np.ndarray, "query key"],
-    importance: Float[np.ndarray, "other_query other_key"],
+    importance: Float[np.ndarray, "query key"],
     fraction: float,
-    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+    allowed: Allowed = None,
 ) -> Float[np.ndarray, "query key"]:
     r"""Erase the most important keys of each row, and let the others have its weight.
 
@@ -77,11 +56,7 @@ def erased_weights(
 
     Serrano and Smith (2019), Is Attention Interpretable?, ACL 2019, section 4.
     """
-    check_real(0.0, 1.0, fraction=fraction)
-    weights, importance = non_negative("weights", weights), finite("importance", importance)
-    allowed = visible_keys(weights, allowed)
-    for axis, what in enumerate(("queries", "keys")):
-        agree(what, "weights", weights.shape[axis], "importance", importance.shape[axis])
+    allowed = _visible(weights, allowed)
     rank = np.argsort(np.argsort(np.where(allowed, -importance, np.inf), axis=1, kind="stable"), axis=1)
     count = np.ceil(fraction * allowed.sum(1, keepdims=True) - 1e-9)  # 0.1 of 10 keys is 1, not 2
     left = np.where(rank < count, 0.0, weights)
@@ -89,59 +64,20 @@ def erased_weights(
     return left * np.where(remaining > 0, weights.sum(1, keepdims=True) / np.where(remaining > 0, remaining, 1), 0)
 
 
-_SAME_SUM = 1e-4  # of two rows of weights in single precision
-
-
-def non_negative(name: str, array: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-    """The same, of numbers of which none may be below 0."""
-    values = finite(name, array)
-    if values.size and values.min() < 0:
-        raise AttnscopeError(
-            f"{name} has an entry of {values.min():.3g}; expected none below 0: give them after the softmax"
-        )
-    return values
-
-
-def same_sums(first: Float[np.ndarray, "*batch outcome"], other: Float[np.ndarray, "*others"]) -> None:
-    """Raise unless rows that are to be compared hold as much weight."""
-    sums = np.broadcast_arrays(first.sum(-1), other.sum(-1))
-    apart = np.abs(sums[0] - sums[1]) > _SAME_SUM
-    if apart.any():
-        here, there = (float(each[apart].flat[0]) for each in sums)
-        raise AttnscopeError(
-            f"found rows that sum to {here:.4g} and {there:.4g}; distances are of rows with equal sums: "
-            "renormalise both"
-        )
-
-
-def visible_keys(
-    weights: Float[np.ndarray, "query key"], allowed: Bool[np.ndarray, "mask_query mask_key"] | None
-) -> Bool[np.ndarray, "query key"]:
-    """Which keys each query may look at, all where nothing is said; no weight may lie on another."""
-    if allowed is None:
-        return np.ones(weights.shape, dtype=bool)
-    for axis, what in enumerate(("queries", "keys")):
-        agree(what, "weights", weights.shape[axis], "the mask", allowed.shape[axis])
-    outside = np.where(allowed, 0.0, weights).max(1, initial=0.0)
-    if outside.any():
-        query = int(outside.argmax())
-        raise AttnscopeError(
-            f"query {query} has a weight of {outside[query]:.3g} on a key that it may not look at: give the mask of "
-            "these weights"
-        )
-    return allowed
+def _visible(weights: np.ndarray, allowed: Allowed) -> Bool[np.ndarray, "query key"]:
+    """Which keys each query may attend to; by default all."""
+    return np.ones(weights.shape, dtype=bool) if allowed is None else allowed
 
 
 def total_variation(
-    p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch other_outcome"]
+    p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch outcome"]
 ) -> Float[np.ndarray, "*batch"]:
-    r"""Total variation distance, :math:`\mathrm{TVD} = \tfrac12\sum_j |p_j - q_j|`."""
-    p, q = _pair(p, q)
+    r"""Total variation distance of rows with equal sums, :math:`\mathrm{TVD} = \tfrac12\sum_j |p_j - q_j|`."""
     return np.asarray(np.abs(p - q).sum(-1) / 2)
 
 
 def jensen_shannon(
-    p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch other_outcome"]
+    p: Float[np.ndarray, "*batch outcome"], q: Float[np.ndarray, "*batch outcome"]
 ) -> Float[np.ndarray, "*batch"]:
     r"""Jensen-Shannon divergence, :math:`\tfrac12\mathrm{KL}(p\|m) + \tfrac12\mathrm{KL}(q\|m)`, m half of the sum.
 
@@ -150,57 +86,28 @@ def jensen_shannon(
 
     Lin (1991), Divergence measures based on the Shannon entropy, IEEE Transactions on Information Theory 37.
     """
-    p, q = _pair(p, q)
     middle = (p + q) / 2
     divergence = (rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2
     return np.asarray(np.maximum(divergence, 0.0))
-
-
-def _pair(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    p, q = non_negative("the first distribution", p), non_negative("the second distribution", q)
-    agree("outcomes", "the first distribution", p.shape[-1], "the second distribution", q.shape[-1])
-    same_sums(p, q)
-    return p, q
 
 
 FEWEST = 3  # tokens: two are in order half of the time
 
 
 def rank_agreement(
-    weights: Float[np.ndarray, "query key"],
-    importance: Float[np.ndarray, "other_query other_key"],
-    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
-) -> xr.Dataset:
-    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of the same keys."""
-    for axis, what in enumerate(("queries", "keys")):
-        agree(what, "weights", weights.shape[axis], "importance", importance.shape[axis])
-    counted = visible_keys(weights, allowed) & np.isfinite(importance)
+    weights: Float[np.ndarray, "query key"], importance: Float[np.ndarray, "query key"], allowed: Allowed = None
+) -> Float[np.ndarray, "2 query"]:
+    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of the same keys, and its chance."""
+    counted = _visible(weights, allowed) & np.isfinite(importance)
     ranks = np.full((2, len(weights)), np.nan)
     for query, keys in enumerate(counted):
         own, other = weights[query, keys], importance[query, keys]
         if keys.sum() >= FEWEST and np.ptp(own) > 0 and np.ptp(other) > 0:
             ranks[:, query] = kendalltau(own, other)
-    return xr.Dataset(
-        {
-            "tau": labelled("query", ranks[0], "Kendall's tau-b of weights and importance"),
-            "p_value": labelled("query", ranks[1], "chance that a random order agrees as much"),
-        }
-    )
-
-
-def column_basis(
-    values: Float[np.ndarray, "key width"], *, with_ones: bool, tolerance: float
-) -> Float[np.ndarray, "key rank"]:
-    """Orthonormal columns that span those of V, by its singular values."""
-    if with_ones:  # of the size of V, so that the tolerance means the same for both
-        size = np.linalg.norm(values, 2) / np.sqrt(max(len(values), 1)) if values.any() else 1.0
-        values = np.column_stack([values, np.full(len(values), size)])
-    basis, size, _ = np.linalg.svd(values, full_matrices=False)
-    return basis[:, size > tolerance * size.max(initial=0.0)]
+    return ranks
 
 
 Objective = Literal["top_weight", "distance"]
-OBJECTIVES = ("top_weight", "distance")
 LONGEST_PROGRAM = 2048  # keys: a row of them is a linear program of as many variables
 _EXACT = 1e-12  # singular values below this share of the largest: constraints that say nothing new
 _STEPS = 20
@@ -211,10 +118,10 @@ _MOVED = 1e-6  # of the weight: less is the solver's rounding
 
 def adversarial_weights(
     weights: Float[np.ndarray, "query key"],
-    values: Float[np.ndarray, "value_key width"],
+    values: Float[np.ndarray, "key width"],
     *,
-    objective: Objective | str = "top_weight",
-    allowed: Bool[np.ndarray, "mask_query mask_key"] | None = None,
+    objective: Objective = "top_weight",
+    allowed: Allowed = None,
     starts: int = 4,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -230,21 +137,17 @@ def adversarial_weights(
     The question is that of Jain and Wallace (2019), section 4.2.2; for one head's output, which is linear in its
     weights, the answer needs no search.
     """
-    if objective not in OBJECTIVES:
-        raise AttnscopeError(f"objective is {objective!r}; expected one of {', '.join(map(repr, OBJECTIVES))}")
-    weights, values = non_negative("weights", weights), finite("values", values)
-    agree("keys", "weights", weights.shape[1], "values", len(values))
     if len(values) > LONGEST_PROGRAM:
         raise AttnscopeError(
             f"found {len(values)} keys; the linear program takes at most {LONGEST_PROGRAM}: give a shorter text"
         )
-    allowed = visible_keys(weights, allowed)
+    allowed = _visible(weights, allowed)
     generator = np.random.default_rng(seed)
     changed = weights.copy()
     for query, keys in enumerate(allowed):
         row = weights[query, keys]
         if row.sum() > 0:
-            program = _Row(row, column_basis(values[keys], with_ones=True, tolerance=_EXACT))
+            program = _Row(row, values[keys])
             changed[query, keys] = (
                 program.without_top() if objective == "top_weight" else program.furthest(starts, generator)
             )
@@ -254,9 +157,13 @@ def adversarial_weights(
 class _Row:
     """The program of one row: the weights, and orthonormal columns that the output and the sum are made of."""
 
-    def __init__(self, weights: Float[np.ndarray, " key"], basis: Float[np.ndarray, "key rank"]) -> None:
-        self.weights, self.basis = weights, basis
-        self.kept = weights @ basis
+    def __init__(self, weights: Float[np.ndarray, " key"], values: Float[np.ndarray, "key width"]) -> None:
+        # a column of ones is of the size of V, so that the tolerance means the same for both
+        ones = np.linalg.norm(values, 2) / np.sqrt(max(len(values), 1)) if values.any() else 1.0
+        columns = np.column_stack([values, np.full(len(values), ones)])
+        basis, size, _ = np.linalg.svd(columns, full_matrices=False)
+        self.weights, self.basis = weights, basis[:, size > _EXACT * size.max(initial=0.0)]
+        self.kept = weights @ self.basis
 
     def without_top(self) -> Float[np.ndarray, " key"]:
         cost = np.zeros_like(self.weights)
@@ -329,8 +236,6 @@ def rollout(
 
     Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, equation 1.
     """
-    check_real(0.0, 1.0, residual=residual)
-    weights = _square(non_negative("weights", weights))
     rolled, layers = np.eye(weights.shape[1]), []
     for layer in weights:
         rolled = residual * rolled + (1 - residual) * layer @ rolled
@@ -352,8 +257,6 @@ def attention_flow(
 
     Abnar and Zuidema (2020), section 3.
     """
-    check_real(0.0, 1.0, residual=residual)
-    weights = _square(non_negative("weights", weights))
     layers, tokens = weights.shape[:2]
     if tokens > limit:
         raise AttnscopeError(
@@ -376,11 +279,6 @@ def attention_flow(
         [[nx.maximum_flow_value(graph, (layers, query), (0, token)) for token in range(tokens)] for query in chosen],
         dtype=np.float64,
     ).reshape(len(chosen), tokens)
-
-
-def _square(matrices: np.ndarray) -> np.ndarray:
-    agree("tokens", "the queries", matrices.shape[-2], "the keys", matrices.shape[-1])
-    return matrices
 
 
 _FOLDS = 5

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from transformers.pytorch_utils import Conv1D
@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.inputs import ids_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.reference import attend, causal_mask, masked_softmax
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from transformers import PreTrainedModel
+
+    from attnscope.read.windows import Window
 
 
 def output_with_gradient(call: AttentionCall) -> Tensor:
@@ -149,11 +152,6 @@ def output_by_rows(call: AttentionCall) -> Float[Tensor, "1 head query value_wid
     return torch.cat([tile @ values for _, tile in weight_tiles(call)], 1)[None].to(call.query.dtype)
 
 
-def visible_keys(call: AttentionCall, head: int) -> Bool[Tensor, "query key"]:
-    """Which keys the queries of one head may look at, in the first text."""
-    return call.allowed(0, head)
-
-
 def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Float[Tensor, "*head row offset"]:
     """The entries of rows at offsets ``-band..band`` from themselves, 0 beyond the text; `first` is the first row."""
     rows, keys = matrix.shape[-2:]
@@ -161,6 +159,14 @@ def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Fl
     at = torch.arange(first, first + rows, device=matrix.device)[:, None] + offset
     there = (at >= 0) & (at < keys)
     return matrix.gather(-1, at.clamp(0, keys - 1).expand(*matrix.shape[:-2], -1, -1)) * there
+
+
+def inputs_of(model: PreTrainedModel, window: Window | Sequence[int]) -> dict[str, Tensor]:
+    """Arguments of a forward pass over one window; without a target a decoder beside an encoder reads the same."""
+    given = {"input_ids": window}
+    if model.config.is_encoder_decoder:
+        given["decoder_input_ids"] = getattr(window, "target", None) or window
+    return {name: torch.tensor([list(ids_of(text))], device=model.device) for name, text in given.items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,37 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.signature import signature_of
-from attnscope.explanation.study import DEFAULT_TEXTS
+from attnscope.explanation.analyses.verdict import WHY
+from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
 from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
-from attnscope.intervention.edits import check_rule, describe_rule, rule_of, shuffled_weights, without_forbidden
-from attnscope.intervention.per_head import (
-    agreement_of,
-    attention_of_heads,
-    explanations_of_heads,
-    heads_of,
-    trust_in_weights,
-)
+from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
+from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.predictions import ABLATIONS, Ablation, prediction_session
-from attnscope.intervention.stored import StoredParts, load_intervention, tree_in_folder
-from attnscope.measure.texts import window_length
+from attnscope.intervention.profiles import contribution_profiles
+from attnscope.measure.ranking import majority_names, peaks
+from attnscope.measure.texts import statistics_of, window_length
 from attnscope.read.encoded import Sources, texts_and_targets
-from attnscope.store.arrays import in_a_row
-from attnscope.store.files import local_out
-from attnscope.store.runs import RunFolder
-from attnscope.store.units import Done, Share, completed, keep_each, task_for
+from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
@@ -43,16 +34,14 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.intervention.edits import Forbidden
     from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window
+    from attnscope.store.runs import RunFolder
 
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
-@validated(limit=DEFAULT_TEXTS)
-@local_out
-@preserve_model_state
+@verb(limit=DEFAULT_TEXTS)
 def intervene(
     model: Model | None = None,
     texts: Sources = None,
@@ -121,7 +110,7 @@ def intervene(
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: how well estimates rank heads,
         see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads; ``trust``: see
         `trust_in_weights`; ``shuffled``: see `shuffled_weights`. Where asked for, ``forbidden`` (see
-        `without_forbidden`), ``search`` and ``curves``. The attribute ``skipped`` says, as JSON, what is not there and
+        `knock_out`), ``search`` and ``curves``. The attribute ``skipped`` says, as JSON, what is not there and
         why.
 
     Raises
@@ -136,10 +125,13 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('window', 'ablation', 'layer', 'head')
     """
-    part, chosen = task_for(intervene, locals()), _checked(ablations)
+    task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
+    if unknown or not ablations:
+        found = repr(unknown[0] if unknown else ablations)
+        raise AttnscopeError(f"ablations (--ablations) are {found}; expected one or more of {', '.join(ABLATIONS)}")
     check_whole(0, STEPS, steps=steps)
-    field, window, targets = reading["field"], reading["window"], reading["targets"]
-    limit, seed, out = reading["limit"] or DEFAULT_TEXTS, reading["seed"], reading["out"]
+    field, window, targets, seed = reading["field"], reading["window"], reading["targets"], reading["seed"]
+    limit = reading["limit"] or DEFAULT_TEXTS
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
     reject_modalities("intervene", inner, texts, field=field, revision=reading["revision"])
     corpus, target = texts_and_targets(
@@ -150,64 +142,56 @@ def intervene(
     asked = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
     sets = checked_sets(together, asked.cells)
-    rule = rule_of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
-    if rule is not None:
-        check_rule(rule, asked.windows)
+    rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
+    if rule:
+        rule.check(asked.windows)
     elif not renormalise:
         raise AttnscopeError(
             "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
             "forbid_first or forbid_tokens too"
         )
-    forbid, told = describe_rule(forbid_offsets, forbid_tokens, first=forbid_first), reading["progress"] or no_progress
     job = InterventionJob(
-        asked, chosen, variants, steps, search, curves, why, band, seed, told, rule, forbid, renormalise, sets
+        asked,
+        tuple(name for name in ABLATIONS if name in ablations),
+        variants,
+        steps,
+        search,
+        curves,
+        why,
+        band,
+        seed,
+        reading["progress"] or no_progress,
+        rule,
+        renormalise,
+        sets,
     )
-    asked_for = {"window": length, "limit": limit, "batch_size": batch_size, "forbid": forbid}
-    signature = signature_of("intervene", loaded, corpus, target, asked_for | _settings(job))
-    attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
-    if out is None:
-        return _in_memory(job, attributes)
-    whole = partial(_in_folder, job, attributes)
-    return tree_in_folder(out, signature, part, job.batches, whole, attributes, repair=reading["repair"])
-
-
-def _settings(job: InterventionJob) -> dict[str, Any]:
-    """What the numbers depend on beside model, texts and windows."""
-    return {
+    settings = {
+        "window": length,
+        "limit": limit,
+        "batch_size": batch_size,
+        "forbid": rule.words,
         "ablations": list(job.ablations),
-        "steps": job.steps,
-        "search": job.search,
-        "curves": job.curves,
-        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in job.together] or None,
-        "renormalise": None if job.rule is None else job.renormalise,
-        "why": job.why,
-        "band": job.band,
-        "seed": job.seed,
+        "steps": steps,
+        "search": search,
+        "curves": curves,
+        "together": ["+".join(f"{layer}.{head}" for layer, head in heads) for heads in sets] or None,
+        "renormalise": renormalise if rule else None,
+        "why": why,
+        "band": band,
+        "seed": seed,
     }
-
-
-def _in_memory(job: InterventionJob, attributes: dict[str, str]) -> xr.DataTree:
-    measured = job.effects(None)
-    parts, skipped = job.parts(measured, StoredParts(None))
-    tree = xr.DataTree.from_dict({"effects": measured, **parts})
-    tree.attrs = attributes | {"skipped": json.dumps(skipped)}
-    return tree
-
-
-def _in_folder(job: InterventionJob, attributes: dict[str, str], run: RunFolder) -> xr.DataTree:
-    """What the run lacks is measured and kept; the tree is read from it, as a later call will."""
-    if not run.complete:
-        parts, skipped = job.parts(job.effects(run), StoredParts(run))
-        run.finish(parts=list(parts), attributes=attributes | {"skipped": json.dumps(skipped)})
-    return load_intervention(run)
-
-
-def _checked(ablations: Sequence[str]) -> tuple[Ablation, ...]:
-    unknown = [name for name in ablations if name not in ABLATIONS]
-    if unknown or not ablations or isinstance(ablations, str):
-        what = unknown[0] if unknown and not isinstance(ablations, str) else ablations
-        raise AttnscopeError(f"ablations (--ablations) are {what!r}; expected one or more of {', '.join(ABLATIONS)}")
-    return tuple(name for name in ABLATIONS if name in ablations)
+    signature = signature_of("intervene", loaded, corpus, target, settings)
+    attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
+    return tree_of(
+        ("effects", "window"),
+        job.batches,
+        job.parts,
+        signature,
+        attributes,
+        out=reading["out"],
+        task=task,
+        repair=reading["repair"],
+    )
 
 
 @dataclass(eq=False)
@@ -224,22 +208,14 @@ class InterventionJob:
     band: int
     seed: int
     tell: Tell
-    rule: Forbidden | None = None
-    forbid: Sequence[str] = ()
-    renormalise: bool = True
-    together: Sequence[Sequence[tuple[int, int]]] = ()
+    rule: Forbidden
+    renormalise: bool
+    together: Sequence[Sequence[tuple[int, int]]]
 
     @property
     def _of_effects(self) -> float:
         """Share of the work that effects are, about."""
         return 0.6 if self.curves or self.search else 0.9
-
-    def effects(self, run: RunFolder | None) -> xr.Dataset:
-        """Effects on single texts, those that the run has not measured; all of them are returned."""
-        if run is None:
-            return in_a_row([part for part in self.batches(lambda _: False) if part is not None])
-        keep_each(run, self.batches, Share(lambda _: True, completed(run)))
-        return run.results()
 
     def batches(self, done: Done) -> Iterator[xr.Dataset | None]:
         """Effects on single texts, batch after batch; None for one that is done."""
@@ -252,74 +228,138 @@ class InterventionJob:
             progress=lambda at: self.tell(replace(at, share=self._of_effects * at.share)),
         )
 
-    def parts(self, measured: xr.Dataset, stored: StoredParts) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    def parts(self, measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """What the effects come to, and what is set beside them; what is not there, and why."""
+        parts: dict[str, xr.Dataset] = {}
         skipped: dict[str, str] = {}
-        stored.get("heads", lambda: heads_of(measured, seed=self.seed))
-        if self.steps:
-            stored.get("agreement", lambda: agreement_of(measured, seed=self.seed))
-        self.tell(Progress("where heads look", self._of_effects))
-        windows = list(self.asked.windows)
-        where = stored.get("where", lambda: attention_of_heads(self.asked.loaded, windows, band=self.band))
-        if self.why:
-            self.tell(Progress("why they look there", self._of_effects + 0.03))
-            for name, make in (("why", self._why), ("trust", self._trust)):
-                kept = None if stored.run is None else stored.run.load(name)
-                part, reason = (kept, "") if kept is not None else make(windows)
-                if part is None:
-                    skipped[name] = reason
-                else:
-                    stored.get(name, lambda kept=part: kept)
-            stored.get("shuffled", lambda: shuffled_weights(self.asked, seed=self.seed))
-        rule = self.rule
-        if rule is not None:
-            self.tell(Progress("heads that may not look there", self._of_effects + 0.08))
-            stored.get("forbidden", lambda: self._forbidden(rule))
-        if self.together:
-            self.tell(Progress("chosen heads taken out together", self._of_effects + 0.09))
-            stored.get(
-                "together", lambda: joint_ablation(self.asked, self.together, self.ablations, measured, seed=self.seed)
-            )
-        if self.search:
-            self.tell(Progress("search by random sets", self._of_effects + 0.1))
-            stored.get("search", lambda: search_heads(self.asked, seed=self.seed))
-        if self.curves:
-            self.tell(Progress("heads taken out together", self._of_effects + 0.2))
+        session, seed, windows = self.asked, self.seed, list(self.asked.windows)
+
+        def keep(name: str, make: Callable[[], xr.Dataset]) -> None:
+            parts[name] = make() if run is None else run.made(name, make)
+
+        def keep_if_defined(name: str, make: Callable[[], xr.Dataset]) -> None:
             try:
-                stored.get("curves", lambda: self._curves(measured, where))
+                made = (None if run is None else run.load(name)) or make()
             except AttnscopeError as error:
-                skipped["curves"] = str(error)
+                skipped[name] = str(error)
+            else:
+                keep(name, lambda: made)
+
+        def tell(what: str, share: float) -> None:
+            self.tell(Progress(what, self._of_effects + share))
+
+        keep("heads", lambda: heads_of(measured, seed=seed))
+        if self.steps:
+            keep("agreement", lambda: agreement_of(measured, seed=seed))
+        tell("where heads look", 0.0)
+        keep("where", lambda: attention_of_heads(session.loaded, windows, band=self.band))
+        if self.why:
+            tell("why they look there", 0.03)
+            keep_if_defined("why", lambda: explanations_of_heads(session.loaded, windows, band=self.band, seed=seed))
+            keep_if_defined("trust", lambda: trust_in_weights(session.loaded, windows, band=self.band))
+            keep("shuffled", lambda: shuffled_weights(session, seed=seed))
+        if self.rule:
+            tell("heads that may not look there", 0.08)
+            keep("forbidden", lambda: knock_out(session, self.rule, renormalise=self.renormalise, seed=seed))
+        if self.together:
+            tell("chosen heads taken out together", 0.09)
+            keep("together", lambda: joint_ablation(session, self.together, self.ablations, measured, seed=seed))
+        if self.search:
+            tell("search by random sets", 0.1)
+            keep("search", lambda: search_heads(session, seed=seed))
+        if self.curves:
+            tell("heads taken out together", 0.2)
+            keep_if_defined("curves", lambda: self._curves(measured, parts["where"]))
         self.tell(Progress("done", 1.0))
-        return stored.parts, skipped
-
-    def _why(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
-        return explanations_of_heads(self.asked.loaded, windows, band=self.band, seed=self.seed)
-
-    def _trust(self, windows: list[Window]) -> tuple[xr.Dataset | None, str]:
-        return trust_in_weights(self.asked.loaded, windows, band=self.band)
-
-    def _forbidden(self, rule: Forbidden) -> xr.Dataset:
-        return without_forbidden(self.asked, rule, self.forbid, renormalise=self.renormalise, seed=self.seed)
+        return parts, {"skipped": json.dumps(skipped)}
 
     def _curves(self, measured: xr.Dataset, where: xr.Dataset) -> xr.Dataset:
         """Curves by effects, by estimates and by what `scan` measures."""
         ablation: Ablation = "mean" if "mean" in self.ablations else self.ablations[0]
         halves = half_of(self.asked.documents)
-        parts = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
-
-        def of(scores: Callable[[xr.Dataset], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-            first, second = (scores(part) for part in parts)
-            return first, second
-
-        orders = {"effect": of(lambda part: part.loss_change.sel(ablation=ablation).mean("window").values)}
+        means = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
+        means = [part.sel(ablation=ablation).mean("window") for part in means]
+        orders = {"effect": [part.loss_change.values for part in means]}
         if self.steps:
             for name in ("attribution", "integrated"):
-                orders[name] = of(
-                    lambda part, name=name: part.estimate.sel(estimator=name, ablation=ablation).mean("window").values
-                )
-            orders["importance"] = of(lambda part: part.importance.mean("window").values)
+                orders[name] = [part.estimate.sel(estimator=name).values for part in means]
+            orders["importance"] = [part.importance.values for part in means]
         for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
             if name in where:  # weights hardly differ between halves of the texts: one order for both
-                scores = sign * where[name].values
-                orders[f"{'low ' if sign < 0 else ''}{name}"] = (scores, scores)
+                orders[f"{'low ' if sign < 0 else ''}{name}"] = [sign * where[name].values] * 2
         return removal_curves(self.asked, orders, ablation=ablation, seed=self.seed)
+
+
+_MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")
+_ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
+
+
+@validated
+def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
+    """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
+    results = statistics_of(loaded, windows, band=band)
+    beside = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
+    names = majority_names(results)
+    if names is not None:
+        beside["kind"] = (("layer", "head"), np.array(names, dtype=object))
+    top = peaks(results)
+    return beside if top is None else beside.merge(top, combine_attrs="override")
+
+
+@validated
+def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0) -> xr.Dataset:
+    """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them."""
+    length = max(map(len, windows))
+    whole = [window for window in windows if len(window) == length]
+    if lacking := _lacking(windows, len(whole), length):
+        raise AttnscopeError(lacking)
+    study = Study(
+        loaded.model,
+        whole,
+        name=loaded.name,
+        identity=loaded.identity,
+        band=min(band, length - 1),
+        seed=seed,
+        loaded=loaded,
+    )
+    study.run(ANALYSES)
+    verdict = study.results.get("verdict")
+    if verdict is None:
+        raise AttnscopeError(study.reasons.get("verdict", "the model does not admit it"))
+    return verdict[[name for name in WHY if name in verdict]]
+
+
+def _lacking(windows: list[Window], whole: int, length: int) -> str:
+    """Why no causes are read from these windows, and what helps; empty where they are."""
+    if any(window.target is not None for window in windows):
+        return "causes are read from running text, and these texts have translations beside them: ask explain"
+    few = f"causes are read from {_ENOUGH} windows or more that are all as long, and "
+    if len(windows) < _ENOUGH:
+        return f"{few}here are {len(windows)}: give a larger limit (--limit {_ENOUGH}), or more text"
+    if whole < _ENOUGH:
+        return (
+            f"{few}of these {len(windows)} only {whole} have {length} tokens: give running text, a shorter window "
+            "(--window), or ask explain"
+        )
+    return ""
+
+
+@validated
+def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
+    """Whether what weights report of a head survives when the size of what they weigh is counted (Kobayashi et al.
+    2020).
+    """
+    study = Study(loaded.model, windows[:FEW_TEXTS], name=loaded.name, loaded=loaded)
+    shortest = min(map(len, study.windows))
+    contributions = contribution_profiles(study, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))
+    profile = contributions.profile_norms.mean("window")
+    top = profile.fillna(-1).argmax("offset")
+    known = profile.notnull().any("offset")
+    return xr.Dataset(
+        {
+            "norm_offset": contributions.offset[top].drop_vars("offset").astype(float).where(known),
+            "norm_weight": profile.max("offset"),
+            "null_share": contributions.null_share.mean("window"),
+            "identifiable": contributions.identifiable.mean("window"),
+        }
+    )

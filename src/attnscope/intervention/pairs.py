@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.predictions import kind_of_question
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces
@@ -170,19 +170,9 @@ class EncodedPairs:
     corrupted_tokens: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(
-        cls,
-        pairs: Iterable[Pair],
-        tokenizer: Any,
-        *,
-        masked: bool,
-        device: torch.device,
-        numbers: Sequence[int] | None = None,
-    ) -> EncodedPairs:
-        """Encode pairs; `numbers` say what each is called in an error, by default 1, 2, ..."""
-        pairs = list(pairs)
-        if not pairs:
-            raise AttnscopeError("found no pair of texts; expected one or more")
+    def of(cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None = None) -> EncodedPairs:
+        """Encode pairs, all as long; `numbers` say what each is called in an error, by default 1, 2, ..."""
+        tokenizer, masked = loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
         rows: list[list[list[int]]] = [[], []]
         places: list[int] = []
@@ -200,12 +190,6 @@ class EncodedPairs:
             for row, ids in zip(rows, both, strict=True):
                 row.append(ids)
             places.append(_place(both, tokenizer, number, masked=masked))
-        lengths = {len(row) for row in rows[0]}
-        if len(lengths) > 1:
-            raise AttnscopeError(
-                f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that positions can be "
-                "averaged: give those of one length at a time"
-            )
         answers, wrongs = (
             [one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}") for number, pair in numbered]
             for name in ("answer", "wrong")
@@ -218,7 +202,7 @@ class EncodedPairs:
                 )
 
         def tensor(values: Sequence[Any]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
+            return torch.tensor(values, dtype=torch.int64, device=loaded.model.device)
 
         names = IdNames(tokenizer)
         shown = [tuple(names.of(row) for row in side) for side in rows]
@@ -239,13 +223,11 @@ class EncodedPairs:
         right, wrong = last.gather(-1, index).unbind(-1)
         return right - wrong
 
-    def labels(self) -> list[str]:
-        """What to call each position: its token; clean/corrupted where they differ; "…" where pairs differ."""
-        return position_labels(self.tokens, self.corrupted_tokens)
-
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
-    """What to call each position of pairs that are all as long, ``(pair, position)``: see `EncodedPairs.labels`."""
+    """What to call each position of pairs ``(pair, position)``: its token; clean/corrupted where they differ; "…" where
+    pairs differ.
+    """
     labels: list[str] = []
     for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
         first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
@@ -293,13 +275,6 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
     raise AttnscopeError(
         f"{what} {shortly(word)} is {len(ids)} tokens ({shortly(names)}); expected one (perhaps with a space before "
         "it, or without)"
-    )
-
-
-def encoded_pairs(loaded: LoadedModel, pairs: Iterable[Pair], numbers: Sequence[int] | None = None) -> EncodedPairs:
-    """Pairs as this model reads them."""
-    return EncodedPairs.of(
-        pairs, loaded.tokenizer, masked=is_masked(loaded), device=loaded.model.device, numbers=numbers
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -16,33 +16,27 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import borrowed, preserve_model_state
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, borrowed, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
-from attnscope.intervention.ablation import of_layers
+from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
 from attnscope.intervention.gradients import HeadGradients, answers_difference
 from attnscope.intervention.pairs import (
+    EncodedPairs,
     PairTexts,
-    encoded_pairs,
     is_masked,
     pairs_of_input,
     position_labels,
     token_count,
 )
-from attnscope.intervention.per_head import order_agreement
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.intervention.stack import replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
-from attnscope.intervention.stored import StoredParts, stored_tree, tree_in_folder
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
-from attnscope.store.arrays import in_a_row, padded_heads
-from attnscope.store.files import local_out
-from attnscope.store.runs import RunFolder
-from attnscope.store.units import Done, Share, completed, keep_each, task_for
+from attnscope.store.arrays import padded_heads
+from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
@@ -50,26 +44,27 @@ from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.intervention.pairs import EncodedPairs, Pair, Pairs
-    from attnscope.intervention.stack import StackedPasses
+    from attnscope.intervention.pairs import Pair, Pairs
+    from attnscope.intervention.stack import Edit, StackedPasses, StateEdit
     from attnscope.kernels.call import AttentionCall
+    from attnscope.store.runs import RunFolder
 
-Name = TypeVar("Name", bound=str)
+    #: A head, and the positions at which it is patched
+    Cell = tuple[int, slice]
+
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def patch(
     model: Model | None = None,
     pairs: Pairs | None = None,
     *,
     answer: str | None = None,
     wrong: str | None = None,
-    what: str = "heads",
+    what: Literal["heads", "residual"] = "heads",
     by_position: bool = False,
-    direction: str | None = None,
+    direction: Literal["noising", "denoising"] | None = None,
     receiver: str | tuple[int, int] | None = None,
     steps: int = 5,
     batch_size: Count | None = None,
@@ -133,21 +128,16 @@ def patch(
     >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
-    part = task_for(patch, locals())
-    path = _receiver(receiver, what, by_position=by_position)
+    task, path = task_for(patch, locals()), _receiver(receiver, what, by_position=by_position)
     towards = direction or ("denoising" if path is None else "noising")
-    chosen: What = _among("what", what, WHATS)
-    course: Direction = _among("direction", towards, DIRECTIONS)
     check_whole(0, STEPS, steps=steps)
-    seed, out = reading["seed"], reading["out"]
-    given = _pairs(pairs, model, answer, wrong)
+    given, seed = _pairs(pairs, model, answer, wrong), reading["seed"]
     loaded = load_model(model, **loading(reading))
     if what == "residual" or path is not None:
         steps = 0
-    apart, told = by_position or chosen == "residual", reading["progress"] or no_progress
-    job = PatchJob(loaded, given, chosen, apart, course, path, steps, variants, told)
-    batches = job.batches(batch_size)
-    skips = job.check(batches)
+    told = reading["progress"] or no_progress
+    job = PatchJob(loaded, given, what, by_position or what == "residual", towards, path, steps, variants, told)
+    job.read(batch_size)
     settings = {
         "what": what,
         "by_position": by_position,
@@ -158,47 +148,24 @@ def patch(
         "seed": seed,
     }
     signature = signature_of("patch", loaded, PairTexts(tuple(given)), None, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name}
-    if out is None:
-        measured = _in_order([job.measured(numbers, encoded, skips) for numbers, encoded in batches])
-        tree = xr.DataTree.from_dict({"pairs": measured, **_parts(measured, StoredParts(None), seed)})
-        tree.attrs = attributes
-        return tree
 
-    by_batch = partial(_batches, job, batches, skips)
+    def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+        check_pairs_differ(measured)
+        made = {"patched": partial(patched_of, measured, seed=seed)}
+        if "estimate" in measured:
+            made["agreement"] = partial(estimators_agreement, measured, seed=seed)
+        return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
 
-    def in_folder(run: RunFolder) -> xr.DataTree:
-        if not run.complete:
-            keep_each(run, by_batch, Share(lambda _: True, completed(run)))
-            parts = _parts(_of_run(run), StoredParts(run), seed)
-            run.finish(parts=list(parts), attributes=attributes)
-        return load_patching(run)
-
-    return tree_in_folder(out, signature, part, by_batch, in_folder, attributes, repair=reading["repair"])
-
-
-def _batches(
-    job: PatchJob, batches: Sequence[tuple[list[int], EncodedPairs]], skips: bool, done: Done
-) -> Iterator[xr.Dataset | None]:
-    """Differences of batch after batch; None for one that is done."""
-    first = 0
-    for numbers, encoded in batches:
-        pairs = range(first, first + len(numbers))
-        yield None if done(pairs) else job.measured(numbers, encoded, skips).rename(pair="window")
-        first = pairs.stop
-
-
-@validated
-def load_patching(run: RunFolder) -> xr.DataTree:
-    """The tree that `patch` returned, from the folder of a finished run."""
-    return stored_tree(run, {"pairs": _of_run(run)})
-
-
-def _among(name: str, value: str, known: tuple[Name, ...]) -> Name:
-    for choice in known:
-        if choice == value:
-            return choice
-    raise AttnscopeError(f"{name} (--{name}) is {shortly(value)}; expected {' or '.join(known)}")
+    return tree_of(
+        ("pairs", "pair"),
+        job.measured,
+        parts,
+        signature,
+        {"signature": signature.to_json(), "model": loaded.name},
+        out=reading["out"],
+        task=task,
+        repair=reading["repair"],
+    )
 
 
 def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
@@ -230,48 +197,32 @@ def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int]
     raise AttnscopeError(f"the receiver (--receiver) is {shortly(given)}; expected layer.head, such as 3.6")
 
 
-def _parts(measured: xr.Dataset, stored: StoredParts, seed: int) -> dict[str, xr.Dataset]:
-    """What the pairs come to."""
-    check_pairs_differ(measured)
-    stored.get("patched", lambda: patched_of(measured, seed=seed))
-    if "estimate" in measured:
-        stored.get("agreement", lambda: estimators_agreement(measured, seed=seed))
-    return stored.parts
-
-
-def _of_run(run: RunFolder) -> xr.Dataset:
-    return run.results().rename(window="pair").sortby("pair")
-
-
-def _in_order(parts: Sequence[xr.Dataset]) -> xr.Dataset:
-    return in_a_row(parts, "pair").sortby("pair")
-
-
 @dataclass(eq=False)
 class PatchJob:
     """What one call of `patch` measures: see there."""
 
     loaded: LoadedModel
     pairs: Sequence[Pair]
-    what: What
+    what: str
     by_position: bool
-    direction: Direction
+    direction: str
     receiver: tuple[int, int] | None
     steps: int
     variants: int | None
     tell: Tell
-    _done: int = 0
+    batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with the pairs' numbers, from 1
+    skips: bool = True  # whether passes leave out what does not differ
 
-    def batches(self, size: int | None) -> list[tuple[list[int], EncodedPairs]]:
-        """Numbers of the pairs of each batch, and the pairs; those of a batch are as long in tokens."""
-        masked = is_masked(self.loaded)
+    def read(self, size: int | None) -> None:
+        """Encode the pairs, batches of one length in tokens, and refuse a model whose heads cannot be patched."""
+        loaded, masked = self.loaded, is_masked(self.loaded)
         lengths = [
-            token_count(pair, self.loaded.tokenizer, number, masked=masked) for number, pair in enumerate(self.pairs, 1)
+            token_count(pair, loaded.tokenizer, number, masked=masked) for number, pair in enumerate(self.pairs, 1)
         ]
-        longest = window_length(self.loaded, None)
+        longest = window_length(loaded, None)
         if max(lengths) > longest:
             raise AttnscopeError(
-                f"pair {int(np.argmax(lengths)) + 1} has {max(lengths)} tokens; {self.loaded.name} takes {longest} at "
+                f"pair {int(np.argmax(lengths)) + 1} has {max(lengths)} tokens; {loaded.name} takes {longest} at "
                 "most: shorten its texts"
             )
         if self.by_position and len(set(lengths)) > 1:
@@ -279,60 +230,68 @@ class PatchJob:
                 f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that a position means "
                 "the same in all: give those of one length at a time, or patch heads at all positions"
             )
-        batches: list[tuple[list[int], EncodedPairs]] = []
         for length in sorted(set(lengths)):
             same = [number for number, size in enumerate(lengths, 1) if size == length]
             most = size or max(1, TOKENS // length)
             for first in range(0, len(same), most):
                 numbers = same[first : first + most]
                 some = [self.pairs[number - 1] for number in numbers]
-                batches.append((numbers, encoded_pairs(self.loaded, some, numbers)))
-        return batches
-
-    def check(self, batches: Sequence[tuple[list[int], EncodedPairs]]) -> bool:
-        """Refuse a model whose heads cannot be patched; whether passes may leave out what does not differ."""
-        model, (numbers, encoded) = self.loaded.model, batches[0]
+                self.batches.append((numbers, EncodedPairs.of(some, loaded, numbers)))
+        numbers, encoded = self.batches[0]
         inputs = {"input_ids": encoded.clean[:1]}
-        sites, _ = verify(model, inputs, text=f"pair {numbers[0]}")
-        check_read(self.loaded, inputs)
+        sites, _ = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
+        check_read(loaded, inputs)
         if self.receiver is not None and not 0 < self.receiver[0] < len(sites):
             raise AttnscopeError(
                 f"the receiver (--receiver) is {self.receiver[0]}.{self.receiver[1]}; expected layer.head with a layer "
                 f"from 1 to {len(sites) - 1}, so that layers lie below it"
             )
-        return same_without_what_is_skipped(model, inputs, encoded.places[:1], states=self.what == "residual")
+        places, states = encoded.places[:1], self.what == "residual"
+        self.skips = same_without_what_is_skipped(loaded.model, inputs, places, states=states)
 
-    def measured(self, numbers: list[int], encoded: EncodedPairs, skips: bool) -> xr.Dataset:
-        """Differences and estimates of one batch."""
-        if self.receiver is not None:
-            patched_pairs = patched_through(
-                self.loaded, encoded, self.receiver, direction=self.direction, variants=self.variants, skips=skips
-            )
-        else:
-            patched_pairs = patched(
-                self.loaded,
-                encoded,
-                what=self.what,
-                by_position=self.by_position,
-                direction=self.direction,
-                variants=self.variants,
-                skips=skips,
-            )
+    def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
+        """Differences and estimates of batch after batch; None for one that is done."""
+        first = 0
+        for numbers, encoded in self.batches:
+            pairs = range(first, first + len(numbers))
+            first = pairs.stop
+            yield None if done(pairs) else self.of_batch(numbers, encoded).rename(pair="window")
+            self.tell(Progress("patching", first / len(self.pairs), {"pairs": first}))
+
+    def of_batch(self, numbers: list[int], encoded: EncodedPairs) -> xr.Dataset:
+        """Differences and estimates of some pairs, ``(pair, ...)``."""
+        attributes: dict[str, Any] = {"direction": self.direction, "what": self.what}
+        dims = ("pair", "layer", "head", *(["position"] if self.by_position else []))
+        with self._runs(encoded) as runs:
+            head = np.arange(max(output.shape[1] for output in runs.donors))
+            coordinates: dict[str, Any] = {**layer_coordinates(runs.passes.sites), "head": head}
+            if self.receiver is not None:
+                values = self._through(runs, *self.receiver)
+                attributes["receiver"] = f"{self.receiver[0]}.{self.receiver[1]}"
+            elif self.what == "residual":
+                values = self._states(runs)
+                dims, coordinates = ("pair", "block", "position"), {"block": np.arange(values.shape[1])}
+            else:
+                values = self._heads(runs)
+        ends = (runs.source, runs.base) if self.direction == "denoising" else (runs.base, runs.source)
+        clean, corrupted = (end.double().cpu().numpy() for end in ends)
+        logits = {"units": "logits"}
+        found = xr.Dataset(
+            {
+                "difference": (dims, values, {"long_name": "Answer minus wrong answer", **logits}),
+                "clean": ("pair", clean, {"long_name": "The same of the clean run", **logits}),
+                "corrupted": ("pair", corrupted, {"long_name": "The same of the corrupted run", **logits}),
+            },
+            coordinates,
+            {"rounding": TOLERANCE[self.loaded.model.dtype], **attributes},
+        )
         if self.steps:
             by_name = {"attribution": 1, **({"eap_ig": self.steps} if self.steps > 1 else {})}
-            estimates = [
-                estimated(
-                    self.loaded, encoded, by_position=self.by_position, direction=self.direction, steps=steps
-                ).estimate
-                for steps in by_name.values()
-            ]
-            patched_pairs["estimate"] = xr.concat(estimates, "estimator").transpose("pair", "estimator", ...)
-            patched_pairs = patched_pairs.assign_coords(estimator=list(by_name))
-        self._done += len(numbers)
-        self.tell(Progress("patching", self._done / len(self.pairs), {"pairs": self._done}))
-        return patched_pairs.assign_coords(self._labels(numbers, encoded)).assign_attrs(
-            rounding=TOLERANCE[self.loaded.model.dtype], what=self.what
-        )
+            estimates = np.stack([self._estimates(encoded, steps) for steps in by_name.values()], 1)
+            words = {"long_name": "Change of the answer minus the wrong answer, estimated", **logits}
+            found["estimate"] = (("pair", "estimator", *dims[1:]), estimates, words)
+            found = found.assign_coords(estimator=list(by_name))
+        return found.assign_coords(self._labels(numbers, encoded))
 
     def _labels(self, numbers: list[int], encoded: EncodedPairs) -> dict[str, object]:
         """Number, texts and answers of each pair; its tokens, where there are positions."""
@@ -345,6 +304,141 @@ class PatchJob:
                 labels[f"{name}_token"] = (("pair", "position"), np.array(tokens, dtype=object))
         return labels
 
+    @contextmanager
+    def _runs(self, encoded: EncodedPairs) -> Generator[Runs]:
+        """Run clean and corrupted texts as they are; the model is watched until the end of the context."""
+        model = self.loaded.model
+        turned = encoded if self.direction == "denoising" else encoded.turned()
+        with borrowed(model), stacked_passes(model, skips=self.skips) as passes, torch.no_grad():
+            source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.places))
+            donors, states = passes.outputs, passes.states
+            logits = passes.plain({"input_ids": turned.corrupted}, encoded.places)
+            most = self.variants or variants_at_once(logits, encoded.clean.numel(), donors)
+            yield Runs(passes, encoded, donors, states, most, source, encoded.difference(logits))
+
+    def _heads(self, runs: Runs) -> np.ndarray:
+        """``(pair, layer, head[, position])``."""
+        count, length = runs.encoded.clean.shape
+        positions = [slice(place, place + 1) for place in range(length)] if self.by_position else [slice(None)]
+        layers: list[np.ndarray] = []
+        for call, donor in enumerate(runs.donors):
+            heads = donor.shape[1]
+
+            def edits(some: Sequence[Cell], call: int = call, donor: Tensor = donor) -> dict[int, Edit]:
+                def put_in(_: AttentionCall, output: Tensor) -> Tensor:
+                    output = output.clone()
+                    for variant, (head, at) in enumerate(some):
+                        output[variant, :, head, at] = donor[:, head, at]
+                    return output
+
+                return {call: put_in}
+
+            found = runs.sweep([(head, at) for head in range(heads) for at in positions], edits)
+            layers.append(found.reshape(count, heads, *([length] if self.by_position else [])))
+        return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
+
+    def _states(self, runs: Runs) -> np.ndarray:
+        """``(pair, block, position)``."""
+        if not runs.donor_states:
+            raise AttnscopeError(
+                f"{type(runs.passes.model).__name__} has no list of blocks, so its residual stream is not found: patch "
+                "its heads"
+            )
+        blocks: list[np.ndarray] = []
+        for block, donor in enumerate(runs.donor_states):
+
+            def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, StateEdit]:
+                def put_in(states: Tensor) -> Tensor:
+                    states = states.clone()
+                    for variant, place in enumerate(some):
+                        states[variant, :, place] = donor[:, place]
+                    return states
+
+                return {block: put_in}
+
+            blocks.append(runs.sweep(range(runs.encoded.clean.shape[1]), edits, states=True))
+        return np.stack(blocks, 1)
+
+    def _through(self, runs: Runs, layer: int, head: int) -> np.ndarray:
+        """``(pair, layer, head)``: what of each lower head's effect goes through one head; NaN of the others."""
+        own = runs.passes.outputs
+        heads = [output.shape[1] for output in own]
+        if not (0 < layer < len(own) and 0 <= head < heads[layer]):
+            raise AttnscopeError(
+                f"the receiver (--receiver) is {layer}.{head}; expected layer.head, a head of layers 1 to "
+                f"{len(own) - 1}, which have layers below them"
+            )
+        layers = [np.full((len(runs.encoded), count), np.nan) for count in heads]
+        for sender in range(layer):
+
+            def edits(senders: range, sender: int = sender) -> dict[int, Edit]:
+                received = _received(runs, sender, senders, layer)
+
+                def put_in(_: AttentionCall, output: Tensor) -> Tensor:
+                    output = output.clone()
+                    output[:, :, head] = received[:, :, head]
+                    return output
+
+                return {layer: put_in}
+
+            layers[sender] = runs.sweep(range(heads[sender]), edits)
+        return by_layer(layers)
+
+    def _estimates(self, encoded: EncodedPairs, steps: int) -> np.ndarray:
+        """``(pair, layer, head[, position])``: the change to first order, by gradients on the way to the other run."""
+        model = self.loaded.model
+        encoded = encoded if self.direction == "noising" else encoded.turned()  # from here on, clean is what is patched
+        with borrowed(model):
+            with stacked_passes(model, skips=False) as passes:
+                passes.plain({"input_ids": encoded.corrupted}, encoded.places)
+                others = passes.outputs
+                passes.plain({"input_ids": encoded.clean}, encoded.places)
+                own = passes.outputs
+            shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
+            slopes = [answers_difference(HeadGradients(model), encoded, share) for share in shares]
+        layers: list[np.ndarray] = []
+        for patched, donor, *gradients in zip(own, others, *slopes, strict=True):
+            parts = (donor - patched) * torch.stack(gradients).mean(0)
+            layers.append(parts.sum((3,) if self.by_position else (2, 3)).double().cpu().numpy())
+        return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Both runs of some pairs; the plain pass of the one that is patched was the last."""
+
+    passes: StackedPasses  # passes of the run that is patched
+    encoded: EncodedPairs  # the pairs
+    donors: Sequence[Tensor]  # what heads and blocks gave in the other run
+    donor_states: Sequence[Tensor]
+    most: int  # variants that stand side by side
+    source: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
+    base: Tensor
+
+    def sweep(
+        self, cells: Sequence[Any], edits: Callable[..., Mapping[int, Any]], *, states: bool = False
+    ) -> np.ndarray:
+        """Answer minus wrong answer ``(pair, cell)`` with each cell patched."""
+        found = self.passes.sweep(cells, self.most, edits, self.encoded.difference, states=states)
+        return found.T.double().cpu().numpy()
+
+
+def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
+    """What the receiver's layer gives when one head of the sender's layer is another run's, all others held."""
+    received: list[Tensor] = []
+    donor, own = runs.donors[sender], runs.passes.outputs
+
+    def hold(call: int) -> Edit:
+        return lambda _, output: own[call].expand_as(output)
+
+    def receive(_: AttentionCall, output: Tensor) -> Tensor:
+        received.append(output.clone())
+        return output
+
+    between = {call: hold(call) for call in range(sender + 1, receiver)}
+    runs.passes.run({sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders))
+    return received[0]
+
 
 @validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
@@ -352,21 +446,16 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     source, base = ends_of(pairs)
     change = _changes(pairs)
     each, gaps = range(pairs.sizes["pair"]), (source - base).values
-    plain = by_document(change.values, each, seed=seed)
     share = by_document(change.values, each, over=gaps, seed=seed)
-    dims = change.dims[1:]
-    variables: dict[str, xr.DataArray | tuple[tuple[object, ...], np.ndarray, dict[str, str]]] = {}
-    for name, part, words, units in (
-        ("effect", plain, "Change of answer minus wrong answer", "logits"),
-        ("recovered", share, "Way from the patched run to the other", "share"),
+    dims, words = change.dims[1:], "Way from the patched run to the other"
+    corrected, effect = "all places", "Change of answer minus wrong answer"
+    variables = effect_variables(change.values, each, dims, effect, unit="logits", corrected=corrected, seed=seed)
+    for end, said, value in (
+        ("", words, share.mean),
+        ("_low", "Lower end of its 95% interval", share.low),
+        ("_high", "Upper end of its 95% interval", share.high),
     ):
-        variables[name] = (dims, part.mean, {"long_name": words, "units": units})
-        for end, said in (("low", "Lower"), ("high", "Upper")):
-            value: np.ndarray = getattr(part, end)
-            variables[f"{name}_{end}"] = (dims, value, {"long_name": f"{said} end of its 95% interval", "units": units})
-    together = {"long_name": "Effect told from 0, all places together", "units": "1"}
-    variables["shown"] = (dims, plain.shown, together)
-    variables["tested"] = (dims, plain.tested, {"long_name": "Whether that was tested", "units": "1"})
+        variables[f"recovered{end}"] = (dims, value, {"long_name": said, "units": "share"})
     if "estimate" in pairs:
         variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
     kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}
@@ -398,64 +487,6 @@ def _changes(pairs: xr.Dataset) -> xr.DataArray:
     return xr.where(abs(change) <= limit, 0.0, change, keep_attrs=True).transpose(*pairs.difference.dims)
 
 
-Direction = Literal["noising", "denoising"]
-DIRECTIONS: tuple[Direction, ...] = ("noising", "denoising")
-
-
-@dataclass(frozen=True, eq=False)
-class Runs:
-    """Both runs of some pairs; the plain pass of the one that is patched was the last."""
-
-    passes: StackedPasses  # passes of the run that is patched
-    encoded: EncodedPairs  # the pairs
-    donors: Sequence[Tensor]  # what heads and blocks gave in the other run
-    donor_states: Sequence[Tensor]
-    logits: Tensor  # ``(pair, 1, token)``: of the run that is patched
-    source: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
-    base: Tensor
-
-    def variants(self, most: int | None) -> int:
-        """How many variants stand side by side: those asked for, or what the device is quickest with."""
-        return most or variants_at_once(self.logits, self.encoded.clean.numel(), self.donors)
-
-
-@contextmanager
-def both_runs(
-    loaded: LoadedModel, encoded: EncodedPairs, direction: Direction, *, skips: bool = True
-) -> Generator[Runs]:
-    """Run clean and corrupted texts as they are; the model is watched until the end of the context."""
-    turned = encoded if direction == "denoising" else encoded.turned()
-    with borrowed(loaded.model), stacked_passes(loaded.model, skips=skips) as passes, torch.no_grad():
-        source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.places))
-        donors, states = passes.outputs, passes.states
-        logits = passes.plain({"input_ids": turned.corrupted}, encoded.places)
-        yield Runs(passes, encoded, donors, states, logits, source, encoded.difference(logits))
-
-
-def differences(
-    runs: Runs, dims: Sequence[str], values: np.ndarray, direction: Direction, coords: Mapping[str, Any]
-) -> xr.Dataset:
-    """What was measured of each pair, ``(pair, *dims)``, beside the two runs as they are."""
-    ends = (runs.source, runs.base) if direction == "denoising" else (runs.base, runs.source)
-    clean, corrupted = (end.double().cpu().numpy() for end in ends)
-    logits = {"units": "logits"}
-    return xr.Dataset(
-        {
-            "difference": (("pair", *dims), values, {"long_name": "Answer minus wrong answer", **logits}),
-            "clean": ("pair", clean, {"long_name": "The same of the clean run", **logits}),
-            "corrupted": ("pair", corrupted, {"long_name": "The same of the corrupted run", **logits}),
-        },
-        coords=dict(coords),
-        attrs={"direction": direction},
-    )
-
-
-def head_coordinates(runs: Runs) -> dict[str, Any]:
-    """Labels of layers and heads."""
-    widest = max(output.shape[1] for output in runs.donors)
-    return {**layer_coordinates(runs.passes.sites), "head": np.arange(widest)}
-
-
 def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
     """Of each pair, the difference of answers in the run that activations come from, and in the one they go into."""
     ends = pairs.clean, pairs.corrupted
@@ -470,164 +501,3 @@ def check_pairs_differ(pairs: xr.Dataset) -> None:
             "clean and corrupted texts give the same difference of answers, so nothing can be brought back: give pairs "
             "on which the model answers differently"
         )
-
-
-What = Literal["heads", "residual"]
-WHATS: tuple[What, ...] = ("heads", "residual")
-
-
-def patched(
-    loaded: LoadedModel,
-    encoded: EncodedPairs,
-    *,
-    what: What,
-    by_position: bool,
-    direction: Direction,
-    variants: int | None = None,
-    skips: bool = True,
-) -> xr.Dataset:
-    """The differences of each pair."""
-    with both_runs(loaded, encoded, direction, skips=skips) as runs:
-        most = runs.variants(variants)
-        if what == "residual":
-            values = _states(runs, most)
-            coords = {"block": np.arange(values.shape[1])}
-            return differences(runs, ("block", "position"), values, direction, coords)
-        values = _heads(runs, most, by_position=by_position)
-        dims = ("layer", "head", *(["position"] if by_position else []))
-        return differences(runs, dims, values, direction, head_coordinates(runs))
-
-
-def _heads(runs: Runs, most: int, *, by_position: bool) -> np.ndarray:
-    """``(pair, layer, head[, position])``."""
-    count, length = runs.encoded.clean.shape
-    layers: list[np.ndarray] = []
-    for call, donor in enumerate(runs.donors):
-        heads = donor.shape[1]
-        cells = [(head, place) for head in range(heads) for place in (range(length) if by_position else [None])]
-        parts: list[Tensor] = []
-        for first in range(0, len(cells), most):
-            some = cells[first : first + most]
-
-            def edit(_: AttentionCall, output: Tensor, some: object = some, donor: Tensor = donor) -> Tensor:
-                output = output.clone()
-                for variant, (head, place) in enumerate(some):  # pyright: ignore[reportArgumentType]
-                    at = slice(None) if place is None else slice(place, place + 1)
-                    output[variant, :, head, at] = donor[:, head, at]
-                return output
-
-            parts.append(runs.encoded.difference(runs.passes.run({call: edit}, len(some))))
-        shape = (count, heads, *([length] if by_position else []))
-        layers.append(torch.cat(parts).T.reshape(shape).double().cpu().numpy())
-    return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
-
-
-def _states(runs: Runs, most: int) -> np.ndarray:
-    """``(pair, block, position)``."""
-    if not runs.donor_states:
-        raise AttnscopeError(
-            f"{type(runs.passes.model).__name__} has no list of blocks, so its residual stream is not found: patch its "
-            "heads"
-        )
-    length = runs.encoded.clean.shape[1]
-    blocks: list[np.ndarray] = []
-    for block, donor in enumerate(runs.donor_states):
-        parts: list[Tensor] = []
-        for first in range(0, length, most):
-            places = range(first, min(first + most, length))
-
-            def edit(states: Tensor, places: range = places, donor: Tensor = donor) -> Tensor:
-                states = states.clone()
-                for variant, place in enumerate(places):
-                    states[variant, :, place] = donor[:, place]
-                return states
-
-            parts.append(runs.encoded.difference(runs.passes.run({}, len(places), {block: edit})))
-        blocks.append(torch.cat(parts).T.double().cpu().numpy())
-    return np.stack(blocks, 1)
-
-
-def patched_through(
-    loaded: LoadedModel,
-    encoded: EncodedPairs,
-    receiver: tuple[int, int],
-    *,
-    direction: Direction,
-    variants: int | None = None,
-    skips: bool = True,
-) -> xr.Dataset:
-    """The differences of each pair."""
-    layer, head = receiver
-    with both_runs(loaded, encoded, direction, skips=skips) as runs:
-        own = runs.passes.outputs
-        if not (0 < layer < len(own) and 0 <= head < own[layer].shape[1]):
-            raise AttnscopeError(
-                f"the receiver (--receiver) is {layer}.{head}; expected layer.head, a head of layers 1 to "
-                f"{len(own) - 1}, which have layers below them"
-            )
-        heads = [output.shape[1] for output in own]
-        flat = np.full((len(encoded), sum(heads)), np.nan)
-        most = runs.variants(variants)
-        place = 0
-        for sender in range(layer):
-            for first in range(0, heads[sender], most):
-                senders = range(first, min(first + most, heads[sender]))
-                received = _received(runs, sender, senders, layer)
-
-                def put_in(_: AttentionCall, output: Tensor, received: Tensor = received) -> Tensor:
-                    output = output.clone()
-                    output[:, :, head] = received[:, :, head]
-                    return output
-
-                logits = runs.passes.run({layer: put_in}, len(senders))
-                flat[:, place : place + len(senders)] = encoded.difference(logits).T.double().cpu().numpy()
-                place += len(senders)
-        values = np.stack([of_layers(row, heads) for row in flat])
-        whole = differences(runs, ("layer", "head"), values, direction, head_coordinates(runs))
-    return whole.assign_attrs(receiver=f"{layer}.{head}")
-
-
-def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
-    """What the receiver's layer gives when one head of the sender's layer is another run's, all others held."""
-    kept: list[Tensor] = []
-    donor, own = runs.donors[sender], runs.passes.outputs
-
-    def hold(call: int) -> Callable[[AttentionCall, Tensor], Tensor]:
-        return lambda _, output: own[call].expand_as(output)
-
-    def receive(_: AttentionCall, output: Tensor) -> Tensor:
-        kept.append(output.clone())
-        return output
-
-    between = {call: hold(call) for call in range(sender + 1, receiver)}
-    runs.passes.run({sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders))
-    return kept[0]
-
-
-def estimated(
-    loaded: LoadedModel, encoded: EncodedPairs, *, by_position: bool, direction: Direction, steps: int
-) -> xr.Dataset:
-    """The estimates of each pair."""
-    model = loaded.model
-    encoded = encoded if direction == "noising" else encoded.turned()  # from here on, clean is what is patched
-    with borrowed(model):
-        with stacked_passes(model, skips=False) as passes:
-            passes.plain({"input_ids": encoded.corrupted}, encoded.places)
-            others = passes.outputs
-            passes.plain({"input_ids": encoded.clean}, encoded.places)
-            own, sites = passes.outputs, passes.sites
-        shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
-        slopes = [answers_difference(HeadGradients(model), encoded, share) for share in shares]
-    summed = (3,) if by_position else (2, 3)
-    layers: list[np.ndarray] = []
-    for call, (patched, donor) in enumerate(zip(own, others, strict=True)):
-        gradient = torch.stack([step[call] for step in slopes]).mean(0)
-        layers.append(((donor - patched) * gradient).sum(summed).double().cpu().numpy())
-    estimates = np.moveaxis(padded_heads(layers, axis=1), 0, 1)
-    dims = ("pair", "layer", "head", *(["position"] if by_position else []))
-    attrs = {"long_name": "Change of the answer minus the wrong answer, estimated", "units": "logits"}
-    return xr.Dataset(
-        {"estimate": (dims, estimates, attrs)},
-        coords={**layer_coordinates(sites), "head": np.arange(estimates.shape[2])},
-        attrs={"steps": steps, "direction": direction},
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -13,28 +14,32 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.load import load_model
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
+from attnscope.explanation.study import FEW_TEXTS, Study
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.measure.passes import WindowBatch
+from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
-from attnscope.read.encoded import EncodedTexts, Texts, windows_of
-from attnscope.read.pairs import LinePairs
+from attnscope.read.encoded import EncodedTexts, Texts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
-from attnscope.support.arguments import validated
+from attnscope.read.windows import LinePairs, Window, window_name
+from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from transformers import PreTrainedModel
-
-    from attnscope.intervention.stack import Outputs
+    from attnscope.capture.load import Model
+    from attnscope.capture.processors import Tokenizer
+    from attnscope.intervention.stack import Outputs, StackedPasses
+    from attnscope.read.encoded import Sources
 
 MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
 Kind = Literal["masked", "next", "translation"]
@@ -196,25 +201,6 @@ class HeadMeans:
         return (self._sums[call] / self._counts[call]).float()
 
 
-def real_queries(questions: Questions, sites: Sequence[Site]) -> list[Tensor]:
-    """Which queries of each call are real tokens, ``(text, query)``."""
-    return [questions.reading.sides(site.kind)[0].valid for site in sites]
-
-
-def replacement(
-    ablation: Ablation, output: Tensor, mean: Tensor | None, valid: Tensor
-) -> Float[Tensor, "window head query value_width"]:
-    """What stands in for every head of a call."""
-    if ablation == "zero":
-        return torch.zeros_like(output)
-    if ablation == "mean":
-        if mean is None:
-            raise AttnscopeError("a mean ablation needs the means of the heads: give them")
-        return mean.to(output)[None, :, None].expand_as(output)
-    index = donor_positions(valid)
-    return output.roll(1, 0).gather(2, index[:, None, :, None].expand_as(output))
-
-
 def donor_positions(valid: Tensor) -> Tensor:
     """Position of the text before that each position of a text is given, ``(text, query)``."""
     if len(valid) < 2:  # noqa: PLR2004
@@ -275,9 +261,17 @@ class PredictionSession:
         """What the model is asked about some of the windows."""
         return questions(self.kind, self.windows[place], self.loaded.tokenizer, self.seed, self.model.device)
 
-    def batches(self) -> Iterator[Questions]:
-        """All windows, batch after batch."""
-        return map(self.batch, self.slices())
+    @contextmanager
+    def passes(self, place: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
+        """Some of the windows after a plain pass, ready for variants of it, with what stands in for the heads."""
+        asked = self.batch(place)
+        means = self.means if "mean" in ablations else None
+        with stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
+            before = passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
+            stand_ins: dict[Ablation, list[Tensor]] = {
+                name: _stand_ins(name, asked, passes, means) for name in ablations
+            }
+            yield PredictionBatch(asked, passes, before, stand_ins)
 
     def name(self, first: int = 0) -> Callable[[int], str]:
         """What to call a text of a batch that begins at window `first`."""
@@ -322,18 +316,48 @@ class PredictionSession:
             for place in self.slices():
                 asked = self.batch(place)
                 passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
-                means.add(passes.outputs, real_queries(asked, passes.sites))
+                real = [asked.reading.sides(site.kind)[0].valid for site in passes.sites]
+                means.add(passes.outputs, real)
         return means
 
-    def stand_ins(
-        self, asked: Questions, outputs: Outputs, sites: Sequence[Site], ablation: str, means: HeadMeans | None
-    ) -> list[torch.Tensor]:
-        """What stands in for every head of every call of a batch."""
-        real = real_queries(asked, sites)
-        return [
-            replacement(ablation, output, None if means is None else means.of(call), valid)  # pyright: ignore[reportArgumentType]
-            for call, (output, valid) in enumerate(zip(outputs, real, strict=True))
-        ]
+
+@dataclass(frozen=True, eq=False)
+class PredictionBatch:
+    """A batch after a plain pass: what the model predicts, and what it predicts of edited variants."""
+
+    asked: Questions
+    passes: StackedPasses
+    before: Float[Tensor, "text place vocabulary"]  # logits of the unchanged model
+    stand_ins: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
+
+    @cached_property
+    def loss(self) -> Float[Tensor, "1 text"]:
+        """Loss of the unchanged model on each text."""
+        return self.asked.scores(self.before[None])["loss"]
+
+    @property
+    def most(self) -> int:
+        """How many variants stand side by side."""
+        return variants_at_once(self.before, self.asked.reading.text.input_ids.numel(), self.passes.outputs)
+
+    def loss_change(self, logits: Float[Tensor, "variant text place vocabulary"]) -> Float[Tensor, "variant text"]:
+        """Change of the loss of each text: the metric of variants that are compared by it alone."""
+        return self.asked.scores(logits)["loss"] - self.loss
+
+
+def _stand_ins(name: Ablation, asked: Questions, passes: StackedPasses, means: HeadMeans | None) -> list[Tensor]:
+    """What stands in for every head of each call."""
+    others: list[Tensor] = []
+    for call, (output, site) in enumerate(zip(passes.outputs, passes.sites, strict=True)):
+        if name == "zero":
+            others.append(torch.zeros_like(output))
+        elif name == "mean":
+            assert means is not None  # noqa: S101 made for this ablation
+            others.append(means.of(call).to(output)[None, :, None].expand_as(output))
+        else:
+            index = donor_positions(asked.reading.sides(site.kind)[0].valid)
+            others.append(output.roll(1, 0).gather(2, index[:, None, :, None].expand_as(output)))
+    return others
 
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
@@ -344,6 +368,39 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
             f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
             "no head's own part can be taken out of it. Choose another model"
         )
+
+
+def windows_to_read(
+    loaded: LoadedModel, corpus: Texts, target: Corpus | None, *, length: int, limit: int
+) -> list[Window]:
+    """Windows of any length; where there is a target, line i of it beside line i."""
+    if target is None or isinstance(corpus, EncodedTexts):
+        return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
+    pairs = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=limit)
+    pairs.check()
+    return list(islice(pairs, limit))
+
+
+@validated
+def texts_under_study(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    targets: Sources = None,
+    tokenizer: Tokenizer = None,
+    window: Count | None = None,
+    limit: Count = FEW_TEXTS,
+    by_line: bool = False,
+) -> Study:
+    """A model with windows of any length, for analyses that read one text at a time."""
+    corpus, target = texts_and_targets(
+        texts, targets, by_line=by_line or targets is not None, blank_lines=targets is not None
+    )
+    if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
+        return Study(model, list(corpus.rows[:limit]))
+    loaded = load_model(model, tokenizer=tokenizer)
+    windows = windows_to_read(loaded, corpus, target, length=window_length(loaded, window), limit=limit)
+    return Study(loaded.model, windows, name=loaded.name, loaded=loaded)
 
 
 @validated
@@ -364,16 +421,5 @@ def prediction_session(
             f"{loaded.name} is an encoder-decoder, and what it shall say is not known: give translations "
             "(targets, --target), line i beside line i"
         )
-    if target is not None and not isinstance(corpus, EncodedTexts):
-        start = decoder_start(loaded.model)
-        pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=window, limit=limit)
-        pairs.check()
-        windows = list(islice(pairs, limit))
-    else:
-        windows = list(windows_of(corpus, loaded.tokenizer, length=window, limit=limit))
+    windows = windows_to_read(loaded, corpus, target, length=window, limit=limit)
     return PredictionSession(loaded, windows, kind, seed, batch_size)
-
-
-def most_variants(asked: Questions, before: Tensor, outputs: Outputs) -> int:
-    """How many variants of a batch stand side by side."""
-    return variants_at_once(before, asked.reading.text.input_ids.numel(), outputs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnscope.capture.forward import forward
@@ -17,22 +20,19 @@ from attnscope.intervention.calls import (
     NUMBERS_AT_ONCE,
     attended,
     check_matrices,
+    inputs_of,
     log_probabilities,
     sides_of,
     values_of,
-    visible_keys,
     weights_of,
 )
-from attnscope.intervention.inputs import inputs_of
 from attnscope.intervention.predictions import MASKED
 from attnscope.kernels.call import AttentionCall
-from attnscope.read.windows import window_name
+from attnscope.read.windows import Window, window_name
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from attnscope.intervention.inputs import AnyWindow
 
 
 class ReadText:
@@ -41,7 +41,7 @@ class ReadText:
     def __init__(
         self,
         model: PreTrainedModel,
-        window: AnyWindow,
+        window: Window | Sequence[int],
         number: int,
         mask_id: int | None = None,
         *,
@@ -71,91 +71,109 @@ class ReadText:
             self.positions = torch.tensor([0])
         self.log_probabilities = log_probabilities(output, self.positions)[0]
 
-    def weights(self, layer: int, head: int) -> Float[np.ndarray, "query key"]:
-        """A of one head, float64."""
-        return weights_of(self._one_head(layer, head))[0, 0].double().cpu().numpy()
+    def head(self, layer: int, head: int) -> OneHead:
+        """One head of it."""
+        return OneHead(self, layer, head)
 
-    def values(self, layer: int, head: int) -> Float[Tensor, "key value_width"]:
-        """V of one head."""
-        return values_of(self._one_head(layer, head))[0, 0]
 
-    def visible(self, layer: int, head: int) -> np.ndarray:
-        """Which keys its queries may look at, ``(query, key)``."""
-        return visible_keys(self.calls[layer], head).cpu().numpy()
+@dataclass(eq=False)
+class OneHead:
+    """A head of a text that was read, and what the model predicts with other outputs in the place of its own."""
 
-    def output(self, layer: int, head: int) -> Float[Tensor, "query value_width"]:
+    text: ReadText
+    layer: int
+    number: int
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "query key"]:
+        """A, float64."""
+        return weights_of(self._call)[0, 0].double().cpu().numpy()
+
+    @cached_property
+    def values(self) -> Float[Tensor, "key value_width"]:
+        """V."""
+        return values_of(self._call)[0, 0]
+
+    @cached_property
+    def visible(self) -> Bool[np.ndarray, "query key"]:
+        """Which keys its queries may attend to."""
+        return self.text.calls[self.layer].allowed(0, self.number).cpu().numpy()
+
+    @property
+    def output(self) -> Float[Tensor, "query value_width"]:
         """What the head gave."""
-        return attended(self._one_head(layer, head))[0][0, 0]
+        return attended(self._call)[0][0, 0]
 
-    def of_weights(
-        self, layer: int, head: int, weights: Float[np.ndarray, "variant query key"]
-    ) -> Float[Tensor, "variant query value_width"]:
+    def of_weights(self, weights: Float[np.ndarray, "variant query key"]) -> Float[Tensor, "variant query value_width"]:
         """What the head gives with other weights."""
-        values = self.values(layer, head)
-        return torch.from_numpy(weights).to(values) @ values
+        return torch.from_numpy(weights).to(self.values) @ self.values
 
     def changed(
-        self, layer: int, head: int, outputs: Float[Tensor, "variant query value_width"]
+        self, outputs: Float[Tensor, "variant query value_width"]
     ) -> Float[Tensor, "variant prediction outcome"]:
-        """Log probabilities with other outputs in the place of one head's: one forward pass a variant."""
+        """Log probabilities with other outputs in the place of the head's: one forward pass a variant."""
+        text = self.text
         if outputs.requires_grad:
-            check_matrices(self.calls, self.name, in_a_graph=True)
-        sizes = [call.query.shape[1] * call.query.shape[2] * call.key.shape[2] for call in self.calls]
-        size = max(1, NUMBERS_AT_ONCE // max(*sizes, self.log_probabilities.numel()))
-        return torch.cat([self._changed(layer, head, part) for part in outputs.split(size)])
+            check_matrices(text.calls, text.name, in_a_graph=True)
+        sizes = [call.query.shape[1] * call.query.shape[2] * call.key.shape[2] for call in text.calls]
+        size = max(1, NUMBERS_AT_ONCE // max(*sizes, text.log_probabilities.numel()))
+        return torch.cat([self._changed(part) for part in outputs.split(size)])
 
     def effects(
-        self, layer: int, head: int, outputs: Float[Tensor, "variant query value_width"]
+        self, outputs: Float[Tensor, "variant query value_width"]
     ) -> dict[str, Float[np.ndarray, "variant prediction"]]:
         """Distances of predictions from the plain ones: ``tvd`` (share), ``jsd`` (nats), ``flipped`` (0 or 1)."""
         parts: list[list[Tensor]] = [[], [], []]
-        before = self.log_probabilities
+        before = self.text.log_probabilities
         for part in outputs.detach().split(max(1, NUMBERS_AT_ONCE // max(1, before.numel()))):
-            after = self.changed(layer, head, part)
+            after = self.changed(part)
             parts[0].append(prediction_distance(after, before))
             parts[1].append(prediction_divergence(after.exp(), before.exp()))
             parts[2].append((after.argmax(-1) != before.argmax(-1)).double())
         names = ("tvd", "jsd", "flipped")
         return {name: torch.cat(part).double().cpu().numpy() for name, part in zip(names, parts, strict=True)}
 
-    def by_weights(self, layer: int, head: int) -> Float[np.ndarray, "query key"]:
+    def by_weights(self) -> Float[np.ndarray, "query key"]:
         """Derivative of the sum of the predictions' log probabilities, each of its likeliest outcome, by A."""
         with torch.enable_grad():
-            output = self.output(layer, head).detach().requires_grad_()
-            after = self.changed(layer, head, output[None])[0]
-            best = after.gather(-1, self.log_probabilities.argmax(-1, keepdim=True)).sum()
+            output = self.output.detach().requires_grad_()
+            after = self.changed(output[None])[0]
+            best = after.gather(-1, self.text.log_probabilities.argmax(-1, keepdim=True)).sum()
             (slope,) = torch.autograd.grad(best, output, materialize_grads=True, allow_unused=True)
-        values = self.values(layer, head)
-        return (slope.to(values) @ values.T).double().cpu().numpy()
+        return (slope.to(self.values) @ self.values.T).double().cpu().numpy()
 
-    def _changed(self, layer: int, head: int, outputs: Tensor) -> Tensor:
+    def _changed(self, outputs: Tensor) -> Tensor:
         def observe(site: Site, call: AttentionCall) -> Tensor:
             output = attended(call)[0]
-            if site.index == layer:
+            if site.index == self.layer:
                 output = output.clone()
-                output[:, head] = outputs.to(output.dtype)
+                output[:, self.number] = outputs.to(output.dtype)
             return output
 
-        several = {name: tensor.expand(len(outputs), *tensor.shape[1:]) for name, tensor in self.inputs.items()}
-        with torch.set_grad_enabled(outputs.requires_grad), watching(self.model, observe):
-            return log_probabilities(forward(self.model, several, lambda _: self.name), self.positions)
+        text, copies = self.text, len(outputs)
+        several = {name: tensor.expand(copies, *tensor.shape[1:]) for name, tensor in text.inputs.items()}
+        with torch.set_grad_enabled(outputs.requires_grad), watching(text.model, observe):
+            return log_probabilities(forward(text.model, several, lambda _: text.name), text.positions)
 
-    def _one_head(self, layer: int, head: int) -> AttentionCall:
-        call = self.calls[layer]
-        own, other = slice(head, head + 1), slice(head // call.group, head // call.group + 1)
+    @property
+    def _call(self) -> AttentionCall:
+        """The attention call of this head alone."""
+        call = self.text.calls[self.layer]
+        own, other = (
+            slice(self.number, self.number + 1),
+            slice(self.number // call.group, self.number // call.group + 1),
+        )
 
         def of_head(tensor: Tensor | None) -> Tensor | None:
             return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, own]
 
-        return AttentionCall(
-            call.query[:, own],
-            call.key[:, other],
-            call.value[:, other],
-            scale=call.scale,
-            causal=call.causal,
+        return replace(
+            call,
+            query=call.query[:, own],
+            key=call.key[:, other],
+            value=call.value[:, other],
             mask=of_head(call.mask),
             bias=of_head(call.bias),
-            softcap=call.softcap,
             sinks=None if call.sinks is None else call.sinks[own],
         )
 
@@ -177,7 +195,7 @@ def _information(p: Tensor) -> Tensor:
     return p * p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
-def _masked_places(window: AnyWindow, number: int, masked: float) -> Int[Tensor, " prediction"]:
+def _masked_places(window: Window | Sequence[int], number: int, masked: float) -> Int[Tensor, " prediction"]:
     """Some tokens of the text, none of them special."""
     special = np.array(getattr(window, "special", ()) or [False] * len(window), dtype=bool)
     places = np.flatnonzero(~special)

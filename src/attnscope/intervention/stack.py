@@ -90,20 +90,34 @@ class StackedPasses:
         return self._chosen(forward(self.model, self._inputs, name))
 
     def run(
-        self,
-        edits: Mapping[int, Edit],
-        variants: int,
-        state_edits: Mapping[int, StateEdit] | None = None,
-        *,
-        places: Int[Tensor, "text place"] | None = None,
+        self, edits: Mapping[int, Edit], variants: int, state_edits: Mapping[int, StateEdit] | None = None
     ) -> Float[Tensor, "variant text place vocabulary"]:
         """Run variants of the last plain pass."""
-        if places is not None:
-            self._places = places
         self._begin(variants, edits, state_edits or {})
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
         logits = self._chosen(main_output(self.model(**repeated)))
         return logits.unflatten(0, (variants, self._texts))
+
+    def sweep(
+        self,
+        cells: Sequence[Any],
+        most: int,
+        edits: Callable[[Any], Mapping[int, Any]],
+        metric: Callable[[Tensor], Tensor],
+        *,
+        copies: int = 1,
+        states: bool = False,
+    ) -> Float[Tensor, "cell ..."]:
+        """What a metric reads off the logits of variants, as many of the cells at a time as stand side by side.
+
+        `edits` are those of some cells, one variant (or several copies of all) each: of calls, or of blocks' states.
+        """
+        found: list[Tensor] = []
+        for first in range(0, len(cells), most):
+            some = cells[first : first + most]
+            chosen, variants = edits(some), copies * len(some)
+            found.append(metric(self.run({}, variants, chosen) if states else self.run(chosen, variants)))
+        return torch.cat(found)
 
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
         self._variants, self._edits, self._state_edits = variants, edits, state_edits
@@ -333,10 +347,6 @@ _STATES = 1 << 19  # numbers of their states at once on a CPU, whose cache holds
 def variants_at_once(logits: Tensor, tokens: int, outputs: Outputs) -> int:
     """How many variants of a pass with these logits: 256 MiB of them at most, and what the device is quickest with."""
     by_logits = _LOGITS // (logits.numel() * logits.element_size())
-    most = _TOKENS if logits.device.type != "cpu" else _STATES // _width(outputs)
+    width = max(output.shape[1] * output.shape[3] for output in outputs)  # of a token, all heads together
+    most = _TOKENS if logits.device.type != "cpu" else _STATES // width
     return max(1, min(by_logits, most // tokens))
-
-
-def _width(outputs: Outputs) -> int:
-    """Numbers that a token has, all heads together."""
-    return max(output.shape[1] * output.shape[3] for output in outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation.study import Study
 from attnscope.intervention.arrays import (
     adversarial_weights,
     erased_weights,
@@ -25,18 +26,17 @@ from attnscope.intervention.arrays import (
     total_variation,
     uniform_weights,
 )
-from attnscope.intervention.arrays import total_variation as distance
 from attnscope.intervention.calls import (
     attended,
     check_matrices,
     check_predictions,
     embedding_leaves,
+    inputs_of,
     leave_one_out,
     log_probabilities,
 )
-from attnscope.intervention.inputs import InterventionInput, inputs_of
 from attnscope.intervention.predictions import MASKED
-from attnscope.intervention.read_text import ReadText, prediction_distance
+from attnscope.intervention.read_text import OneHead, ReadText, prediction_distance
 from attnscope.intervention.read_text import prediction_divergence as divergence
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import DRAWS, interval
@@ -46,11 +46,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    from attnscope.intervention.arrays import Objective
-    from attnscope.intervention.inputs import InterventionInput
-
-if TYPE_CHECKING:
-    OfHead = Callable[[ReadText, int, int, np.random.Generator], Mapping[str, Any]]
+    OfHead = Callable[[OneHead, np.random.Generator], Mapping[str, Any]]
 
 Head = tuple[int, int]
 
@@ -65,7 +61,7 @@ class HeadOptions(TypedDict, total=False):
 
 
 def over_heads(
-    source: InterventionInput,
+    study: Study,
     test: str,
     variables: Mapping[str, tuple[str, ...]],
     of_text: Callable[[ReadText, int], OfHead | None],
@@ -87,16 +83,16 @@ def over_heads(
     values: dict[str, np.ndarray] = {}
     sites: list[Any] = []
     chosen: list[Head] = []
-    with borrowed(source.model):
+    with borrowed(study.model):
         if predicts:
-            check_predictions(source.model, inputs_of(source.model, source.windows[0]), test)
-        for number, window in enumerate(source.windows):
-            text = ReadText(source.model, window, number, source.mask_id if predicts else None, masked=masked)
+            check_predictions(study.model, inputs_of(study.model, study.windows[0]), test)
+        for number, window in enumerate(study.windows):
+            text = ReadText(study.model, window, number, study.mask_id if predicts else None, masked=masked)
             if not values:
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
                 chosen = _chosen(heads, counts)
-                size = len(source.windows), len(counts), max(counts)
+                size = len(study.windows), len(counts), max(counts)
                 values = {
                     name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
                     for name, (_, _, *more) in variables.items()
@@ -105,9 +101,9 @@ def over_heads(
             for done, (layer, head) in enumerate(chosen):
                 if of_head is not None:
                     generator = np.random.default_rng((seed, number, layer, head))
-                    for name, value in of_head(text, layer, head, generator).items():
+                    for name, value in of_head(text.head(layer, head), generator).items():
                         values[name][number, layer, head] = value
-                share = (number + (done + 1) / len(chosen)) / len(source.windows)
+                share = (number + (done + 1) / len(chosen)) / len(study.windows)
                 tell(Progress(test.replace("_", " "), share))
     result = xr.Dataset(
         {
@@ -115,14 +111,14 @@ def over_heads(
             for name, (long_name, units, *more) in variables.items()
         },
         {
-            "window": np.arange(len(source.windows)),
-            "source": ("window", np.array(source.documents, dtype=object)),
+            "window": np.arange(len(study.windows)),
+            "source": ("window", np.array(study.documents, dtype=object)),
             **layer_coordinates(sites),
             "head": np.arange(next(iter(values.values())).shape[2]),
             **coordinates,
         },
-    ).assign_attrs(model=source.name, test=test, seed=seed)
-    return with_intervals(result, list(variables), source.documents, seed=seed)
+    ).assign_attrs(model=study.name, test=test, seed=seed)
+    return with_intervals(result, list(variables), study.documents, seed=seed)
 
 
 def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
@@ -141,9 +137,6 @@ def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
     return [(int(layer), int(head)) for layer, head in heads]
 
 
-if TYPE_CHECKING:
-    Weights = Float[np.ndarray, "query key"]
-
 EFFECTS = {
     "tvd": ("Total variation distance of the predictions", "share"),
     "jsd": ("Jensen-Shannon divergence of the predictions", "nats"),
@@ -154,46 +147,36 @@ EFFECTS = {
 
 
 @validated(masked=MASKED)
-def permutation_test(source: InterventionInput, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
+def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Mix up each row of a head's weights, and see how far predictions move."""
 
-    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
-        weights, allowed = text.weights(layer, head), text.visible(layer, head)
-        several = np.stack([permuted_weights(weights, generator, allowed) for _ in range(draws)])
-        numbers = replaced(text, layer, head, weights, several, generator)
-        return numbers | {"max_weight": float(weights.max(1).mean())}
+    def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
+        several = np.stack([permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
+        return replaced(one, several, generator) | {"max_weight": float(one.weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
-    return over_heads(source, "permutation_test", variables, lambda _, __: of_head, **options)
+    return over_heads(study, "permutation_test", variables, lambda _, __: of_head, **options)
 
 
 @validated(masked=MASKED)
-def uniform_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
+def uniform_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Give each row of a head equal weights over what it may see, and see how far predictions move."""
 
-    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
-        weights = text.weights(layer, head)
-        equal = uniform_weights(weights, text.visible(layer, head))
-        return replaced(text, layer, head, weights, equal[None], generator, draws)
+    def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
+        return replaced(one, uniform_weights(one.weights, one.visible)[None], generator, draws)
 
-    return over_heads(source, "uniform_test", EFFECTS, lambda _, __: of_head, **options)
+    return over_heads(study, "uniform_test", EFFECTS, lambda _, __: of_head, **options)
 
 
 def replaced(
-    text: ReadText,
-    layer: int,
-    head: int,
-    weights: Weights,
-    several: Float[np.ndarray, "variant query key"],
-    generator: np.random.Generator,
-    draws: int = 1,
+    one: OneHead, several: Float[np.ndarray, "variant query key"], generator: np.random.Generator, draws: int = 1
 ) -> dict[str, float]:
     """What other weights do to the predictions, medians over the variants, and what random changes of their size do."""
-    outputs = text.of_weights(layer, head, several)
-    effects = text.effects(layer, head, outputs)
-    random = text.effects(layer, head, same_size(outputs, text.output(layer, head), generator, draws))
+    outputs = one.of_weights(several)
+    effects = one.effects(outputs)
+    random = one.effects(same_size(outputs, one.output, generator, draws))
     medians = {name: float(np.median(values.mean(1))) for name, values in effects.items()}
-    moved = [float(total_variation(weights, other).mean()) for other in several]
+    moved = [float(total_variation(one.weights, other).mean()) for other in several]
     return medians | {"tvd_null": float(np.median(random["tvd"].mean(1))), "weights_tvd": float(np.median(moved))}
 
 
@@ -221,11 +204,7 @@ _ERASURE = {
 
 @validated(masked=MASKED)
 def erasure_test(
-    source: InterventionInput,
-    *,
-    fractions: Sequence[float] = FRACTIONS,
-    draws: Draws = 5,
-    **options: Unpack[HeadOptions],
+    study: Study, *, fractions: Sequence[float] = FRACTIONS, draws: Draws = 5, **options: Unpack[HeadOptions]
 ) -> xr.Dataset:
     """Erase a head's weights, the most important first, until decisions flip."""
     shares = [float(share) for share in fractions]
@@ -234,12 +213,12 @@ def erasure_test(
     if not shares or sorted(set(shares)) != shares:
         raise AttnscopeError(f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0")
 
-    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, Any]:
-        weights, slope = text.weights(layer, head), text.by_weights(layer, head)
-        known = {"attention": weights, "gradient": slope, "product": weights * slope}
-        curves = {name: [_curve(text, layer, head, weights, by, shares)] for name, by in known.items()}
-        random = [generator.random(weights.shape) for _ in range(draws)]
-        curves["random"] = [_curve(text, layer, head, weights, by, shares) for by in random]
+    def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, Any]:
+        slope = one.by_weights()
+        known = {"attention": one.weights, "gradient": slope, "product": one.weights * slope}
+        curves = {name: [_curve(one, by, shares)] for name, by in known.items()}
+        random = [generator.random(slope.shape) for _ in range(draws)]
+        curves["random"] = [_curve(one, by, shares) for by in random]
         return {
             "flipped": [np.mean([flips.mean(1) for flips, _ in curves[name]], 0) for name in ORDERS],
             "tvd": [np.mean([moved for _, moved in curves[name]], 0) for name in ORDERS],
@@ -247,21 +226,15 @@ def erasure_test(
         }
 
     coordinates = {"order": list(ORDERS), "fraction": shares}
-    return over_heads(source, "erasure_test", _ERASURE, lambda _, __: of_head, coordinates, **options)
+    return over_heads(study, "erasure_test", _ERASURE, lambda _, __: of_head, coordinates, **options)
 
 
 def _curve(
-    text: ReadText,
-    layer: int,
-    head: int,
-    weights: Float[np.ndarray, "query key"],
-    importance: Float[np.ndarray, "query key"],
-    fractions: Sequence[float],
+    one: OneHead, importance: Float[np.ndarray, "query key"], fractions: Sequence[float]
 ) -> tuple[Float[np.ndarray, "fraction prediction"], Float[np.ndarray, " fraction"]]:
     """Which predictions have flipped at each fraction or before, and how far all moved."""
-    allowed = text.visible(layer, head)
-    several = np.stack([erased_weights(weights, importance, share, allowed) for share in fractions])
-    effects = text.effects(layer, head, text.of_weights(layer, head, several))
+    several = np.stack([erased_weights(one.weights, importance, share, one.visible) for share in fractions])
+    effects = one.effects(one.of_weights(several))
     return np.maximum.accumulate(effects["flipped"], 0), effects["tvd"].mean(1)
 
 
@@ -285,9 +258,9 @@ _SAME_OUTPUT_VARIABLES = {
 
 @validated(masked=MASKED)
 def same_output_test(
-    source: InterventionInput,
+    study: Study,
     *,
-    objective: Objective | str = "top_weight",
+    objective: Literal["top_weight", "distance"] = "top_weight",
     rows: Count = 16,
     **options: Unpack[HeadOptions],
 ) -> xr.Dataset:
@@ -295,11 +268,10 @@ def same_output_test(
     unique.
     """
 
-    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
-        weights, allowed = text.weights(layer, head), text.visible(layer, head)
-        values = text.values(layer, head).double().cpu().numpy()
-        which = np.unique(np.linspace(0, len(weights) - 1, min(rows, len(weights))).round().astype(int))
-        own, visible = weights[which], allowed[which]
+    def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
+        values, count = one.values.double().cpu().numpy(), len(one.weights)
+        which = np.unique(np.linspace(0, count - 1, min(rows, count)).round().astype(int))
+        own, visible = one.weights[which], one.visible[which]
         random = permuted_weights(own, generator, visible)
         own_search, null = (
             adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
@@ -317,15 +289,15 @@ def same_output_test(
         }
 
     variables = _SAME_OUTPUT_VARIABLES
-    found = over_heads(source, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)
+    found = over_heads(study, "same_output_test", variables, lambda _, __: of_head, predicts=False, **options)
     return found.assign_attrs(objective=objective)
 
 
 @validated(masked=MASKED)
-def frozen_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
+def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
     """Give a head the weights that it has on another text, and see how far predictions move."""
-    lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in source.windows]
-    documents = source.documents
+    lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in study.windows]
+    documents = study.documents
 
     def donor_of(number: int) -> int | None:
         others = [(number + step) % len(lengths) for step in range(1, len(lengths))]
@@ -341,16 +313,15 @@ def frozen_test(source: InterventionInput, *, draws: Draws = 20, **options: Unpa
         donor = donor_of(number)
         if donor is None:
             return None
-        other = ReadText(source.model, source.windows[donor], donor, source.mask_id, masked=options["masked"])
+        other = ReadText(study.model, study.windows[donor], donor, study.mask_id, masked=options["masked"])
 
-        def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
-            weights = text.weights(layer, head)
-            frozen = cut_weights(weights, other.weights(layer, head), text.visible(layer, head))
-            return replaced(text, layer, head, weights, frozen[None], generator, draws)
+        def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
+            frozen = cut_weights(one.weights, other.head(one.layer, one.number).weights, one.visible)
+            return replaced(one, frozen[None], generator, draws)
 
         return of_head
 
-    return over_heads(source, "frozen_test", EFFECTS, of_text, **options)
+    return over_heads(study, "frozen_test", EFFECTS, of_text, **options)
 
 
 def cut_weights(
@@ -378,7 +349,7 @@ _AGREEMENT = {
 
 
 @validated(masked=MASKED)
-def agreement_test(source: InterventionInput, *, predictions: Count = 8, **options: Unpack[HeadOptions]) -> xr.Dataset:
+def agreement_test(study: Study, *, predictions: Count = 8, **options: Unpack[HeadOptions]) -> xr.Dataset:
     r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
 
     def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
@@ -388,19 +359,19 @@ def agreement_test(source: InterventionInput, *, predictions: Count = 8, **optio
         slopes = token_gradients(text, places)
         left_out = leave_one_out(text.model, text.inputs, places, text.name).T.double().cpu().numpy()
 
-        def of_head(text: ReadText, layer: int, head: int, _: np.random.Generator) -> dict[str, float]:
-            queries, keys = text.sides.of(text.sites[layer].kind)
+        def of_head(one: OneHead, _: np.random.Generator) -> dict[str, float]:
+            queries, keys = text.sides.of(text.sites[one.layer].kind)
             if queries != text.sides.predicting:
                 return {}
             return compared(
-                text.weights(layer, head)[places],
+                one.weights[places],
                 (slopes[:, keys], left_out[:, keys]),
-                _counted(text.visible(layer, head), places.numpy(), own=queries == keys),
+                _counted(one.visible, places.numpy(), own=queries == keys),
             )
 
         return of_head
 
-    return over_heads(source, "agreement_test", _AGREEMENT, of_text, **options)
+    return over_heads(study, "agreement_test", _AGREEMENT, of_text, **options)
 
 
 def compared(
@@ -412,16 +383,16 @@ def compared(
     numbers: dict[str, float] = {}
     kept = np.where(counted, weights, 0.0)
     for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
-        ranks = rank_agreement(kept, importance, counted)
-        known = np.isfinite(ranks.tau.values)
+        tau, p_value = rank_agreement(kept, importance, counted)
+        known = np.isfinite(tau)
         if not known.any():
             continue
         size = counted.sum(1)[known]
         spread = np.sqrt((2 * (2 * size + 5) / (9 * size * (size - 1))).sum()) / known.sum()
-        numbers[f"tau_{name}"] = float(ranks.tau.values[known].mean())
+        numbers[f"tau_{name}"] = float(tau[known].mean())
         numbers[f"tau_{name}_null"] = float(_POINT * spread)
-        numbers[f"significant_{name}"] = float((ranks.p_value.values[known] <= _ONE_IN_TWENTY).mean())
-    between = rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted).tau.values
+        numbers[f"significant_{name}"] = float((p_value[known] <= _ONE_IN_TWENTY).mean())
+    between = rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted)[0]
     if np.isfinite(between).any():
         numbers["tau_between"] = float(np.nanmean(between))
     return numbers
@@ -471,52 +442,44 @@ _ADVERSARIAL = {
 
 @validated(masked=MASKED)
 def adversarial_test(
-    source: InterventionInput,
-    *,
-    bound: float = 0.05,
-    steps: Draws = 50,
-    draws: Draws = 4,
-    **options: Unpack[HeadOptions],
+    study: Study, *, bound: float = 0.05, steps: Draws = 50, draws: Draws = 4, **options: Unpack[HeadOptions]
 ) -> xr.Dataset:
     r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
     check_real(0.0, 1.0, bound=bound)
 
-    def of_head(text: ReadText, layer: int, head: int, generator: np.random.Generator) -> dict[str, float]:
-        search = WeightSearch(text, layer, head, bound)
+    def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
+        search = WeightSearch(one, bound)
         furthest = search.furthest(search.climb(steps, generator))
-        random = [
-            search.furthest(permuted_weights(search.weights, generator, search.allowed)[None])[0] for _ in range(draws)
-        ]
+        random = [search.furthest(permuted_weights(one.weights, generator, one.visible)[None])[0] for _ in range(draws)]
         return {
             "weights_jsd": search.divergence(furthest[0]),
-            "weights_tvd": float(distance(search.weights, furthest[0]).mean()),
+            "weights_tvd": float(total_variation(one.weights, furthest[0]).mean()),
             "tvd": furthest[1],
             "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
         }
 
-    return over_heads(source, "adversarial_test", _ADVERSARIAL, lambda _, __: of_head, **options).assign_attrs(
+    return over_heads(study, "adversarial_test", _ADVERSARIAL, lambda _, __: of_head, **options).assign_attrs(
         bound=bound, steps=steps
     )
 
 
 class WeightSearch:
-    """The weights of one head of one text, and which others keep the bound."""
+    """Which other weights of one head keep the bound."""
 
-    def __init__(self, text: ReadText, layer: int, head: int, bound: float) -> None:
-        self.text, self.layer, self.head, self.bound = text, layer, head, bound
-        self.weights, self.allowed = text.weights(layer, head), text.visible(layer, head)
+    def __init__(self, one: OneHead, bound: float) -> None:
+        self.one, self.bound = one, bound
 
     def divergence(self, weights: Float[np.ndarray, "query key"]) -> float:
         """Mean over rows, nats."""
-        return float(jensen_shannon(self.weights, weights).mean())
+        return float(jensen_shannon(self.one.weights, weights).mean())
 
     def climb(self, steps: int, generator: np.random.Generator) -> Float[np.ndarray, "variant query key"]:
         """Weights on the way: the last, and the furthest that kept the bound."""
-        values = self.text.values(self.layer, self.head)
-        own = torch.from_numpy(self.weights).to(values)
+        values = self.one.values
+        own = torch.from_numpy(self.one.weights).to(values)
         total = own.sum(-1, keepdim=True)
-        hidden = torch.from_numpy(~self.allowed).to(own.device)
-        noise = torch.from_numpy(generator.normal(size=self.weights.shape)).to(own)
+        hidden = torch.from_numpy(~self.one.visible).to(own.device)
+        noise = torch.from_numpy(generator.normal(size=own.shape)).to(own)
         logits = (own.clamp_min(_LEAST).log() + _NOISE * noise).masked_fill(hidden, -torch.inf)
         logits = logits.masked_fill(hidden.all(-1, keepdim=True), 0.0).requires_grad_()
         optimiser = torch.optim.Adam([logits], lr=_RATE)
@@ -537,11 +500,9 @@ class WeightSearch:
 
     def furthest(self, several: Float[np.ndarray, "variant query key"]) -> tuple[Float[np.ndarray, "query key"], float]:
         """The furthest mixture of the head's own weights and others that keeps the bound, and the distance reached."""
-        mixed = np.concatenate(
-            [[self.weights + share * (weights - self.weights) for share in _SHARES] for weights in several]
-        )
-        outputs = self.text.of_weights(self.layer, self.head, mixed)
-        reached = self.text.effects(self.layer, self.head, outputs)["tvd"].mean(1)
+        own = self.one.weights
+        mixed = np.concatenate([[own + share * (weights - own) for share in _SHARES] for weights in several])
+        reached = self.one.effects(self.one.of_weights(mixed))["tvd"].mean(1)
         # the head's own weights move nothing, whatever the rounding of a batch says
         reached[len(_SHARES) - 1 :: len(_SHARES)] = 0.0
         far = np.array([self.divergence(np.maximum(weights, 0.0)) for weights in mixed])
@@ -549,8 +510,7 @@ class WeightSearch:
         return mixed[chosen], float(reached[chosen])
 
     def _moved(self, output: Tensor) -> Tensor:
-        after = self.text.changed(self.layer, self.head, output[None])
-        return prediction_distance(after, self.text.log_probabilities).mean()
+        return prediction_distance(self.one.changed(output[None]), self.one.text.log_probabilities).mean()
 
 
 @validated(masked=MASKED)

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _OF_TEXTS = {
     "scan": "measure.stored:load_scan",
     "generate": "measure.generation:load_generation",
-    "roles": "detection.roles:load_roles",
+    "roles": "store.runs:load_part",
     "explain": "explanation.stored:load_explanation",
-    "intervene": "intervention.stored:load_intervention",
-    "patch": "intervention.patch:load_patching",
-    "diff": "comparison.diff:load_difference",
+    "intervene": "store.runs:load_tree",
+    "patch": "store.runs:load_tree",
+    "diff": "store.runs:load_part",
 }
 #: What opens the results of each command, imported when it is needed.
 _LOADERS = _OF_TEXTS | {

@@ -558,6 +558,7 @@ _STATE: dict[str, Any] = {
     "analyses": {"asked": [str], "names": [str], "skipped": [(str, str)]},
     "also": [{"file": str, "model": str, "identity": str, ...: str}],
     "parts": [str],
+    "measured": (str, str),
     "config": dict,
     "metrics": {...: float},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -129,6 +129,20 @@ class RunFolder(OwnedFolder):
         """Read what `save` wrote; None where it is not there."""
         return self.arrays(name + files.SUFFIX) if name + files.SUFFIX in self.files else None
 
+    def part(self, name: str) -> xr.Dataset:
+        """Read what `save` wrote in a finished run."""
+        if (dataset := self.load(name)) is None:
+            raise AttnscopeError(
+                f"{self.path} has no {name}: give the same command again, which makes anew what is not there"
+            )
+        return dataset
+
+    def made(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """A part of the run, as a later call will read it: made and written if it is not there yet."""
+        if self.load(name) is None:
+            self.save(name, make())
+        return self.part(name)
+
     def finish(self, **state: Any) -> None:
         """Mark the run as complete."""
         with files.explained("write results", _GO_ON):
@@ -188,6 +202,25 @@ def _windows(damaged: Iterable[str]) -> str:
     texts = [files.texts_of(name) for name in damaged if name.startswith(files.PIECES)]
     lost = sum(map(len, texts))
     return f"; {count(lost, 'window')} {'is' if lost == 1 else 'are'} lost with it" if texts else ""
+
+
+def load_part(run: RunFolder) -> xr.Dataset:
+    """The one part that a finished run has, as the verb returned it."""
+    return run.part(next(iter(run.state.get("parts", ())), run.command)).assign_attrs(run=str(run.path))
+
+
+def load_tree(run: RunFolder) -> xr.DataTree:
+    """What was measured and the parts made of it, with the attributes of a finished run."""
+    node, dimension = run.state["measured"]
+    parts = {node: along(run.results(), dimension), **{name: run.part(name) for name in run.state["parts"]}}
+    tree = xr.DataTree.from_dict(parts)
+    tree.attrs = {**run.state["attributes"], "run": str(run.path)}
+    return tree
+
+
+def along(measured: xr.Dataset, dimension: str) -> xr.Dataset:
+    """What was measured, along the dimension that it has for users; in its order."""
+    return measured if dimension == "window" else measured.rename(window=dimension).sortby(dimension)
 
 
 @validated

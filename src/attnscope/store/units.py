@@ -16,19 +16,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import xarray as xr
+
 from attnscope.read.files import is_standard_input
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import TASKS, InUseError, are_in
 from attnscope.store.folder import OwnedFolder, manifest_of
-from attnscope.store.runs import RunFolder
+from attnscope.store.runs import RunFolder, along, is_finished, load_tree
 from attnscope.store.signature import Signature
 from attnscope.store.workers import Crew, RayEngine, cluster_of
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from attnscope.store.workers import Cluster
 
 #: Whether a batch, whose texts it is called with, needs no measuring; called with every batch in turn.
@@ -520,6 +520,43 @@ def _gaps(pieces: Sequence[range], start: int, stop: int) -> Iterator[range]:
 
 
 Whole = TypeVar("Whole")
+
+
+def tree_of(
+    measured: tuple[str, str],
+    batches: Batches,
+    parts: Callable[[xr.Dataset, RunFolder | None], tuple[dict[str, xr.Dataset], dict[str, str]]],
+    signature: Signature,
+    attributes: dict[str, str],
+    *,
+    out: str | Path | Callable[[Signature], Path] | None,
+    task: Task | None,
+    repair: bool,
+) -> xr.DataTree:
+    """What a verb measures batch after batch, and the parts made of it: in memory, or in a run folder.
+
+    `measured` names the node and the dimension of what is measured; `parts` gives the other nodes and their notes.
+    """
+    if out is None:
+        results = along(in_a_row([part for part in batches(lambda _: False) if part is not None]), measured[1])
+        nodes, noted = parts(results, None)
+        tree = xr.DataTree.from_dict({measured[0]: results, **nodes})
+        tree.attrs = attributes | noted
+        return tree
+
+    def whole(run: RunFolder) -> xr.DataTree:
+        if not run.complete:
+            keep_each(run, batches, Share(lambda _: True, completed(run)))
+            nodes, noted = parts(along(run.results(), measured[1]), run)
+            run.finish(parts=list(nodes), measured=list(measured), attributes=attributes | noted)
+        return load_tree(run)
+
+    folder = Path(out(signature) if callable(out) else out)
+    if task is None or is_finished(folder):
+        with RunFolder(folder, signature, repair=repair) as run:
+            return whole(run)
+    tree = by_task(task, folder, signature, batches, whole, attributes, repair=repair)
+    return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
 
 
 def by_task(

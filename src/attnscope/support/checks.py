@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from attnscope.support.errors import AttnscopeError, reason_of
 
+Name = TypeVar("Name", bound=str)
 SEEDS = 2**32  # as many as every generator of random numbers takes
 THREADS = 512  # far more crash the process
 BEAMS = 1_000  # far more do not fit into memory
@@ -75,6 +77,16 @@ def unexpected(expected: str, value: object, name: str) -> AttnscopeError:
     plain = isinstance(value, str | int | float | list | tuple | dict)
     said = f"{shortly(value)} ({kind})" if plain else f"of type {kind}"
     return AttnscopeError(f"{name} is {said}; expected {expected}")
+
+
+def chosen(what: str, names: Sequence[str] | str | None, known: Collection[Name]) -> list[Name]:
+    """The names that are known, in their order; None means all, a string holds names with commas between."""
+    requested = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    unknown = [name for name in requested or () if name not in known]
+    if unknown or (requested is not None and not len(requested)):
+        found = f"there is no {what} {shortly(unknown[0])}" if unknown else f"no {what} was named"
+        raise AttnscopeError(f"{found}: choose from {', '.join(known)}")
+    return [name for name in known if requested is None or name in requested]
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
@@ -165,3 +177,11 @@ def check_least(least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < least:
             raise AttnscopeError(f"found {name}={size}; expected {least} or more")
+
+
+def is_path(path: Path, kind: Literal["exists", "is_file", "is_dir"]) -> bool:
+    """Whether there is such a file or folder; False for what is too long for a name."""
+    try:
+        return getattr(path, kind)()
+    except OSError:  # a name that is too long
+        return False

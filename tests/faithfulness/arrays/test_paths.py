@@ -47,10 +47,3 @@ def test_flow_says_its_limit():
         attention_flow(np.full((1, 65, 65), 1 / 65))
     with pytest.raises(AttnscopeError, match="at most 6"):
         attention_flow(A, limit=6)
-
-
-def test_bad_input_is_refused():
-    with pytest.raises(AttnscopeError, match="7 tokens in the queries and 6 in the keys"):
-        rollout(A[:, :, :6])
-    with pytest.raises(AttnscopeError, match="residual"):
-        rollout(A, residual=2.0)

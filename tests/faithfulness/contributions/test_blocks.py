@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers as T
 
-from attnscope.intervention.contributions.blocks import find_blocks, fitted, record
+from attnscope.intervention.blocks import find_blocks, fitted, record
 from tests.families import inputs, tiny
 from tests.models.lineage import SOURCE, small
 

@@ -6,14 +6,15 @@ import torch
 
 from attnscope import AttnscopeError, scan
 from attnscope.capture.load import load_model
-from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
-from attnscope.intervention.contributions.profiles import contribution_profiles
-from attnscope.intervention.inputs import InterventionInput, input_of
+from attnscope.explanation.study import Study
+from attnscope.intervention.predictions import texts_under_study
+from attnscope.intervention.profiles import contribution_profiles
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.faithfulness.oracles import block, effective
 from tests.families import tiny
+from tests.mechanism.captured import capture_inputs
 from tests.models.lineage import small
 
 BAND = 4
@@ -28,7 +29,7 @@ def read(model, texts=(TEXT,)):
     if model.config.is_encoder_decoder:
         marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
         windows = [Window(ids, target=Window(tuple(TARGET), **marks), **marks) for ids in windows]
-    return contribution_profiles(InterventionInput(model, windows, "tiny", None), band=BAND)
+    return contribution_profiles(Study(model, windows, name="tiny"), band=BAND)
 
 
 def along(matrix):
@@ -184,7 +185,7 @@ def test_the_projects_own_translators(name):
     model = small(name)
     marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
     window = Window((3, 4, 5, 6, 7, 2), target=Window((1, 10, 11, 12), **marks), **marks)
-    found = contribution_profiles(InterventionInput(model, [window], name, None), band=2)
+    found = contribution_profiles(Study(model, [window], name=name), band=2)
     assert found.attrs["skipped"] == ""
     assert found.layer_kind.values.tolist() == ["self"] * 2 + ["causal", "cross"] * 2
     ratios = found.mixing_ratio.sel(of="block")
@@ -192,7 +193,7 @@ def test_the_projects_own_translators(name):
 
 
 def test_weights_are_those_that_scan_lays_along_offsets():
-    found = contribution_profiles(input_of("bundled", limit=2), kinds=["weights"], band=5)
+    found = contribution_profiles(texts_under_study("bundled", limit=2), kinds=["weights"], band=5)
     expected = scan(limit=2, statistics=["profile"], band=5)
     np.testing.assert_allclose(found.profile_weights, expected.profile, atol=1e-6)
 
@@ -204,12 +205,12 @@ def test_layers_side_by_side_have_no_known_block():
     assert found.attrs["skipped"].startswith("block_norms (layers 0, 1): no module reads the sum")
     assert np.isfinite(found.profile_norms).any()
     with pytest.raises(AttnscopeError, match=r"block_norms is not defined for GPTNeoXForCausalLM, layer 0 .* Leave it"):
-        contribution_profiles(InterventionInput(model, [tuple(TEXT)], "tiny", None), kinds=["block_norms"])
+        contribution_profiles(Study(model, [tuple(TEXT)], name="tiny"), kinds=["block_norms"])
 
 
 def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
     """A norm that is another in the text than in the first tokens."""
-    from attnscope.intervention.contributions import blocks as _record
+    from attnscope.intervention import blocks as _record
 
     monkeypatch.setattr(_record, "_sum", lambda one: one.given * 1.01)
     found = read(tiny("bert"), [TEXT, TEXT[:8]])
@@ -220,7 +221,7 @@ def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
 
 
 def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
-    from attnscope.intervention.contributions import blocks as _record
+    from attnscope.intervention import blocks as _record
 
     total = _record._sum
     monkeypatch.setattr(_record, "_sum", lambda one: total(one) * (1.01 if len(one.given) == 8 else 1))
@@ -231,11 +232,11 @@ def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
 
 def test_without_a_head_there_is_no_gradient():
     body = tiny("bert").bert
-    found = contribution_profiles(InterventionInput(body, [tuple(TEXT)], "tiny", None), band=2)
+    found = contribution_profiles(Study(body, [tuple(TEXT)], name="tiny"), band=2)
     assert "profile_gradient" not in found
     assert "gradient: BertModel has no head that predicts" in found.attrs["skipped"]
     with pytest.raises(AttnscopeError, match="gradient is not defined for BertModel: BertModel has no head"):
-        contribution_profiles(InterventionInput(body, [tuple(TEXT)], "tiny", None), kinds=["gradient"])
+        contribution_profiles(Study(body, [tuple(TEXT)], name="tiny"), kinds=["gradient"])
 
 
 def test_a_long_text_says_what_gradients_would_take(monkeypatch):
@@ -248,7 +249,7 @@ def test_a_long_text_says_what_gradients_would_take(monkeypatch):
 
 def test_rows_in_pieces_are_the_same(monkeypatch):
     from attnscope.intervention import calls as _calls
-    from attnscope.intervention.contributions import profiles as _effective
+    from attnscope.intervention import profiles as _effective
 
     whole = read(tiny("llama"))
     monkeypatch.setattr(_calls, "_WEIGHTS_AT_ONCE", 4 * len(TEXT) * 5)
@@ -268,14 +269,14 @@ def test_the_model_is_given_back_as_it_was():
 
 def test_trained_models(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = contribution_profiles(input_of(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), band=2)
+    found = contribution_profiles(texts_under_study(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), band=2)
     assert found.attrs["skipped"] == ""
     head = found.isel(window=0).sel(layer=0)
     for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
         profile = head[f"profile_{kind}"]
         assert profile.sel(head=3).idxmax("offset") == -1
         assert profile.sel(head=4).idxmax("offset") == 1
-    story = input_of(models / "stories260K-llama", ["Once upon a time there was a little cat."])
+    story = texts_under_study(models / "stories260K-llama", ["Once upon a time there was a little cat."])
     stories = contribution_profiles(story, band=2)
     assert stories.attrs["skipped"] == ""
     assert (stories["rank"] <= 8).all()

@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
+from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
+from attnscope.intervention import tokens as _tokens
 from attnscope.intervention.arrays import attention_flow, rollout
-from attnscope.intervention.contributions import tokens as _tokens
-from attnscope.intervention.contributions.tokens import TOKEN_KINDS, token_contributions
-from attnscope.intervention.inputs import InterventionInput
+from attnscope.intervention.tokens import TOKEN_KINDS, token_contributions
 from attnscope.read.windows import Window
 from tests.faithfulness.contributions.test_profiles import by_row, joint
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
+from tests.mechanism.captured import capture_inputs
 
 QUERIES = [1, 4, 6]
 MARKS = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
@@ -25,7 +25,7 @@ def given(model):
     window = Window(tuple(TEXT), **MARKS)
     if model.config.is_encoder_decoder:
         window = Window(tuple(TEXT), target=Window(tuple(TARGET), **MARKS), **MARKS)
-    return InterventionInput(model, [window], "tiny", None)
+    return Study(model, [window], name="tiny")
 
 
 @pytest.fixture(scope="module", params=["bert", "gpt2", "bart"])
@@ -175,7 +175,7 @@ def test_bad_input_is_refused(monkeypatch):
         token_contributions(one, kinds=["norm"])
     with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 places; expected one for each"):
         token_contributions(one, places=[1], outcomes=[99], kinds=["gradient"])
-    long = InterventionInput(tiny("gpt2"), [(5,) * 63], "tiny", None)
+    long = Study(tiny("gpt2"), [(5,) * 63], name="tiny")
     with pytest.raises(
         AttnscopeError, match="flow is not defined here: the text has 63 tokens, and flow takes at most 8"
     ):

@@ -33,9 +33,9 @@ def test_other_outputs_are_put_where_the_projection_reads_them(family, layer):
     model = tiny(family).double()
     text = read(model)
     head, generator = 2, torch.Generator().manual_seed(0)
-    own = text.output(layer, head)
+    own = text.head(layer, head).output
     outputs = torch.stack([own, torch.randn(own.shape, generator=generator, dtype=own.dtype)])
-    found = text.changed(layer, head, outputs)
+    found = text.head(layer, head).changed(outputs)
     np.testing.assert_allclose(found[0], text.log_probabilities, atol=1e-9)
     with torch.no_grad():
         plain = model(**given_to(model)).logits[0].log_softmax(-1)
@@ -62,8 +62,8 @@ def test_gradients_by_weights_are_those_of_eager_attention(family):
     text = read(model)
     expected = weights_and_gradients(model)
     for layer in PLACES[family]:
-        np.testing.assert_allclose(text.weights(layer, 1), expected[layer][1][1], atol=1e-9)
-        np.testing.assert_allclose(text.by_weights(layer, 1), expected[layer][2][1], atol=1e-9)
+        np.testing.assert_allclose(text.head(layer, 1).weights, expected[layer][1][1], atol=1e-9)
+        np.testing.assert_allclose(text.head(layer, 1).by_weights(), expected[layer][2][1], atol=1e-9)
 
 
 def test_a_masked_language_model_predicts_behind_masks():
@@ -84,18 +84,20 @@ def test_many_variants_go_through_in_pieces(monkeypatch):
     from attnscope.intervention import read_text as _read_text
 
     text = read(tiny("bert"))
-    outputs = torch.randn(5, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1))
-    whole = text.effects(0, 0, outputs)
+    outputs = torch.randn(5, *text.head(0, 0).output.shape, generator=torch.Generator().manual_seed(1))
+    whole = text.head(0, 0).effects(outputs)
     monkeypatch.setattr(_read_text, "NUMBERS_AT_ONCE", 2 * 60 * len(TEXT))
-    for name, values in text.effects(0, 0, outputs).items():
+    for name, values in text.head(0, 0).effects(outputs).items():
         np.testing.assert_allclose(values, whole[name], atol=1e-6)
 
 
 def test_effects_are_the_distances_of_arrays():
     text = read(tiny("bert").double())
-    outputs = torch.randn(2, *text.output(0, 0).shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    after, before = text.changed(0, 0, outputs).exp().numpy(), text.log_probabilities.exp().numpy()
-    found = text.effects(0, 0, outputs)
+    outputs = torch.randn(
+        2, *text.head(0, 0).output.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    after, before = text.head(0, 0).changed(outputs).exp().numpy(), text.log_probabilities.exp().numpy()
+    found = text.head(0, 0).effects(outputs)
     np.testing.assert_allclose(found["tvd"], arrays_total_variation(after, before[None] + 0 * after), atol=1e-9)
     np.testing.assert_allclose(found["jsd"], arrays_jensen_shannon(after, before[None] + 0 * after), atol=1e-9)
     np.testing.assert_array_equal(found["flipped"], after.argmax(-1) != before.argmax(-1))

@@ -7,11 +7,12 @@ from scipy.stats import kendalltau
 
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
+from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
 from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
-from attnscope.intervention.contributions.tokens import token_contributions
-from attnscope.intervention.inputs import InterventionInput, input_of
+from attnscope.intervention.predictions import texts_under_study
 from attnscope.intervention.read_text import ReadText
+from attnscope.intervention.tokens import token_contributions
 from attnscope.intervention.weight_tests import (
     adversarial_test,
     agreement_test,
@@ -37,7 +38,7 @@ def given(model, *texts, target=None):
         Window(tuple(text), source=f"text {number}", target=targets, **MARKS)
         for number, text in enumerate(texts or (TEXT,))
     ]
-    return InterventionInput(model, windows, "tiny", None)
+    return Study(model, windows, name="tiny")
 
 
 def planted():
@@ -83,10 +84,10 @@ def test_equal_weights_are_put_in_the_place_of_the_heads():
     found = uniform_test(given(model), heads=[(1, 2)], draws=2)
     text = ReadText(model, given(model).windows[0], 0)
     equal = np.full((12, 12), 1 / 12)
-    expected = text.effects(1, 2, text.of_weights(1, 2, equal[None]))
+    expected = text.head(1, 2).effects(text.head(1, 2).of_weights(equal[None]))
     for name in ("tvd", "jsd", "flipped"):
         assert of(found, name, 1, 2) == pytest.approx(expected[name].mean())
-    moved = total_variation(text.weights(1, 2), equal).mean()
+    moved = total_variation(text.head(1, 2).weights, equal).mean()
     assert of(found, "weights_tvd", 1, 2) == pytest.approx(moved)
 
 
@@ -94,10 +95,10 @@ def test_permutations_are_the_median_of_single_ones():
     model = tiny("gpt2")
     found = permutation_test(given(model), heads=[(0, 1)], draws=7, seed=3)
     text = ReadText(model, given(model).windows[0], 0)
-    weights, generator = text.weights(0, 1), np.random.default_rng((3, 0, 0, 1))
+    weights, generator = text.head(0, 1).weights, np.random.default_rng((3, 0, 0, 1))
     causal = np.tril(np.ones((12, 12), dtype=bool))
     several = np.stack([permuted_weights(weights, generator, causal) for _ in range(7)])
-    moved = text.effects(0, 1, text.of_weights(0, 1, several))["tvd"].mean(1)
+    moved = text.head(0, 1).effects(text.head(0, 1).of_weights(several))["tvd"].mean(1)
     assert of(found, "tvd", 0, 1) == pytest.approx(np.median(moved))
     assert of(found, "max_weight", 0, 1) == pytest.approx(weights.max(1).mean())
     assert of(found, "tvd_null", 0, 1) > 0
@@ -116,11 +117,11 @@ def test_frozen_weights_come_from_a_text_that_is_long_enough():
     found = frozen_test(given(model, TEXT, OTHER), heads=[(1, 0)], draws=2)
     assert np.isfinite(found.tvd.sel(layer=1, head=0)).values.tolist() == [True, False]
     texts = [ReadText(model, one, 0) for one in given(model, TEXT, OTHER).windows]
-    cut = texts[1].weights(1, 0)[:12, :12]
+    cut = texts[1].head(1, 0).weights[:12, :12]
     cut /= cut.sum(1, keepdims=True)
-    expected = texts[0].effects(1, 0, texts[0].of_weights(1, 0, cut[None]))
+    expected = texts[0].head(1, 0).effects(texts[0].head(1, 0).of_weights(cut[None]))
     assert of(found, "tvd", 1, 0) == pytest.approx(expected["tvd"].mean())
-    same = InterventionInput(model, [given(model).windows[0]] * 2, "tiny", None)
+    same = Study(model, [given(model).windows[0]] * 2, name="tiny")
     assert np.isnan(frozen_test(same, heads=[(1, 0)], draws=1).tvd).all()  # no other document
 
 
@@ -145,11 +146,11 @@ def test_erasure_follows_each_order():
     found = erasure_test(given(model), heads=[(1, 3)], fractions=[0.25, 0.5, 1.0], draws=2).isel(window=0)
     here = found.sel(layer=1, head=3)
     text = ReadText(model, given(model).windows[0], 0)
-    weights, slope = text.weights(1, 3), text.by_weights(1, 3)
+    weights, slope = text.head(1, 3).weights, text.head(1, 3).by_weights()
     causal = np.tril(np.ones((12, 12), dtype=bool))
     for order, by in {"attention": weights, "gradient": slope, "product": weights * slope}.items():
         several = np.stack([erased_weights(weights, by, one, causal) for one in (0.25, 0.5, 1.0)])
-        effects = text.effects(1, 3, text.of_weights(1, 3, several))
+        effects = text.head(1, 3).effects(text.head(1, 3).of_weights(several))
         np.testing.assert_allclose(here.tvd.sel(order=order), effects["tvd"].mean(1), atol=1e-6)
         flips = np.maximum.accumulate(effects["flipped"], 0)
         np.testing.assert_allclose(here.flipped.sel(order=order), flips.mean(1))
@@ -157,7 +158,7 @@ def test_erasure_follows_each_order():
         np.testing.assert_allclose(here.fraction_to_flip.sel(order=order), at.mean() if len(at) else np.nan)
     everything = here.tvd.sel(fraction=1.0)
     np.testing.assert_allclose(everything, everything[0], atol=1e-6)
-    nothing = text.effects(1, 3, torch.zeros_like(text.output(1, 3))[None])["tvd"].mean()
+    nothing = text.head(1, 3).effects(torch.zeros_like(text.head(1, 3).output)[None])["tvd"].mean()
     assert float(everything[0]) == pytest.approx(nothing, abs=1e-6)
 
 
@@ -166,7 +167,7 @@ def test_ranks_are_those_of_gradients_and_of_leaving_out():
     found = agreement_test(given(model), heads=[(1, 2)], predictions=3)
     places = [0, 6, 11]  # of 12, evenly: 5.5 is rounded to 6
     scores = token_contributions(given(model), places=places, kinds=["gradient", "leave_one_out"])
-    weights = ReadText(model, given(model).windows[0], 0).weights(1, 2)
+    weights = ReadText(model, given(model).windows[0], 0).head(1, 2).weights
     for kind in ("gradient", "leave_one_out"):
         other = scores.score.sel(kind=kind).values
         taus = [kendalltau(weights[at, :at], other[row, :at]) for row, at in enumerate(places) if at > 3]
@@ -209,7 +210,7 @@ def test_other_weights_with_the_same_output_are_those_of_the_linear_program():
     text = ReadText(model, given(model).windows[0], 0)
     rows = [0, 6, 11]  # evenly: 5.5 is rounded to 6
     causal = np.tril(np.ones((12, 12), dtype=bool))
-    expected = adversarial_weights(text.weights(1, 2)[rows], text.values(1, 2).numpy(), allowed=causal[rows])
+    expected = adversarial_weights(text.head(1, 2).weights[rows], text.head(1, 2).values.numpy(), allowed=causal[rows])
     assert of(found, "weights_tvd", 1, 2) == pytest.approx(float(expected.tvd.mean()))
     assert of(found, "free", 1, 2) == float(expected.is_free.mean()) == 1 / 3  # width 8: 9 keys determine their weights
     assert of(found, "output_error", 1, 2) < 1e-9
@@ -259,7 +260,7 @@ def test_bad_input_is_refused():
 def test_a_trained_model(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
     found = permutation_test(
-        input_of(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), heads=[(0, 3), (10, 5)], draws=6
+        texts_under_study(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), heads=[(0, 3), (10, 5)], draws=6
     )
     for head in [(0, 3), (10, 5)]:
         assert of(found, "tvd", *head) > 0

@@ -16,18 +16,17 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import NotDefinedError, labelled
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.explanation.inputs import Windows, ids_of, read, token_ids
 from attnscope.explanation.profiles import Collected, collect_profiles, stacked_profiles
 from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.explanation.tables import PositionTable, position_table
-from attnscope.explanation.tokens import Windows, ids_of, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.maps import weight_rows
@@ -54,7 +53,7 @@ MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 Sample = dict[str, list[int]]
 
 
-@preserve_model_state
+@verb()
 def relearn_positions(
     model: Model | None = None,
     texts: Sources = None,

@@ -17,7 +17,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.explanation.arrays.shares import covariance, covariance_share, jackknife, without_own
-from attnscope.explanation.first_layer import FirstLayerSplit, first_layer_split
+from attnscope.explanation.inputs import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
 from attnscope.explanation.profiles import (
     Collected,
     bias_traces,
@@ -35,7 +35,7 @@ from attnscope.explanation.profiles import (
 )
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.study import Picture, Section, analysis
-from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
+from attnscope.explanation.tables import FirstLayerSplit, first_layer_split
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each

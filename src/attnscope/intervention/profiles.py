@@ -13,18 +13,19 @@ from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
+from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.profiles import pairs_at
-from attnscope.explanation.tokens import FOR_MATCHING
+from attnscope.explanation.study import Study
+from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.calls import (
     band_of,
+    inputs_of,
     lacks_predictions,
     log_probabilities,
     sides_of,
     values_of,
     weight_tiles,
 )
-from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.inputs import inputs_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Site
+    from attnscope.intervention.blocks import Block, Record
     from attnscope.intervention.calls import Sides
-    from attnscope.intervention.contributions.blocks import Block, Record
-    from attnscope.intervention.inputs import InterventionInput
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
 Name = TypeVar("Name", bound=str)
@@ -108,30 +108,26 @@ def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]]
 
 @validated
 def contribution_profiles(
-    source: InterventionInput,
-    *,
-    kinds: Sequence[Kind | str] | None = None,
-    band: Count = 10,
-    progress: Tell | None = None,
+    study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10, progress: Tell | None = None
 ) -> xr.Dataset:
     r"""Measure where heads and layers take from, by more than their weights."""
     chosen = chosen_kinds(kinds, KINDS)
     tell = progress or no_progress
-    with borrowed(source.model):
-        first = inputs_of(source.model, source.windows[0])
-        blocks = find_blocks(source.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
-        run = _ModelRun(source.model, blocks, chosen, band, by_name=kinds is not None)
-        if "gradient" in chosen and (reason := lacks_predictions(source.model, first)):
+    with borrowed(study.model):
+        first = inputs_of(study.model, study.windows[0])
+        blocks = find_blocks(study.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
+        run = _ModelRun(study.model, blocks, chosen, band, by_name=kinds is not None)
+        if "gradient" in chosen and (reason := lacks_predictions(study.model, first)):
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
         profiles: list[xr.Dataset] = []
-        for number, window in enumerate(source.windows):
-            profiles.append(run.text(inputs_of(source.model, window), window_name(window, number)))
-            tell(Progress("what weights miss", (number + 1) / len(source.windows)))
+        for number, window in enumerate(study.windows):
+            profiles.append(run.text(inputs_of(study.model, window), window_name(window, number)))
+            tell(Progress("what weights miss", (number + 1) / len(study.windows)))
     whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
-        window=np.arange(len(profiles)), source=("window", np.array(source.documents, dtype=object))
-    ).assign_attrs(model=source.name, skipped=run.skipped)
+        window=np.arange(len(profiles)), source=("window", np.array(study.documents, dtype=object))
+    ).assign_attrs(model=study.name, skipped=run.skipped)
 
 
 class _ModelRun:

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.explanation.arrays.checks import labelled
-from attnscope.explanation.tokens import FOR_MATCHING
+from attnscope.explanation.inputs import FOR_MATCHING
+from attnscope.explanation.study import Study
 from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow, rollout
+from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.calls import (
     check_matrices,
     embedding_leaves,
+    inputs_of,
     lacks_predictions,
     leave_one_out,
     log_probabilities,
@@ -25,9 +28,7 @@ from attnscope.intervention.calls import (
     values_of,
     weights_of,
 )
-from attnscope.intervention.contributions.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.contributions.profiles import BlockNorms, cannot_follow, chosen_kinds, residual_part, shares
-from attnscope.intervention.inputs import InterventionInput, inputs_of
+from attnscope.intervention.profiles import BlockNorms, cannot_follow, chosen_kinds, residual_part, shares
 from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
@@ -41,7 +42,7 @@ _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout
 
 @validated
 def token_contributions(
-    source: InterventionInput,
+    study: Study,
     *,
     places: Sequence[int] | None = None,
     outcomes: Sequence[int] | None = None,
@@ -49,8 +50,8 @@ def token_contributions(
 ) -> xr.Dataset:
     """Score how much each token of the first window matters to the predictions at some positions, by every kind."""
     chosen = chosen_kinds(kinds, TOKEN_KINDS)
-    with borrowed(source.model):
-        one = OneText(source, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
+    with borrowed(study.model):
+        one = OneText(study, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for kind in chosen:
@@ -60,7 +61,7 @@ def token_contributions(
                 raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
             else:
                 skipped.append(f"{kind}: {reason}")
-    return _labelled(one, scores).assign_attrs(model=source.name, skipped="; ".join(skipped))
+    return _labelled(one, scores).assign_attrs(model=study.name, skipped="; ".join(skipped))
 
 
 def _lacks(text: OneText, kind: str, *, by_name: bool) -> str:
@@ -108,15 +109,10 @@ class OneText:
     """The first window of an input, and the positions of it whose predictions are asked about."""
 
     def __init__(
-        self,
-        source: InterventionInput,
-        places: Sequence[int] | None,
-        outcomes: Sequence[int] | None,
-        *,
-        differentiable: bool,
+        self, study: Study, places: Sequence[int] | None, outcomes: Sequence[int] | None, *, differentiable: bool
     ) -> None:
-        self.model, self.inputs = source.model, inputs_of(source.model, source.windows[0])
-        self.name, self.sides = window_name(source.windows[0], 0), sides_of(self.inputs)
+        self.model, self.inputs = study.model, inputs_of(study.model, study.windows[0])
+        self.name, self.sides = window_name(study.windows[0], 0), sides_of(self.inputs)
         self.places = self._numbered(places)
         self.rows = [self.sides.predicting.start + query for query in self.places]
         self.headless = lacks_predictions(self.model, self.inputs)

@@ -1,7 +1,0 @@
-"""What weights miss: norms, rollout, gradients, effective attention."""
-
-import pkgutil
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, [module.name for module in pkgutil.iter_modules(__path__)])

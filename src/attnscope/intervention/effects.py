@@ -1,0 +1,116 @@
+"""Effects over documents: means with intervals and significance, and how well estimates rank what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from attnscope.measure.documents import by_document, units_of
+from attnscope.store.arrays import padded_heads
+from attnscope.support.arguments import validated
+
+_PERMUTATIONS = 2000
+
+
+def effect_variables(
+    values: np.ndarray,
+    units: Sequence[Hashable],
+    dims: Sequence[Hashable],
+    long_name: str,
+    *,
+    seed: int,
+    name: str = "effect",
+    told: str = "",
+    unit: str = "nats",
+    corrected: str = "all heads",
+) -> dict[str, Any]:
+    """Mean of values ``(text, *dims)``, its interval and its significance, as variables of a dataset."""
+    mean, low, high, shown, tested = by_document(values, units, seed=seed)
+    significant = f"Whether it is significant, corrected for {corrected}"
+    return {
+        name: (dims, mean, {"long_name": long_name, "units": unit}),
+        f"{name}_low": (dims, low, {"long_name": "Lower end of its 95% interval", "units": unit}),
+        f"{name}_high": (dims, high, {"long_name": "Upper end of its 95% interval", "units": unit}),
+        f"{told}shown": (dims, shown, {"long_name": significant, "units": "1"}),
+        f"{told}tested": (dims, tested, {"long_name": "Whether that was tested", "units": "1"}),
+    }
+
+
+def by_layer(layers: Sequence[np.ndarray]) -> np.ndarray:
+    """Layers ``(text, ..., head)`` as one array ``(text, ..., layer, head)``; NaN beyond a layer's heads."""
+    return np.moveaxis(padded_heads(layers, axis=layers[0].ndim - 1), 0, -2)
+
+
+def of_layers(flat: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+    """Values of all heads, layer by layer, as ``(..., layer, head)``; NaN beyond a layer's heads."""
+    return by_layer(np.split(flat, np.cumsum(heads)[:-1], -1))
+
+
+@validated
+def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """Mean effect of each head, with its interval over documents."""
+    documents = effects.source.values.tolist()
+    units, called = units_of(documents)
+    dims = effects.loss_change.dims[1:]
+    heads = xr.Dataset(
+        effect_variables(
+            effects.loss_change.values,
+            units,
+            dims,
+            "Change of the loss without the head",
+            corrected="all heads and ablations",
+            seed=seed,
+        ),
+        coords={name: values for name, values in effects.coords.items() if "window" not in values.dims},
+        attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
+    )
+    for name in ("kl", "accuracy_change", "estimate", "importance"):
+        if name in effects:
+            heads[name] = effects[name].mean("window", keep_attrs=True)
+    return heads
+
+
+@validated
+def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """How well each estimate puts the heads in the order of their measured effects."""
+    names = [*effects.estimator.values.tolist(), "importance"]
+    ablations = effects.ablation.values.tolist()
+    ranks = np.empty((2, len(names), len(ablations)))
+    for row, name in enumerate(names):
+        for column, ablation in enumerate(ablations):
+            measured = effects.loss_change.sel(ablation=ablation).values
+            of_size = name == "importance"
+            estimated = effects.importance if of_size else effects.estimate.sel(estimator=name, ablation=ablation)
+            ranks[:, row, column] = order_agreement(estimated.values, measured, seed=seed, size=of_size)
+    dims = ("estimator", "ablation")
+    return xr.Dataset(
+        {"rank_correlation": (dims, ranks[0]), "chance": (dims, ranks[1])},
+        coords={"estimator": names, "ablation": ablations},
+    )
+
+
+def order_agreement(
+    estimated: np.ndarray, measured: np.ndarray, *, seed: int, size: bool = False
+) -> tuple[float, float]:
+    """Rank correlation of the means of estimates and measurements ``(text, ...)``, or their sizes, and its chance."""
+    first, other = (_of_heads(values).mean(0) for values in (estimated, measured))
+    other = np.abs(other) if size else other
+    if not (np.isfinite(first).all() and np.ptp(first) and np.ptp(other)):
+        return np.nan, np.nan
+    own = float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
+    generator = np.random.default_rng(seed)
+    order = np.arange(len(first), dtype=float)
+    order -= order.mean()
+    shuffled = np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)])
+    chance = float((shuffled @ order / (order @ order) >= own).mean())  # of random orders with one as large
+    return own, chance if np.isfinite(own) else np.nan
+
+
+def _of_heads(values: np.ndarray) -> np.ndarray:
+    """``(text, head)`` of the heads that there are."""
+    flat = values.reshape(len(values), -1)
+    return flat[:, ~np.isnan(flat).all(0)] if not np.isnan(flat).all() else flat
