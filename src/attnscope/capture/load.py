@@ -35,7 +35,7 @@ from attnscope.capture.placement import (
     reject_distributed,
 )
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
-from attnscope.read.columns import SUFFIXES
+from attnscope.read.sources import SUFFIXES
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining

@@ -59,6 +59,8 @@ Sense = Images | Sounds | PicturedTexts | Videos
 
 def modality_of(model: Model, given: Any, *, field: str | None = None, revision: str | None = None) -> Sense | None:
     """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts."""
+    if given is None:  # the bundled text
+        return None
     pictured = pictured_of(given, field)
     if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
         return pictured

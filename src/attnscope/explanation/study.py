@@ -26,7 +26,6 @@ from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import window_name
 from attnscope.results.schema import Quantity, Row, Table

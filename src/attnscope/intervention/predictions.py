@@ -28,9 +28,8 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, texts_and_targets, windows_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 

@@ -30,8 +30,8 @@ from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.sounds import Sounds
+from attnscope.read.windows import LinePairs
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
@@ -133,8 +133,8 @@ def weights(
         if targets is not None and not isinstance(sense, Sounds):
             raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
         loading = Loading(**options)
-        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
-        read = READERS[type(sense)](given, sense, asked).observe_first(observe)
+        settings = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
+        read = READERS[type(sense)](given, sense, settings).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
     if len(shapes) > 1:
         raise AttnscopeError(
