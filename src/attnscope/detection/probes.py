@@ -27,7 +27,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.kernels.call import AttentionCall
 
     #: A file of JSON Lines with needles, or its objects.

@@ -20,7 +20,7 @@ from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import Inputs, watching_inputs
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.kernels.rotary import Rotation, rotation
+from attnscope.kernels.positions import Rotation, rotation
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

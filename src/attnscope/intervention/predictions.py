@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.study import FEW_TEXTS, Study
@@ -28,9 +28,8 @@ from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, texts_and_targets, windows_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 

@@ -184,10 +184,10 @@ def test_special_tokens_stay_where_they_are():
     from attnscope.explanation.analyses.interventions import _special
     from attnscope.explanation.inputs import token_ids
     from attnscope.read.texts import Corpus
-    from attnscope.read.windows import cut_windows
+    from attnscope.read.windows import Windows
 
     loaded = load_model(MODEL, device="cpu")
-    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
+    windows = list(Windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
     ids, special = token_ids(windows).ids, _special(windows)
     assert special.any()
     for name in ("words-shuffled", "words-repeated"):

@@ -8,8 +8,8 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.catalogue import ANALYSES

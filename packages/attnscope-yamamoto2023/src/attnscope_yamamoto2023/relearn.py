@@ -16,9 +16,8 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -54,7 +53,7 @@ MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 Sample = dict[str, list[int]]
 
 
-@preserve_model_state
+@verb()
 def relearn_positions(
     model: Model | None = None,
     texts: Sources = None,

@@ -39,7 +39,7 @@ from attnscope.explanation.profiles import (
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, SCHEME, SHARES, Picture, Section, analysis
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.rotary import Rotation, pair_columns
+from attnscope.kernels.positions import Rotation, pair_columns
 from attnscope.measure.documents import units_of
 from attnscope.results.schema import Quantity, Row
 from attnscope.support.arguments import Count, Draws, Seed
