@@ -189,7 +189,7 @@ class ImageReader(Reader):
         grid = self._grid(*items[0])
         pixels = torch.cat([pixels for _, pixels in items])
         windows = [_window(name, grid) for name, _ in items]
-        return Read(WindowBatch.given_as({"pixel_values": pixels}, windows), windows)
+        return Read(WindowBatch.with_arguments({"pixel_values": pixels}, windows), windows)
 
     def _try(self, name: str, pixels: Tensor) -> None:
         """Reject an image of a size that the model does not take."""

@@ -63,8 +63,7 @@ def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Datase
 
 def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
     """What a reader has to know where no window can have more queries than its observation window."""
-    recent = _of_recent(names)
-    if not recent or length > observation:
+    if length > observation or not (recent := _of_recent(names)):
         return {}
     return {
         "observation": f"Windows have {length} tokens at most, and the last {observation} queries of each were asked "

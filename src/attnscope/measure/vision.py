@@ -188,7 +188,7 @@ class ImageTextReader(Reader):
         """One text with its images."""
         _, given = self.pictured.read(items[0], self.template)
         windows = [self.placed[numbers[0]].window]
-        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+        return Read(WindowBatch.with_arguments(given, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of one text, and where the tokens of its images and videos are."""
@@ -364,7 +364,7 @@ class VideoReader(Reader):
         ):
             self.model(**given)
         nothing = Window((), (), (), first.name, 0, ())
-        self.verify(Read(WindowBatch.given_as(given, [nothing]), [nothing]))
+        self.verify(Read(WindowBatch.with_arguments(given, [nothing]), [nothing]))
         tubelets = tubelets_of(self.model, given, self.filmed.key)
         if isinstance(tubelets, str):
             raise AttnscopeError(
@@ -382,7 +382,7 @@ class VideoReader(Reader):
                 "frames are not known. Watch its layers with attnscope.capture.watching.watching"
             )
 
-        self.reject_other_positions(Read(WindowBatch.given_as(given, [nothing]), [nothing]), problem)
+        self.reject_other_positions(Read(WindowBatch.with_arguments(given, [nothing]), [nothing]), problem)
         if self.filmed.leaves_out:
             self.notes["tower"] = (
                 f"What is measured is the encoder of {type(whole).__name__}; its predictor does not run."
@@ -425,7 +425,7 @@ class VideoReader(Reader):
                 "apart"
             )
         windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
-        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+        return Read(WindowBatch.with_arguments(given, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[Clip], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of one video, and its steps, rows and columns of tubelets."""
