@@ -360,21 +360,16 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     names, labels = kinds.names, kinds.labels
     directions = direction(present)
 
-    def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
-        """(..., head that exists) -> (..., layer, head)."""
-        whole = np.full((*values.shape[:-1], layers * heads), missing, dtype=values.dtype)
-        whole[..., exists] = values
-        return whole.reshape(*values.shape[:-1], layers, heads)
+    def by_head(values: np.ndarray) -> np.ndarray:
+        return of_all_heads(values, exists, heads)
 
     label_share = label_shares(labels, len(names))
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
     summary = xr.Dataset(
         {
-            "label": (("window", "layer", "head"), by_head(labels, -1.0)),
+            "label": (("window", "layer", "head"), of_all_heads(labels, exists, heads, -1.0)),
             "centroid": (("cluster", "offset"), centroids),
-            "label_share": (("layer", "head", "cluster"), np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1)),
-            "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
-            "effective_labels": (("layer", "head"), by_head(effective_labels(label_share))),
+            **label_variables(label_share, exists, heads),
             "direction": (("layer", "head"), by_head(directions.mean(0))),
             "direction_sign_agreement": (("layer", "head"), by_head(sign_agreement(directions))),
         },
@@ -391,6 +386,23 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     summary.attrs["summary"] = json.dumps(with_nulls(numbers))
     summary.attrs["kinds"] = counted(names, majority, clusters)
     return summary
+
+
+def of_all_heads(values: np.ndarray, exists: np.ndarray, heads: int, missing: float = np.nan) -> np.ndarray:
+    """Values of the heads that exist, ``(..., head that exists)``, as ``(..., layer, head)``."""
+    whole = np.full((*values.shape[:-1], len(exists)), missing, dtype=values.dtype)
+    whole[..., exists] = values
+    return whole.reshape(*values.shape[:-1], -1, heads)
+
+
+def label_variables(shares: Float[np.ndarray, "head cluster"], exists: np.ndarray, heads: int) -> dict[str, Any]:
+    """How often each head has each label, and how far it depends on the window."""
+    dims = ("layer", "head")
+    return {
+        "label_share": ((*dims, "cluster"), np.moveaxis(of_all_heads(shares.T, exists, heads), 0, -1)),
+        "majority_share": (dims, of_all_heads(shares.max(-1), exists, heads)),
+        "effective_labels": (dims, of_all_heads(effective_labels(shares), exists, heads)),
+    }
 
 
 def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
