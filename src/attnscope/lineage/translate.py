@@ -121,9 +121,9 @@ def translate(
 
 def _beginning(tokenizer: PreTrainedTokenizerBase, language: str) -> dict[str, int]:
     """What `generate` needs for a translation into that language: its token is the first, or starts the decoder."""
-    target = TargetTokenizer(tokenizer, language)
-    first, *_, last = target("a").input_ids
-    return {"forced_bos_token_id": first} if first in target.all_special_ids else {"decoder_start_token_id": last}
+    coded = TargetTokenizer(tokenizer, language)("a", return_special_tokens_mask=True)
+    first, *_, last = coded.input_ids
+    return {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
 
 
 @own_random_numbers()
