@@ -27,7 +27,7 @@ from attnscope.explanation.tables import PositionTable, position_scheme, positio
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import window_name
+from attnscope.read.windows import TargetTokenizer, shifted, window_name
 from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError

@@ -135,7 +135,7 @@ class ImageTextReader(Reader):
                 notes = [f"Rows and columns of {kind} tokens: {shown} ({how})."]
                 notes += [self._together()] * (kind == VIDEO)
             if finder.unknown:
-                notes.append(f"No map over {part}: {tellers.unknown}.")
+                notes.append(f"No map over {part}: {finder.unknown}.")
             if notes:
                 self.notes[key] = " ".join(filter(None, notes))
 
