@@ -15,7 +15,6 @@ from attnscope.results.render import print_report
 from attnscope.store.runs import skipped_of
 from tests.families import tiny
 from tests.report.planted_explanation import explain_page_of
-from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 
 TEXTS = ["a hat and a bat are on the mat but the cat sat on the hat of a man who ran after the bat in the end. " * 3]
@@ -91,8 +90,7 @@ def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, 
     kernel = trees["random llama"]["scheme_kernel"].to_dataset()
     titles = [axes.get_title(loc="left") for axes in scheme_kernel(kernel, [(0, 0), (1, 0)]).axes]
     assert {title.split("\n")[1] for title in titles if title} == {"weights none, scheme none"}
-    with sketched():
-        page = explain_page_of(trees["random llama"], tmp_path / "r.html").read_text(encoding="utf-8")
+    page = explain_page_of(trees["random llama"], tmp_path / "r.html").read_text(encoding="utf-8")
     assert "Offsets and what position explains" not in page
     assert "parts of profiles that are flat" in page
     for said in (page, printed(trees["random llama"])):
