@@ -231,27 +231,6 @@ def profiles_of_variants(
     return effects.assign_attrs(length=ids.length)
 
 
-@torch.no_grad()
-def collect_profiles(
-    collected: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
-) -> None:
-    """Profiles of all calls but cross-attention; of every so many rows, from the first."""
-
-    def observe(site: Site, call: AttentionCall) -> Tensor:
-        output, rows = measure(call, Need(band=band))
-        if site.kind != "cross" and rows.band is not None:
-            chosen = np.arange(0, call.query.shape[2], every)
-            key = chosen[:, None] + np.arange(-band, band + 1)
-            pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
-            sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
-            collected.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
-        return output
-
-    with watching(model, observe):
-        for _, batch in batches(token_ids(windows)):
-            read(model, batch)
-
-
 def stacked_profiles(
     collected: Collected, band: int, *, documents: Sequence[Hashable] | None = None, draws: int = 1000, seed: int = 0
 ) -> xr.Dataset:

@@ -21,8 +21,8 @@ BEAMS = 1_000  # far more do not fit into memory
 STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
-    *("bins", "bound", "columns", "components", "curves", "draws", "each", "fraction", "fractions"),
-    *("intervention_texts", "masked", "near", "permutations", "predictions", "residual"),
+    *("bins", "bound", "columns", "components", "curves", "draws", "each", "fractions"),
+    *("intervention_texts", "masked", "near", "permutations", "predictions"),
     *("restarts", "shift", "tests", "tokens"),
 }
 FORMATS = ("svg", "pdf", "png")  # of figures
