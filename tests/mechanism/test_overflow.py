@@ -10,7 +10,6 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.analyses import interventions as _interventions
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses import position_scheme as _position_scheme
-from attnscope.explanation.profiles import Collected, collect_profiles
 from attnscope.explanation.study import Study
 from tests.families import tiny
 from tests.mechanism.alone import of_windows
@@ -32,7 +31,6 @@ REFUSED = r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Look at the weight
         lambda model: position_content(model, WINDOWS, band=2),
         lambda model: position_content(model, WINDOWS, band=2, method="exact"),
         lambda model: interventions(model, WINDOWS, ["words-repeated"], band=2),
-        lambda model: collect_profiles(Collected(), "profile", model, WINDOWS, 2),
     ],
 )
 def test_the_text_is_named(analyse):

@@ -27,7 +27,7 @@ from attnscope.explanation.tables import PositionTable, position_scheme, positio
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import window_name
+from attnscope.read.windows import TargetTokenizer, shifted, window_name
 from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
@@ -127,9 +127,9 @@ class Study:
         """Some windows, by default 8, for analyses that take several passes."""
         return self.windows[: count or self.few_texts]
 
-    def defaults(self, **given: Any) -> dict[str, Any]:
+    def defaults(self, **settings: Any) -> dict[str, Any]:
         """Settings of one analysis; what is None is as in the study."""
-        return {name: getattr(self, name) if value is None else value for name, value in given.items()}
+        return {name: getattr(self, name) if value is None else value for name, value in settings.items()}
 
     def lacks(self, analysis: Analysis) -> str:
         """Why the model does not admit an analysis; empty where it does."""
@@ -138,9 +138,9 @@ class Study:
     def run(self, analyses: Sequence[Analysis]) -> None:
         """Make all these analyses, into `results`; those that are not defined, into `reasons`."""
         self._known = {analysis.name: analysis for analysis in analyses}
-        asked = [analysis for analysis in analyses if analysis.asked(self)]
-        for number, analysis in enumerate(asked):
-            self.share = READING + (1 - READING) * number / len(asked)
+        requested = [analysis for analysis in analyses if analysis.requested(self)]
+        for number, analysis in enumerate(requested):
+            self.share = READING + (1 - READING) * number / len(requested)
             self.tell(Progress(analysis.name.replace("_", " "), self.share))
             self._make(analysis)
 
@@ -148,7 +148,7 @@ class Study:
         """What another analysis of this study gives, made now if it is not there; None where it is not defined."""
         if name not in self.results and name not in self.reasons and name in self._known:
             analysis = self._known[name]
-            if analysis.asked(self):
+            if analysis.requested(self):
                 self._make(analysis)
         return self.results.get(name)
 
@@ -279,10 +279,10 @@ def pairs_of_windows(
 def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
     """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
     start = decoder_start(loaded.model)
-    said = equal_windows(target, loaded, length, len(windows), target=True)
+    cut = equal_windows(target, loaded, length, len(windows), target=True)
     return [
         replace(window, target=shifted(words, loaded.tokenizer, start))
-        for window, words in zip(windows, said, strict=False)
+        for window, words in zip(windows, cut, strict=False)
     ]
 
 
@@ -346,65 +346,33 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One way to explain why a head attends where it does.
+    """One way to explain why a head attends where it does."""
 
-    Attributes
-    ----------
-    name
-        Name of its node in the tree, its file in the run folder, and in the list of what was left out.
-    title, definition
-        What it gives, and the heading of mathematics.md that defines it.
-    compute
-        From a model under study to a Dataset.
-    needs
-        Requirements of the model. If one is not met, the analysis is left out and the reason reported.
-    section
-        Section of the page; None if it has no figure.
-    pictures, table
-        How it is shown.
-    columns
-        From its Dataset to columns of the table of heads, each by its variable ``(layer, head)`` or ``(layer,)``.
-    findings, notes, tables
-        From the tree and the rows of its heads to sentences on what was found, to notes, and to a table of the report.
-    units
-        Units of its main quantity.
-    asked
-        Whether this study wants it; by default every study does.
-    check
-        Called before any text is read: raises if the analysis, requested by name, cannot be made.
-    settings
-        What its numbers depend on beside the study's settings: part of the signature.
-    of_arrays
-        Whether NumPy does all the work, which then takes one thread: NumPy's threads and PyTorch's wait for each
-        other by spinning.
-    few_texts
-        Whether it takes several passes, and so reads 8 windows by default if called alone.
-    configured
-        Makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``.
-    longest
-        Most tokens of a window where none is given.
-    function
-        What a call of the record computes, of a study and the analysis's own settings; by default `compute`.
-    """
-
-    name: str
-    title: str
-    definition: str
+    name: str  # of its node in the tree, its file in the run folder, and in the list of what was left out
+    title: str  # what it gives
+    definition: str  # the heading of mathematics.md that defines it
     compute: Callable[[Study], xr.Dataset]
-    needs: tuple[Requirement, ...] = ()
-    section: Section | None = None
+    needs: tuple[Requirement, ...] = ()  # if one is not met, the analysis is left out and the reason reported
+    section: Section | None = None  # of the page; None if it has no figure
     pictures: tuple[Picture, ...] = ()
     table: TextTable | None = None
-    units: str = "1"
-    asked: Callable[[Study], bool] = field(default=lambda _: True)
+    units: str = "1"  # of its main quantity
+    requested: Callable[[Study], bool] = field(default=lambda _: True)  # whether it is part of this study
+    # called before any text is read: raises if the analysis, requested by name, cannot be made
     check: Callable[[Study], None] = field(default=lambda _: None)
+    # what its numbers depend on beside the study's settings: part of the signature
     settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
+    # whether NumPy does all the work, in one thread: NumPy's threads and PyTorch's wait for each other by spinning
     of_arrays: bool = False
-    few_texts: bool = False
+    few_texts: bool = False  # whether it takes several passes, and so reads 8 windows by default if called alone
+    # makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``
     configured: Callable[[str], Analysis] | None = None
-    longest: int | None = None
+    longest: int | None = None  # most tokens of a window where no length is given
+    # what a call of the record computes, of a study and the analysis's own settings; by default `compute`
     function: Callable[..., xr.Dataset] | None = None
+    # from its Dataset to columns of the table of heads, each by its variable ``(layer, head)`` or ``(layer,)``
     columns: Callable[[xr.Dataset], Mapping[str, Quantity]] = field(default=lambda _: {})
+    # from the tree and the rows of its heads: sentences on what was found, notes, and a table of the report
     findings: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
     notes: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
     tables: Callable[[xr.DataTree, Sequence[Row]], Table] | None = None

@@ -48,7 +48,7 @@ def reparametrize(
     Parameters
     ----------
     query_weight, key_weight
-        W_Q and W_K of one head, shapes (width, r), so that ``Q = X W_Q``. With biases: see `affine`.
+        W_Q and W_K of one head, shapes (width, r), so that ``Q = X W_Q``. With biases: see `append_one`.
 
     Returns
     -------
@@ -69,26 +69,17 @@ def reparametrize(
     second, other = np.linalg.qr(key_weight)
     left, values, right = np.linalg.svd(inner @ other.T, full_matrices=False)
     width = max(len(query_weight), len(key_weight))
-    kept = int((values > width * np.finfo(float).eps * values[:1]).sum())
-    query, key, values = first @ left[:, :kept], second @ right[:kept].T, values[:kept]
-    sign = np.sign(query[np.abs(query).argmax(0), np.arange(kept)])
+    rank = int((values > width * np.finfo(float).eps * values[:1]).sum())
+    query, key, values = first @ left[:, :rank], second @ right[:rank].T, values[:rank]
+    sign = np.sign(query[np.abs(query).argmax(0), np.arange(rank)])
     near = np.diff(values) > -NEAR * values[:-1]
-    group = np.concatenate([np.zeros(min(kept, 1), np.int64), np.cumsum(~near)])
-    return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - kept)
-
-
-def affine(
-    weight: Float[np.ndarray, "width r"], bias: Float[np.ndarray, " bias_r"]
-) -> Float[np.ndarray, "affine_width r"]:
-    """A weight with its bias below it, for inputs with a 1 at their end: ``[X, 1] [W; b] = X W + b``."""
-    weight, bias = shaped("the weight", weight, "width, r"), shaped("the bias", bias, "r")
-    agree("columns", "the weight", weight.shape[1], "the bias", len(bias))
-    return np.vstack([weight, bias])
+    group = np.concatenate([np.zeros(min(rank, 1), np.int64), np.cumsum(~near)])
+    return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - rank)
 
 
 @validated
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
-    """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64."""
+    """[X, 1], for weights with their bias in a row below: ``[X, 1] [W; b] = X W + b``."""
     values = shaped("the inputs", inputs, "position, width")
     return np.hstack([values, np.ones((len(values), 1))])
 
