@@ -133,12 +133,6 @@ def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
     return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
 
 
-@reads("diff")
-def headline(difference: xr.Dataset) -> list[str]:
-    """What the changes come to, in sentences that report how sure they are."""
-    return _sentences(difference, changes_of(difference))
-
-
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     if same_everywhere(rows):
         return ["Nothing differs: both scans have the same numbers everywhere."]

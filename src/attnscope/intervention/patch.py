@@ -86,11 +86,9 @@ def patch(
     model
         See `attnscope.scan`.
     pairs
-        A file of JSON Lines, two or four text files (see `attnscope.intervention.pairs.read_pairs`), or pairs
-        themselves, as
-        `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
-        ``wrong``. The bundled
-        model brings its own.
+        A file of JSON Lines, two text files (clean, corrupted) or four (answers and wrong answers too) whose lines i
+        belong together, or pairs themselves, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``,
+        ``corrupted``, ``answer`` and ``wrong``. The bundled model brings its own.
     answer, wrong
         Answers of all pairs that have none of their own; refused where each has one.
     task

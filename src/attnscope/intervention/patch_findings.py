@@ -154,12 +154,6 @@ def _kinds(rows: Sequence[Row]) -> str:
     return "positions" if "position" in rows[0] else "heads"
 
 
-@reads("patch")
-def patch_headline(tree: xr.DataTree) -> list[str]:
-    """What patching comes to, in sentences that report how sure they are."""
-    return _sentences(tree, patched_positions(tree))
-
-
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     pairs, kinds = tree["pairs"].to_dataset(), _kinds(rows)
     number = pairs.sizes["pair"]

@@ -298,13 +298,6 @@ def _together_rows(sets: xr.Dataset) -> list[Row]:
     return [row | {"heads": row["set"]} for row in rows]
 
 
-@reads("intervene")
-@validated
-def headline(tree: xr.DataTree) -> list[str]:
-    """What the verdicts come to, in sentences that report how sure they are."""
-    return _sentences(tree, verdicts(tree))
-
-
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
