@@ -7,7 +7,7 @@ import xarray as xr
 
 from attnscope import AttnscopeError
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
-from attnscope.comparison.findings import changes_of
+from attnscope.comparison.diff import changes_of
 from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.report import rank_explanations

@@ -13,7 +13,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
-from attnscope.comparison.findings import _quantities, changes_of, value_headings
+from attnscope.comparison.diff import _quantities, changes_of, value_headings
 from attnscope.results.render import _rich_table
 from attnscope.results.reports import report_of, write_page
 from attnscope.results.schema import Table

@@ -296,24 +296,6 @@ def _ranks(scores: np.ndarray) -> np.ndarray:
 Heads = Sequence[tuple[int, int]]
 
 
-def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int, int]]]:
-    """Sets of heads that exist, each head once."""
-    known = set(cells)
-    sets: list[list[tuple[int, int]]] = []
-    for heads in together:
-        chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
-        for layer, head in chosen:
-            if (layer, head) not in known:
-                raise AttnscopeError(
-                    f"there is no head {layer}.{head} to take out (--together): layers go from 0 to "
-                    f"{max(known)[0]}, heads from 0 to {max(effect for _, effect in known)}"
-                )
-        if not chosen:
-            raise AttnscopeError("found a set without heads (--together); expected heads, as in 0.1,0.3")
-        sets.append(chosen)
-    return sets
-
-
 @validated
 def joint_ablation(
     session: PredictionSession,

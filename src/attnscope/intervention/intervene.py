@@ -20,7 +20,8 @@ from attnscope.capture.signature import signature_of
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
-from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
+from attnscope.intervention.ablation import effects, half_of, joint_ablation, removal_curves, search_heads
+from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.predictions import ABLATIONS, Ablation, prediction_session
@@ -146,7 +147,7 @@ def intervene(
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     asked = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
-    sets = checked_sets(together, asked.cells)
+    sets = [checked_heads(heads, asked.cells, "together, --together") for heads in together]
     rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule:
         rule.check(asked.windows)

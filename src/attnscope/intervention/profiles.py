@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import Count, validated
+from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from attnscope.intervention.calls import Sides
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
-Name = TypeVar("Name", bound=str)
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
 _HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
@@ -69,15 +69,6 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
         "share",
     ),
 }
-
-
-def chosen_kinds(kinds: Sequence[str] | None, known: Collection[Name]) -> list[Name]:
-    """Validate the names of kinds; None means all."""
-    unknown = [kind for kind in kinds or () if kind not in known]
-    if unknown or (kinds is not None and not kinds):
-        said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
-        raise AttnscopeError(f"{said}: choose from {', '.join(known)}")
-    return [kind for kind in known if kinds is None or kind in kinds]
 
 
 def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
@@ -111,13 +102,13 @@ def contribution_profiles(
     study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10, progress: Tell | None = None
 ) -> xr.Dataset:
     r"""Measure where heads and layers take from, by more than their weights."""
-    chosen = chosen_kinds(kinds, KINDS)
+    kinds_chosen = chosen("kind", kinds, KINDS)
     tell = progress or no_progress
     with borrowed(study.model):
         first = inputs_of(study.model, study.windows[0])
         blocks = find_blocks(study.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
-        run = _ModelRun(study.model, blocks, chosen, band, by_name=kinds is not None)
-        if "gradient" in chosen and (reason := lacks_predictions(study.model, first)):
+        run = _ModelRun(study.model, blocks, kinds_chosen, band, by_name=kinds is not None)
+        if "gradient" in kinds_chosen and (reason := lacks_predictions(study.model, first)):
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
         profiles: list[xr.Dataset] = []

@@ -30,6 +30,7 @@ from attnscope.intervention.calls import (
     attended,
     check_matrices,
     check_predictions,
+    checked_heads,
     embedding_leaves,
     inputs_of,
     leave_one_out,
@@ -91,7 +92,8 @@ def over_heads(
             if not values:
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
-                chosen = _chosen(heads, counts)
+                every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
+                chosen = every if heads is None else checked_heads(heads, every, "heads")
                 size = len(study.windows), len(counts), max(counts)
                 values = {
                     name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
@@ -119,22 +121,6 @@ def over_heads(
         },
     ).assign_attrs(model=study.name, test=test, seed=seed)
     return with_intervals(result, list(variables), study.documents, seed=seed)
-
-
-def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
-    every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
-    if heads is None:
-        return every
-    known = set(every)
-    for head in heads:
-        if tuple(head) not in known:
-            raise AttnscopeError(
-                f"there is no head {'.'.join(map(str, head))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
-                f"{max(counts) - 1}"
-            )
-    if not heads:
-        raise AttnscopeError("no head was named: give (layer, head) pairs, or leave heads out for all")
-    return [(int(layer), int(head)) for layer, head in heads]
 
 
 EFFECTS = {

@@ -245,9 +245,11 @@ def test_intervals_are_over_documents():
 
 def test_bad_input_is_refused():
     one = given(tiny("bert"))
-    with pytest.raises(AttnscopeError, match=r"there is no head 2.0: layers go from 0 to 1, heads from 0 to 3"):
+    with pytest.raises(
+        AttnscopeError, match=r"there is no head 2.0 .*layers go from 0 to 1, heads from 0 to 3"
+    ):
         uniform_test(one, heads=[(2, 0)])
-    with pytest.raises(AttnscopeError, match="no head was named"):
+    with pytest.raises(AttnscopeError, match="found no heads"):
         uniform_test(one, heads=[])
     with pytest.raises(AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"):
         permutation_test(given(tiny("bert").bert))
