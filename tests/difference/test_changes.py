@@ -9,7 +9,7 @@ import attnscope
 from attnscope.comparison import diff
 
 NAMES = ["entropy", "first_token", "max_weight", "outside", "mean_offset", "gini_simpson"]
-SPLITS = 200
+SPLITS = 120
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +17,8 @@ def measured(data):
     """Statistics of real paragraphs, (text, cell); each paragraph is a document."""
     texts = [
         line for line in (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines() if len(line) > 300
-    ][:160]
-    found = attnscope.scan(texts=texts, window=48, limit=160, statistics=NAMES)
+    ][:100]
+    found = attnscope.scan(texts=texts, window=32, limit=100, statistics=NAMES)
     return np.concatenate([found[name].values.reshape(found.sizes["window"], -1) for name in NAMES], 1)
 
 

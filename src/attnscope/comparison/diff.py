@@ -27,7 +27,7 @@ from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_kind, check_real, check_seed, shortly
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import count, places
+from attnscope.support.numbers import are, count, places
 
 LEVEL = 0.05
 
@@ -527,7 +527,7 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     over = f"{number} {called}"
     repeated = describe_repeated(json.loads(difference.attrs.get("repeated", "{}")))
     if not difference.tested.any():
-        few = f"Nothing is tested: that takes {LEAST} {called} or more, and there {_are(number)}."
+        few = f"Nothing is tested: that takes {LEAST} {called} or more, and there {are(number)}."
         return [few, *repeated, _describe_matching(difference)]
     rate = f"{float(difference.attrs['level']):.0%}"
     same = same_heads(difference)
@@ -557,10 +557,6 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
             "both models).".replace("-", "−")
         )
     return [*sentences, _describe_matching(difference)]
-
-
-def _are(number: int) -> str:
-    return "is 1" if number == 1 else f"are {number}"
 
 
 def _describe_matching(difference: xr.Dataset) -> str:

@@ -226,14 +226,6 @@ def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
     return f"{type(model).__name__} has no head that predicts: its output is hidden states, not logits"
 
 
-def check_predictions(model: PreTrainedModel, inputs: dict[str, Any], what: str) -> None:
-    """Refuse a model that predicts nothing, where predictions are compared."""
-    if reason := lacks_predictions(model, inputs):
-        raise AttnscopeError(
-            f"{what} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
-        )
-
-
 def log_probabilities(
     logits: Float[Tensor, "batch *position outcome"], positions: Int[Tensor, " prediction"] | None = None
 ) -> Float[Tensor, "batch prediction outcome"]:

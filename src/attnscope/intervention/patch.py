@@ -24,7 +24,7 @@ from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
-from attnscope.intervention.gradients import HeadGradients, answers_difference
+from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
     EncodedPairs,
     PairTexts,
@@ -398,7 +398,7 @@ class PatchJob:
                 passes.plain({"input_ids": encoded.clean}, encoded.places)
                 own = passes.outputs
             shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
-            slopes = [answers_difference(HeadGradients(model), encoded, share) for share in shares]
+            slopes = [answers_difference(model, encoded, share) for share in shares]
         layers: list[np.ndarray] = []
         for patched, donor, *gradients in zip(own, others, *slopes, strict=True):
             parts = (donor - patched) * torch.stack(gradients).mean(0)

@@ -14,33 +14,28 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.load import load_model
 from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
-from attnscope.explanation.study import FEW_TEXTS, Study
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.measure.passes import WindowBatch
-from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
-from attnscope.read.encoded import EncodedTexts, Texts, texts_and_targets, windows_of
+from attnscope.read.encoded import EncodedTexts, Texts, windows_of
 from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Window, window_name
-from attnscope.support.arguments import Count, validated
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
+    from transformers import PreTrainedModel
+
     from attnscope.intervention.stack import Outputs, StackedPasses
-    from attnscope.read.encoded import Sources
 
 MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
 Kind = Literal["masked", "next", "translation"]
@@ -340,39 +335,6 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
         )
 
 
-def windows_to_read(
-    loaded: LoadedModel, corpus: Texts, target: Corpus | None, *, length: int, limit: int
-) -> list[Window]:
-    """Windows of any length; where there is a target, line i of it beside line i."""
-    if target is None or isinstance(corpus, EncodedTexts):
-        return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    pairs = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=limit)
-    pairs.check()
-    return list(islice(pairs, limit))
-
-
-@validated
-def texts_under_study(
-    model: Model | None = None,
-    texts: Sources = None,
-    *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: Count | None = None,
-    limit: Count = FEW_TEXTS,
-    by_line: bool = False,
-) -> Study:
-    """A model with windows of any length, for analyses that read one text at a time."""
-    corpus, target = texts_and_targets(
-        texts, targets, by_line=by_line or targets is not None, blank_lines=targets is not None
-    )
-    if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
-        return Study(model, list(corpus.rows[:limit]))
-    loaded = load_model(model, tokenizer=tokenizer)
-    windows = windows_to_read(loaded, corpus, target, length=window_length(loaded, window), limit=limit)
-    return Study(loaded.model, windows, name=loaded.name, loaded=loaded)
-
-
 @validated
 def prediction_session(
     loaded: LoadedModel,
@@ -391,5 +353,9 @@ def prediction_session(
             f"{loaded.name} is an encoder-decoder, and what it shall say is not known: give translations "
             "(targets, --target), line i beside line i"
         )
-    windows = windows_to_read(loaded, corpus, target, length=window, limit=limit)
-    return PredictionSession(loaded, windows, kind, seed, batch_size)
+    if target is None or isinstance(corpus, EncodedTexts):
+        windows = windows_of(corpus, loaded.tokenizer, length=window, limit=limit)
+    else:
+        windows = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=window, limit=limit)
+        windows.check()
+    return PredictionSession(loaded, list(islice(windows, limit)), kind, seed, batch_size)

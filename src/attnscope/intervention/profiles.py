@@ -174,7 +174,7 @@ class _ModelRun:
             return self._measured(records, by_output, sides_of(inputs))
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
-        rolled, relevance = Rollout(sides), Relevance(sides)
+        rolled, relevance = Rollout(sides), Rollout(sides, residual=None)
         follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
         if reason:
             self.skip("rollout", reason)
@@ -496,31 +496,23 @@ def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
 
 
 class Rollout:
-    r"""The product of :math:`\tfrac12 I + \tfrac12 A_l` over layers; two matrices over all tokens are held."""
+    r"""The product of :math:`\rho I + (1-\rho) A_l` over layers, or of :math:`I + A_l` where the residual is whole."""
 
-    def __init__(self, sides: Sides, residual: float = 0.5) -> None:
+    def __init__(self, sides: Sides, residual: float | None = 0.5) -> None:
         self.sides, self.residual = sides, residual
-        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)
+        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)  # over all tokens
 
     def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; what of it lies between queries and keys of that layer."""
+        """A layer further; what lies between queries and keys of that layer, without the whole residual."""
         queries, keys = self.sides.of(kind)
         matrix = self.matrix.to(mean)
         new = matrix.clone()
-        new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
+        if self.residual is None:
+            new[queries] += mean @ matrix[keys]
+        else:
+            new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
         self.matrix = new
-        return new[queries, keys]
-
-
-class Relevance(Rollout):
-    r""":math:`R \leftarrow R + \bar A_l R`."""
-
-    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; of it without the identity, what lies between queries and keys of that layer."""
-        queries, keys = self.sides.of(kind)
-        matrix = self.matrix.to(mean)
-        new = matrix.clone()
-        new[queries] += mean @ matrix[keys]
-        self.matrix = new
-        grown = new[queries, keys]
-        return grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device) if queries == keys else grown
+        part = new[queries, keys]
+        if self.residual is not None or queries != keys:
+            return part
+        return part - torch.eye(len(part), dtype=part.dtype, device=part.device)

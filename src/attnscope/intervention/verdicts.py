@@ -24,7 +24,7 @@ from attnscope.results.schema import (
 )
 from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import reads, validated
-from attnscope.support.numbers import count, places
+from attnscope.support.numbers import are, count, places
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
 _NAMED = 5  # heads named of a search
@@ -311,7 +311,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _describe_significant(rows, ablations, over)
     else:
-        sentences.append(f"There are no intervals: that takes {_LEAST}, and there {_are(texts)}.")
+        sentences.append(f"There are no intervals: that takes {_LEAST}, and there {are(texts)}.")
     return [
         *sentences,
         *_describe_largest(rows, ablations),
@@ -319,10 +319,6 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         *_describe_forbidden(tree, rows),
         *_describe_estimates(tree),
     ]
-
-
-def _are(number: int) -> str:
-    return "is 1" if number == 1 else f"are {number}"
 
 
 def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:

@@ -29,10 +29,10 @@ from attnscope.intervention.arrays import (
 from attnscope.intervention.calls import (
     attended,
     check_matrices,
-    check_predictions,
     checked_heads,
     embedding_leaves,
     inputs_of,
+    lacks_predictions,
     leave_one_out,
     log_probabilities,
 )
@@ -85,8 +85,10 @@ def over_heads(
     sites: list[Any] = []
     chosen: list[Head] = []
     with borrowed(study.model):
-        if predicts:
-            check_predictions(study.model, inputs_of(study.model, study.windows[0]), test)
+        if predicts and (reason := lacks_predictions(study.model, inputs_of(study.model, study.windows[0]))):
+            raise AttnscopeError(
+                f"{test} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
+            )
         for number, window in enumerate(study.windows):
             text = ReadText(study.model, window, number, study.mask_id if predicts else None, masked=masked)
             if not values:
