@@ -61,7 +61,7 @@ def test_a_shift_of_two_hundredths_is_found_in_nine_of_ten_paired_comparisons(me
     shares = NAMES.index("max_weight") * 12
     found = []
     for seed in range(50):
-        changes = generator.normal(0, 0.05, (len(measured), measured.shape[1]))
+        changes = generator.normal(0, 0.05, (160, measured.shape[1]))
         changes[:, shares : shares + 4] += 0.02
         found.append(diff.changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4])
     assert np.mean(found) >= 0.9
