@@ -39,11 +39,11 @@ from attnscope.measure.documents import (
     LEAST,
     above_zero,
     by_document,
+    independence,
     interval,
     jackknife_interval,
     without_each,
 )
-from attnscope.measure.independence import independence
 
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "coverage.md"
 UNITS = (2, 5, 6, 8, 12, 20, 50)

@@ -22,12 +22,12 @@ from scan import roberta_shape
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.explanation.catalogue import ANALYSES
+from attnscope.explanation.inputs import batches, token_ids
 from attnscope.explanation.study import Study
-from attnscope.explanation.tokens import batches, token_ids
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
+from attnscope.read.windows import Windows
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     corpus = Corpus.from_sources([options.corpus])
-    windows = list(cut_windows(corpus, tokenizer, length=512, limit=options.windows))
+    windows = list(Windows(corpus, tokenizer, length=512, limit=options.windows))
     model = roberta_shape("sdpa")
     ids = token_ids(windows)
 

@@ -112,10 +112,10 @@ def page(rows: Iterable[Row]) -> str:
     of_text = Counter(row.status for row in text)
     lines = [
         _INTRODUCTION.format(version=transformers.__version__, torch=torch.__version__.split("+")[0]),
-        "| | all | of these that read text |",
+        "| | all | text |",
         "|---|---|---|",
         *(f"| {_WAYS[one]} | {counts[one]} | {of_text[one]} |" for one in _WAYS),
-        f"| untried: no tiny model of it ran here | {counts[UNTRIED]} | not known |",
+        f"| not tried: no tiny model could be built | {counts[UNTRIED]} | not known |",
         "",
         _SEEN.format(
             attending=attending,
@@ -127,9 +127,9 @@ def page(rows: Iterable[Row]) -> str:
             apart=max(apart),
         ),
         "",
-        "## Seen",
+        "## Supported",
         "",
-        "| family | class | reads | seen | layers | largest difference | positions | projections found |",
+        "| family | class | reads | capture | layers | largest difference | positions | projections found |",
         "|---|---|---|---|---|---|---|---|",
         *(_seen(row) for row in rows if row.status in {FAST, EAGER}),
         "",
@@ -145,7 +145,7 @@ def page(rows: Iterable[Row]) -> str:
 
 def _seen(row: Row) -> str:
     apart = "" if row.difference is None else f"{row.difference:.0e}"
-    positions = row.positions if row.status == FAST else "by weights alone"
+    positions = row.positions if row.status == FAST else "weights only"
     cells = (row.family, row.model, row.reads, row.status, row.layers, apart, positions, row.projections)
     return "| " + " | ".join(cells) + " |"
 
@@ -159,43 +159,34 @@ def _short(reason: str) -> str:
 
 
 _WAYS = {
-    FAST: "`fast`: through transformers' attention registry, or PyTorch's functions",
-    EAGER: "`eager`: by the weights of its own eager attention, slower",
-    REFUSED: "`refused`, with the reason",
+    FAST: "`fast`: queries, keys, values and weights",
+    EAGER: "`eager`: weights only, slower",
+    REFUSED: "rejected, with the reason",
     NONE: "no attention",
 }
-_OTHERS = {REFUSED: "Refused", UNTRIED: "Untried", NONE: "Without attention"}
+_OTHERS = {REFUSED: "Rejected", UNTRIED: "Not tried", NONE: "Without attention"}
 _SEEN = """\
-Of {attending} families with attention that ran, {seen} are seen ({share:.1%}): {fast} with queries and keys, {eager} by
-their eager weights. The largest difference of any statistic, over the {measured} families without a note:
-{apart:.0e}."""
+{seen} of {attending} families with attention work ({share:.0%}): {fast} with queries and keys, {eager} with weights
+only. The largest difference of any statistic is {apart:.0e} (over {measured} families without a note)."""
 _INTRODUCTION = """\
-# Which models can be seen
+# Model support
 
-Every model type of transformers {version} (PyTorch {torch}) that has a model of its own, as a tiny random model. Made
-by `python benchmarks/families.py`; all numbers and reasons are what came out.
+Every model type of transformers {version} (PyTorch {torch}) was tried as a tiny random model, by
+`python benchmarks/families.py`.
 
-* **fast**: the model attends through transformers' attention registry, or its layers call PyTorch's attention functions
-  (Falcon, SAM, BridgeTower). `scan`, `explain`, `intervene`, `walk` and `align` see its queries, keys, values and
-  weights.
-* **eager**: it does not. Its weights are those that the modules of its own eager attention return, taken one layer at a
-  time and let go. `scan` and `align` work as for the others; `explain`, `intervene` and `walk` ask for queries and
-  keys, and say so in a line.
-* **refused**: for the reason that the commands give.
+* **fast**: attention runs through transformers' attention registry or PyTorch's attention functions. All commands see
+  queries, keys, values and weights.
+* **eager**: only the weights of the model's own eager attention are available, one layer at a time. It is slower.
+  `scan` and `align` work; `explain`, `intervene`, `patch` and `walk` need queries and keys.
+* **rejected**: with the reason that the commands give.
 
-The commands read text, and `scan` reads images, sounds and texts with images too (docs/). Of models that read
-something else than text, the table shows what `attnscope.capture.watching.watching` sees in Python, on random
-inputs; a head
-that pools what a vision encoder gives (SigLIP, AIMv2) stands aside. What draws random numbers draws the same in every
-pass. A model that tracks objects through a video was tried on its second frame. Families of timm were tried with timm
-and torchvision, which nothing else here needs. For two families stand-ins took the place of detectron2's backbone of
-pictures and of torchaudio, where nothing attends. For the assistants of Gemma 4 a check of transformers' was lifted
-that refuses every configuration of them (tests/every_family/stand_ins.py).
+Models of images, videos and sounds were tried on random inputs. Pooling heads on top of vision encoders (SigLIP, AIMv2)
+are not counted. Families of timm need timm and torchvision. Four families were tried with stand-ins for missing
+packages (`tests/every_family/stand_ins.py`).
 
-*Largest difference*: over every statistic of `scan`, layer and head, between what was measured and the same computed
-from the weights that the model's own eager attention returns. It is relative where a value is above 1, and empty where
-eager attention shows no such weights. *Positions*: what `explain` takes as the model's position scheme. *Projections
-found*: layers of which `explain` and `walk` find the matrices of queries and keys.
+*Largest difference* is over every statistic, layer and head, against the same statistic from eager attention (relative
+above 1); empty if eager attention shows no such weights. *Positions* is the scheme that `explain` finds. *Projections
+found* counts layers whose query and key matrices are found.
 """
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.ablation import effects

@@ -49,7 +49,7 @@ from attnscope.measure.row_samples import RowSample
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import collate, cut_windows
+from attnscope.read.windows import Windows, collate
 
 WAYS = ("plain", "scan", "rows", "eager")
 RANDOM = {"random": LlamaConfig, "sliding": partial(MistralConfig, sliding_window=1024)}
@@ -84,7 +84,7 @@ def model_of(name: str, length: int, attention: str):
 
 def window_of(name: str, text: Path, length: int):
     tokenizer = AutoTokenizer.from_pretrained(MODEL if name in {*RANDOM, OWN} else name)
-    cut = next(iter(cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)))
+    cut = next(iter(Windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)))
     if len(cut) < length:
         sys.exit(f"{text} has {len(cut)} tokens in one document, and {length} are wanted")
     return cut

@@ -169,8 +169,8 @@ def ours(folder: Path) -> None:
     import numpy as np
     from intervene import _Tokenizer
 
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.load import load_model
-    from attnscope.capture.loaded import LoadedModel
     from attnscope.intervention.ablation import effects
     from attnscope.intervention.predictions import PredictionSession
     from attnscope.read.windows import Window

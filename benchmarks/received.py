@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from attnscope.kernels.at_offsets import weights_at_offsets
-from attnscope.kernels.bins import far_starts
+from attnscope.kernels.bins import far_starts, weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.sums import column_sums, exchanged, weight_sums

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
@@ -43,7 +43,7 @@ from attnscope.measure.quantities import DEFAULT, OF_ESTIMATES, STATISTICS
 from attnscope.measure.row_samples import OF_ALL_ROWS, ExactValues, RowSample, estimates, sizes_of
 from attnscope.measure.rows import reduce_call
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
+from attnscope.read.windows import Windows
 
 BAND = 10
 ESTIMATED = [name for name in DEFAULT if not set(STATISTICS[name].needs) <= OF_ALL_ROWS]
@@ -92,7 +92,7 @@ class EveryRow:
 @torch.no_grad()
 def coverage(model: str, texts: list[Path], window: int, windows: int, counts: list[int], draws: int) -> None:
     loaded = random_llama() if model == "random" else load_model(model)
-    cut = list(cut_windows(Corpus.from_sources(texts), loaded.tokenizer, length=window, limit=windows))
+    cut = list(Windows(Corpus.from_sources(texts), loaded.tokenizer, length=window, limit=windows))
     cut = [one for one in cut if len(one) == window]
     seen = EveryRow(window - 1, [])
     for one in cut:

@@ -38,7 +38,7 @@ from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import collate, cut_windows
+from attnscope.read.windows import Windows, collate
 
 BAND, TOKENS = 10, 2048  # largest offset; tokens in a batch
 
@@ -58,7 +58,7 @@ def batches(corpus: Path, length: int, number: int):
     from transformers import AutoTokenizer
 
     tokenizer, batch_size = AutoTokenizer.from_pretrained(MODEL), TOKENS // length
-    cut = list(cut_windows(Corpus.from_sources([corpus]), tokenizer, length=length, limit=number * batch_size))
+    cut = list(Windows(Corpus.from_sources([corpus]), tokenizer, length=length, limit=number * batch_size))
     return [
         collate(cut[start : start + batch_size], tokenizer.pad_token_id) for start in range(0, len(cut), batch_size)
     ]

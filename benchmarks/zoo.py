@@ -33,7 +33,7 @@ from rich.table import Table
 from scipy.stats import binomtest
 from torch import Tensor
 
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study

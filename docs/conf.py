@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import generate  # pyright: ignore[reportMissingImports]
+import generate
 
 import attnscope
 
@@ -27,11 +27,12 @@ nb_execution_mode = "off"  # the tests run every line; for pages with outputs: -
 nb_execution_timeout = 300
 
 default_role = "py:obj"
-autodoc_typehints = "signature"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
-python_maximum_signature_line_length = 88
 napoleon_numpy_docstring, napoleon_google_docstring = True, False
 napoleon_use_rtype = False
+python_display_short_literal_types = True
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

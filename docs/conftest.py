@@ -2,6 +2,8 @@
 
 import pytest
 
+collect_ignore = ["conf.py", "generate.py"]
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,20 @@ ELSEWHERE = {
 
 
 OF_STATISTICS = """\
-Every statistic has the dimensions `window, layer, head` and those listed here. Values under uniform attention have no
-`head`. Choose with `--statistics NAME,...`; `default` stands for the usual ones, and `--statistics list` prints them.
+Every statistic has the dimensions `window, layer, head` and those in its row. The last column marks statistics whose
+value under uniform attention is measured too, as `equal_entropy` for `entropy`; it has no `head`. Choose with
+`--statistics NAME,...`; `default` stands for the usual ones, and `--statistics list` prints them.
 [Offsets](../concepts/offsets.md) explains offsets, bins and uniform attention."""
 OF_ROLES = """\
 `attnscope roles` scores these roles; [Roles of heads](../questions/roles.md) explains how to read them. A role without
 a threshold has none in its source."""
+
+OF_ESTIMATES = (
+    ("`entropy_error`, ...", "standard error of the estimate"),
+    ("`entropy_freedom`, ...", "degrees of freedom of that error"),
+    ("`entropy_skewness`, ...", "skewness of the estimate"),
+    ("`entropy_effective_rows`, ...", "effective number of measured queries"),
+)
 
 
 def write(folder: Path) -> None:
@@ -169,50 +177,29 @@ def _resolve(name: str) -> Any:
 def statistics() -> str:
     """The catalogue of what `scan` measures."""
 
-    def rows(chosen: dict[str, Any], *, ask: bool) -> Iterator[Sequence[str]]:
+    def measured(chosen: Mapping[str, Any]) -> str:
+        rows: list[Sequence[str]] = []
         for name, one in chosen.items():
-            words = one if not hasattr(one, "words") else one.words
+            words = getattr(one, "words", one)
             meaning = f"{words.long_name}. {words.reading}".strip().rstrip(".") + "."
-            equal = f"`{EQUAL}{name}`" if getattr(one, "has_equal", False) else ""
             along = ", ".join(f"`{axis}`" for axis in getattr(one, "along", ()))
-            default = ("yes" if getattr(one, "by_default", True) else "no",) if ask else ()
-            yield f"`{name}`", _cell(meaning), words.units, along, equal, *default
+            equal = "yes" if getattr(one, "has_equal", False) else ""
+            rows.append((f"`{name}`" + (f" over {along}" if along else ""), _cell(meaning), words.units, equal))
+        return table(("name", "meaning", "unit", f"`{EQUAL}...`"), rows)
 
-    heading = ("name", "meaning", "unit", "further dimensions", "uniform attention")
+    usual = {name: one for name, one in STATISTICS.items() if one.by_default}
     summaries = [
         (", ".join(f"`{part}`" for part in name.split(", ")), _cell(words.long_name), words.units)
         for name, words in SUMMARIES.items()
     ]
-    return (
-        "\n\n".join(
-            [
-                "# Statistics",
-                OF_STATISTICS,
-                "## Of every head and window",
-                table((*heading, "by default"), rows(STATISTICS, ask=True)),
-                "## With `--offsets`",
-                table(heading, rows(OF_OFFSETS, ask=False)),
-                "## With `--groups`",
-                table(heading, rows(OF_GROUPS, ask=False)),
-                "Statistics that are one number a head are also measured by group of queries: `entropy_by_group`, ...",
-                "## With `--rows`",
-                table(
-                    ("name", "meaning"),
-                    [
-                        ("`entropy_error`, ...", "standard error of the estimate"),
-                        ("`entropy_freedom`, ...", "degrees of freedom of that error"),
-                        ("`entropy_skewness`, ...", "skewness of the estimate"),
-                        ("`entropy_effective_rows`, ...", "effective number of measured queries"),
-                    ],
-                ),
-                "## Of images",
-                table(heading, rows(PATCH_STATISTICS, ask=False)),
-                "## Over all windows",
-                table(("name", "meaning", "unit"), summaries),
-            ]
-        )
-        + "\n"
-    )
+    parts = ["# Statistics", OF_STATISTICS, "## Measured by default", measured(usual), "## On request"]
+    parts += [measured({name: one for name, one in STATISTICS.items() if name not in usual})]
+    parts += ["## With `--offsets`", measured(OF_OFFSETS), "## With `--groups`", measured(OF_GROUPS)]
+    parts += ["Statistics that are one number per head are also measured by group of queries: `entropy_by_group`, ..."]
+    parts += ["## With `--rows`", table(("name", "meaning"), OF_ESTIMATES)]
+    parts += ["## Images", measured(PATCH_STATISTICS)]
+    parts += ["## Over all windows", table(("name", "meaning", "unit"), summaries)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _cell(words: str) -> str:

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from matplotlib import font_manager
 from threadpoolctl import threadpool_limits
 
 from tests.shapes import install
+from tests.sketched import sketched
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # plugins have loaded NumPy: two threads take ten times as long for an SVD
     threadpool_limits(1)
@@ -98,6 +100,26 @@ def device(request, monkeypatch):
     else:
         torch.empty(0, device=request.param)  # fails where there is none
         yield request.param
+
+
+_DRAWN = (
+    "tests.figures",
+    "tests.cli.test_scan_command",
+    "tests.report.test_page_in_browser",
+    "tests.report.test_accessible",
+    "tests.report.test_in_notebooks",
+    "tests.test_sketched",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def figures_are_sketched(request):
+    """Pages and files of figures hold what is in the figures; they are drawn where that is what is tested.
+
+    Drawing takes most of the time of a command.
+    """
+    with nullcontext() if request.module.__name__.startswith(_DRAWN) else sketched():
+        yield
 
 
 @pytest.fixture

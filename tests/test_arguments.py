@@ -56,7 +56,7 @@ def test_every_public_function_checks():
     unchecked = {
         name
         for name, function in PUBLIC.items()
-        if not re.match(r"(@reads\(.*\)\n)?@validated(\(.*\))?\n", inspect.getsource(inspect.unwrap(function)))
+        if not re.match(r"(@reads\(.*\)\n)?@(validated|verb)(\(.*\))?\n", inspect.getsource(inspect.unwrap(function)))
     }
     assert not unchecked
 

@@ -17,7 +17,7 @@ import attnscope
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure

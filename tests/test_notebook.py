@@ -7,7 +7,6 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from tests.sketched import sketched
 
 TEXTS = ["The tide comes in twice a day.", "A <b>bold</b> word & an & sign.", "It rained all day."] * 3
 
@@ -33,8 +32,7 @@ def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     assert summary.count("<li>") >= 1
     assert "data:image/svg+xml" in summary
     assert "http" not in summary.replace("http://www.w3.org", "")
-    with sketched():
-        page = shown.show(height=300)
+    page = shown.show(height=300)
     assert page.text.startswith("<!doctype html>")
     frame = page._repr_html_()
     assert 'sandbox="allow-scripts"' in frame

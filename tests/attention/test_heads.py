@@ -9,8 +9,8 @@ from transformers import DynamicCache
 
 from attnscope import AttnscopeError
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
+from attnscope.kernels.positions import rotation
 from attnscope.kernels.reference import causal_mask, padding_mask
-from attnscope.kernels.rotary import rotation
 
 X = torch.randn(2, 7, 12)
 MEMORY = torch.randn(2, 5, 12)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, of_queries, weights_at
 from attnscope.kernels.engines import attend_in_full, measure

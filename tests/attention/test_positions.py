@@ -9,15 +9,17 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from attnscope import AttnscopeError
 from attnscope.kernels.positions import (
     LearnedPositions,
+    Rotation,
     alibi_bias,
     alibi_slopes,
+    layout_permutation,
     offsets,
+    rotation,
     sinusoidal_shift,
     sinusoidal_table,
     t5_buckets,
 )
 from attnscope.kernels.reference import causal_mask
-from attnscope.kernels.rotary import Rotation, layout_permutation, rotation
 
 
 def test_b1_sinusoids_turn_with_the_position():

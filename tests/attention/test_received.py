@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.positions import alibi_slopes, offsets, t5_buckets

@@ -1,21 +1,8 @@
 """What the tests of the commands share."""
 
-from contextlib import nullcontext
-
 import pytest
 
 from tests.cli.command import attnscope
-from tests.sketched import sketched
-
-
-@pytest.fixture(scope="module", autouse=True)
-def figures_are_sketched(request):
-    """Pages and files of figures hold what is in the figures, though they are drawn in `test_scan_command` alone.
-
-    Drawing takes most of the time of a command; the figures of each are drawn in `tests/figures`.
-    """
-    with nullcontext() if request.module.__name__.endswith("test_scan_command") else sketched():
-        yield
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_tasks_wait_for_each_other_and_the_last_one_draws(system):
     assert (system / "run" / "report.html").is_file()
 
 
-def test_a_folder_with_other_files_is_refused(system, refused):
+def test_a_folder_with_other_files_is_rejected(system, refused):
     texts = [system / "source.txt", "--target", system / "target.txt"]
     for name in ("report.html", "links.txt", "figures/heads.svg"):
         (system / name).parent.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
     assert "1 sentence pair not drawn" in (system / "run" / "report.html").read_text()
 
 
-def test_mistakes_are_said(system, refused):
+def test_mistakes_are_reported(system, refused):
     both = [system / "source.txt", "--target", system / "target.txt"]
     refused("align", system / "system", *both, "--shown", "3", says="--shown draws sentence pairs into --out")
     refused("align", system / "system", *both, "--gold", system / "source.txt", says="'der' is not a link")

@@ -80,7 +80,7 @@ def test_training_tells_how_well_it_aligns(place):
     assert 0 < last["final_alignment_error_rate"] <= 1
 
 
-def test_mistakes_are_said(tmp_path, refused):
+def test_mistakes_are_reported(tmp_path, refused):
     (tmp_path / "empty").mkdir()
     (tmp_path / "fine.yaml").write_text("updates: 5\n")
     (tmp_path / "two.txt").write_text("a\nb\n")

@@ -17,6 +17,7 @@ from attnscope.store.runs import RunFolder
 from tests.cli.command import attnscope
 from tests.families import tiny
 from tests.process import Started, wait_until
+from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 
 
@@ -25,6 +26,13 @@ def finished(tmp_path_factory):
     """The bundled default, with its report."""
     place = tmp_path_factory.mktemp("scan")
     return place, attnscope("scan", "--limit", "12", cwd=place)
+
+
+@pytest.fixture(autouse=True)
+def others_are_sketched(finished):
+    """The figures of the default alone are drawn."""
+    with sketched():
+        yield
 
 
 def test_the_default_does_everything(finished):

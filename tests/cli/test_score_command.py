@@ -77,10 +77,10 @@ def test_standard_input_is_a_system(files):
     assert row["bleu"] == pytest.approx(100)
 
 
-def test_mistakes_are_said(files, refused):
+def test_mistakes_are_reported(files, refused):
     one, reference = files / "one.txt", files / "reference.txt"
     refused("score", one, "--target", files / "absent", says="no such file or folder")
     refused("score", one, "--target", reference, "--by-length", "a", says="expected whole numbers")
     refused("score", "-", "--target", "-", says="only one of the files")
     refused("score", one, "--target", reference, "--text", one, says="give limits too, such as --by-length")
-    refused("score", one, one, "--target", reference, says="given twice")
+    refused("score", one, one, "--target", reference, says="named twice")

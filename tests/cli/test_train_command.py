@@ -21,7 +21,7 @@ def finished(tmp_path_factory):
     return place
 
 
-def test_one_that_goes_on_says_to_where(finished):
+def test_one_that_resumes_says_to_where(finished):
     again = attnscope("train", *SMALL, "--updates", "2", cwd=finished)
     assert "model holds a finished training of 2 updates\n" in again.stderr
     further = attnscope("train", *SMALL, "--updates", "4", cwd=finished)
@@ -29,7 +29,7 @@ def test_one_that_goes_on_says_to_where(finished):
     assert "model holds a finished training of 2 updates: it goes on to 4\n" in further.stderr
 
 
-def test_a_change_that_is_refused_is_all_that_is_said(finished):
+def test_a_change_that_is_rejected_is_all_that_is_reported(finished):
     found = attnscope("train", *SMALL, "--updates", "6", "--decoder-width", "6", cwd=finished)
     assert found.returncode == 2
     assert "decoder_width = 8; found 6" in found.stderr

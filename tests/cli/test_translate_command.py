@@ -58,7 +58,7 @@ def test_a_generated_line_end_makes_no_line(system, tmp_path, monkeypatch):
     assert found.stdout == "a dog a dog\n\na dog a dog\n"
 
 
-def test_what_is_cut_is_said(system, tmp_path):
+def test_what_is_cut_is_reported(system, tmp_path):
     long = "a dog " * 200 + "\na dog\n"
     refused = attnscope("translate", system, "-", cwd=tmp_path, stdin=long)
     assert (refused.returncode, "--overlong" in refused.stderr) == (2, True)

@@ -184,7 +184,7 @@ class Stopped(Exception):  # noqa: N818 says what it is
     pass
 
 
-def test_stopped_and_gone_on_is_unbroken(tree, out, tmp_path, monkeypatch):
+def test_stopped_and_resumed_is_unbroken(tree, out, tmp_path, monkeypatch):
     def stop(step):
         if step.name == "train additive":
             raise Stopped
@@ -211,7 +211,7 @@ def test_a_training_with_other_settings_is_not_finished(tree, out):
 
 
 def test_the_text_is_joined_as_the_systems_were_trained():
-    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}), given=False)]
+    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
     text, plain = read_test_text(systems), read_test_text(systems, join=1)
     assert isinstance(text, TaskText)
     assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
@@ -220,7 +220,7 @@ def test_the_text_is_joined_as_the_systems_were_trained():
 
 
 def test_a_text_that_is_given_stays_as_it_is():
-    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}), given=False)]
+    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
     given = ["one", "two", "three"], ["1", "2", "3"]
     assert read_test_text(systems, *given).source == given[0]
     assert len(read_test_text(systems, *given, join=3)) < len(given[0])
@@ -235,14 +235,14 @@ def test_the_signature_names_the_system_that_others_are_held_against(tree, out, 
 
 
 def test_a_system_is_given_once(out):
-    with pytest.raises(AttnscopeError, match="additive is given twice: each system once"):
+    with pytest.raises(AttnscopeError, match="additive is named twice: name each system once"):
         read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
 
 
 def test_files_of_text(tmp_path):
     (tmp_path / "s").write_text("a b\n\nc\n")
     (tmp_path / "r").write_text("x y\n\nz\n")
-    text = read_test_text([System("a", tmp_path, None, given=True)], tmp_path / "s", tmp_path / "r")
+    text = read_test_text([System("a", tmp_path, None, as_it_is=True)], tmp_path / "s", tmp_path / "r")
     assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
 
 
@@ -313,7 +313,7 @@ def test_curves_of_different_lengths_and_of_no_log(tmp_path):
     }
 
 
-def test_the_line_asked_for_is_shown():
+def test_the_line_requested_is_shown():
     text = ParallelText(["w " * 30, "w w", "w " * 24], ["x", "x", "x"])
     assert compare_module._shown_pair(text, None) == 2
     assert compare_module._shown_pair(text, 2) == 1
@@ -348,13 +348,13 @@ NO_TEXT = read_config(source="nowhere.en", target="nowhere.de")
         ({"targets": "a dog"}, "found only one of texts and targets"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_trained(arguments, message, tmp_path):
+def test_what_is_wrong_is_reported_before_anything_is_trained(arguments, message, tmp_path):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.compare(**{"systems": CONFIGS, "out": tmp_path / "out", **arguments})
     assert not (tmp_path / "out").exists()
 
 
-def test_texts_that_differ_are_refused(tmp_path):
+def test_texts_that_differ_are_rejected(tmp_path):
     for name in ("one", "other"):
         for side in ("source", "target"):
             (tmp_path / f"{name}.{side}").write_text(f"{name} {side}\n" * 20)

@@ -11,10 +11,9 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.read.pairs import LinePairs
 from attnscope.read.shown import tokenize
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
+from attnscope.read.windows import LinePairs, Windows
 
 TEXTS = ["The tide comes in twice a day.", "Bread rises because yeast breathes out."]
 
@@ -97,7 +96,7 @@ def test_tokens_are_those_of_the_tokenizer_and_cover_the_text(tokenizer):
     pieces = [text[start:end] for start, end in dict.fromkeys((token.start, token.end) for token in tokens)]
     assert "".join(pieces).replace(" ", "") == text.replace(" ", "")
     assert all(piece.rstrip() in {"", piece} for piece in pieces)  # no token takes the space behind it
-    (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=400)
+    (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=400)
     assert list(window.ids) == tokenizer(text)["input_ids"]
     assert sum(window.special) == len(window) - len(tokens)
 
@@ -144,15 +143,30 @@ def test_words_are_rejected_where_no_character_is_known(tmp_path):
         attnscope.scan(model, [text], tokenizer=tokenizer, words="space")
 
 
-@pytest.mark.parametrize("given", ["dict", "tokenizer", "forced"])
-def test_a_target_begins_with_its_language(tmp_path, given):
-    tokenizer = m2m_100(tmp_path)
+def small_m2m_100():
     torch.manual_seed(0)
     config = transformers.M2M100Config(
         vocab_size=200, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, pad_token_id=1, decoder_start_token_id=2,
     )  # fmt: skip
-    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    return transformers.M2M100ForConditionalGeneration(config).eval()
+
+
+def test_a_translation_is_into_the_language_that_is_named(tmp_path):
+    tokenizer, model = m2m_100(tmp_path), small_m2m_100()
+    made = attnscope.translate(model, TEXTS[:1], tokenizer=tokenizer, beams=1, target_language="fr")
+    ids = tokenizer(TEXTS[0], return_tensors="pt").input_ids
+    forced = model.generate(ids, max_new_tokens=2 * ids.shape[1] + 20, forced_bos_token_id=tokenizer.get_lang_id("fr"))
+    assert made.texts == [" ".join(tokenizer.decode(forced[0], skip_special_tokens=True).split("\n")).strip()]
+    assert json.loads(made.signature)["settings"]["target_language"] == "fr"
+    with pytest.raises(AttnscopeError, match="cannot translate into 'klingon'"):
+        attnscope.translate(model, TEXTS[:1], tokenizer=tokenizer, target_language="klingon")
+
+
+@pytest.mark.parametrize("given", ["dict", "tokenizer", "forced"])
+def test_a_target_begins_with_its_language(tmp_path, given):
+    tokenizer = m2m_100(tmp_path)
+    model = small_m2m_100()
     text, target = TEXTS
     targets = {"fr": target} if given == "dict" else target
     tokenizer.tgt_lang = "fr" if given == "tokenizer" else None if given == "forced" else "de"

@@ -9,7 +9,7 @@ from attnscope.bundled import MODEL
 from attnscope.lineage.steps import visible
 from attnscope.read.shown import IdNames, split_character
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
+from attnscope.read.windows import Windows
 from attnscope.results.figures.style import drawable
 
 SENTENCE = "How attention turned the boats: 猫が好き 🌊 at the harbour."
@@ -55,7 +55,7 @@ def tokenizer(request):
 
 def shown(tokenizer, text):
     """What is shown of a text, special tokens around it left out."""
-    [window] = cut_windows(Corpus.from_sources([text]), tokenizer, length=1000)
+    [window] = Windows(Corpus.from_sources([text]), tokenizer, length=1000)
     around = zip(window.tokens, window.special, window.spans, strict=True)
     return [token for token, special, (start, end) in around if not (special and start == end)]
 
@@ -122,7 +122,7 @@ def test_token_ids_are_shown_as_their_text_is(name):
     tokenizer = MAKERS[name]()
     if name in DECODERS:
         tokenizer.backend_tokenizer.decoder = DECODERS[name]
-    [window] = cut_windows(Corpus.from_sources([SENTENCE]), tokenizer, length=1000)
+    [window] = Windows(Corpus.from_sources([SENTENCE]), tokenizer, length=1000)
     found = IdNames(tokenizer).of(window.ids)
     known = [i for i, token in enumerate(window.ids) if token != tokenizer.unk_token_id]
     assert [found[i] for i in known] == [window.tokens[i] for i in known]

@@ -1,6 +1,6 @@
 """Texts that come one by one are read once, kept on disk, and read again."""
 
-from attnscope.read.columns import Spool
+from attnscope.read.sources import Spool
 from attnscope.read.texts import Corpus
 
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnscope.read import shown as _tokens
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import collate, cut_windows
+from attnscope.read.windows import Windows, collate
 from attnscope.support.errors import AttnscopeError
 
 MODELS = Path(os.environ.get("ATTNSCOPE_MODELS", Path(__file__).parents[2] / "../shared/models"))
@@ -114,7 +114,7 @@ def tokenizer(named_tokenizer):
 
 
 def windows_of(tokenizer, *sources, length=10_000, **options):
-    return list(cut_windows(Corpus.from_sources(sources), tokenizer, length=length, **options))
+    return list(Windows(Corpus.from_sources(sources), tokenizer, length=length, **options))
 
 
 def some_text(seed, words=300):
@@ -152,7 +152,7 @@ def test_the_special_tokens_around_a_window(named_tokenizer):
 def test_windows_put_together_are_the_text(tokenizer):
     text = some_text(2)
     [whole] = windows_of(tokenizer, text)
-    cut = cut_windows(Corpus.from_sources([text]), tokenizer, length=23)
+    cut = Windows(Corpus.from_sources([text]), tokenizer, length=23)
     parts = list(cut)
     for what in ("ids", "spans", "tokens"):
         joined = [
@@ -200,7 +200,7 @@ def test_spans_cover_the_text(named_tokenizer):
 def test_how_many_windows(count, length, stride, sizes, dropped, special):
     added = 2 * special
     tokenizer = byte_level(special=special)
-    windows = cut_windows(Corpus.from_sources([letters(count)]), tokenizer, length=length + added, stride=stride)
+    windows = Windows(Corpus.from_sources([letters(count)]), tokenizer, length=length + added, stride=stride)
     found = list(windows)
     assert [len(window) - added for window in found] == sizes
     assert [window.start for window in found] == [i * (stride or length) for i in range(len(sizes))]
@@ -210,7 +210,7 @@ def test_how_many_windows(count, length, stride, sizes, dropped, special):
 
 
 def test_dropped_tokens_add_up_over_texts():
-    windows = cut_windows(Corpus.from_sources([letters(9), letters(3), letters(18)]), byte_level(), length=8)
+    windows = Windows(Corpus.from_sources([letters(9), letters(3), letters(18)]), byte_level(), length=8)
     assert [(len(window), window.source) for window in windows] == [
         (8, "text 1"),
         (3, "text 2"),
@@ -351,12 +351,11 @@ def test_a_really_long_text():
     [
         ({"length": 2}, r"length 2 leaves no room .* \(2 a window\); expected a length of at least 3"),
         ({"length": 8, "stride": 0}, "found stride 0; expected 1 to 6"),
-        ({"length": 8, "limit": 0}, "found limit 0; expected at least 1"),
     ],
 )
 def test_numbers_out_of_range(options, said):
     with pytest.raises(AttnscopeError, match=said):
-        cut_windows(Corpus.from_sources(["the"]), word_piece(), **options)
+        Windows(Corpus.from_sources(["the"]), word_piece(), **options)
 
 
 def test_a_tokenizer_that_panics():
@@ -369,7 +368,7 @@ def test_a_tokenizer_that_panics():
 def test_a_tokenizer_that_knows_no_letter():
     mute = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     with pytest.raises(AttnscopeError, match='makes no token of "a A 1"'):
-        cut_windows(Corpus.from_sources(["the"]), mute, length=8)
+        Windows(Corpus.from_sources(["the"]), mute, length=8)
 
 
 def test_no_window_at_all():

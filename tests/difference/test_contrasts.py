@@ -13,7 +13,6 @@ from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.results.scan_report import contrasts_table
 from attnscope.results.schema import text_of
 from tests.cli.command import attnscope as typed
-from tests.sketched import sketched
 
 
 def scan_of(values, labels, documents, lengths=None):
@@ -132,8 +131,7 @@ def test_the_command_holds_texts_apart(corpus, tmp_path):
     assert found.differs.any()
     some = results.entropy[:8, 1, 2].mean().item()
     assert found["mean"].sel(statistic="entropy", by="long")[1, 2].item() == pytest.approx(some)
-    with sketched():
-        typed(*(word for word in words if word != "--no-report"), cwd=tmp_path)
+    typed(*(word for word in words if word != "--no-report"), cwd=tmp_path)
     page = (out / "report.html").read_text()
     assert "differences by kind" in page
     assert "<bdi>[red]short</bdi></td>" in page or "<bdi>long</bdi></td>" in page

@@ -21,7 +21,6 @@ from attnscope.store.signature import Signature
 from attnscope.support.numbers import places, plain
 from tests.cli.command import attnscope as command
 from tests.pictures import SIDE, looking_vit
-from tests.sketched import sketched
 
 WIDTH = 32  # of a head
 _SAMPLE = "".join(path.read_text(encoding="utf-8") for path in sorted(TEXT.iterdir()))
@@ -152,8 +151,7 @@ def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
 
 
 def test_the_command_writes_a_run_that_opens_again(scans):
-    with sketched():
-        said = command("diff", "before", "after", "--out", "run", cwd=scans)
+    said = command("diff", "before", "after", "--out", "run", cwd=scans)
     assert said.returncode == 0, said.stderr
     assert "1.1" in said.stdout
     page = (scans / "run" / "report.html").read_text(encoding="utf-8")

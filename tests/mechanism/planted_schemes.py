@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model, T5Config, T5EncoderModel
 
-from attnscope.kernels.positions import t5_buckets
-from attnscope.kernels.rotary import pair_columns
+from attnscope.kernels.positions import pair_columns, t5_buckets
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
 

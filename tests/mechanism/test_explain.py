@@ -10,8 +10,8 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.position_table import position_cca, position_pca, position_spectrum
 from attnscope.explanation.analyses.shift import cross_correlation, phase_map

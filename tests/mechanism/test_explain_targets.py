@@ -8,7 +8,7 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.verify import position_table_length
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content

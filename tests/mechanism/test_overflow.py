@@ -10,8 +10,6 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.analyses import interventions as _interventions
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses import position_scheme as _position_scheme
-from attnscope.explanation.inputs import capture_inputs, input_moments
-from attnscope.explanation.profiles import Collected, collect_profiles
 from attnscope.explanation.study import Study
 from tests.families import tiny
 from tests.mechanism.alone import of_windows
@@ -33,9 +31,6 @@ REFUSED = r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Look at the weight
         lambda model: position_content(model, WINDOWS, band=2),
         lambda model: position_content(model, WINDOWS, band=2, method="exact"),
         lambda model: interventions(model, WINDOWS, ["words-repeated"], band=2),
-        lambda model: interventions(model, WINDOWS, ["positions-mean"], layer=1, band=2),
-        lambda model: input_moments(model, WINDOWS, 1),
-        lambda model: collect_profiles(Collected(), "profile", model, WINDOWS, 2),
     ],
 )
 def test_the_text_is_named(analyse):
@@ -49,11 +44,6 @@ def test_so_it_is_with_rotations():
         model.embed_tokens.weight[STRANGE] = torch.inf
     with pytest.raises(AttnscopeError, match=REFUSED):
         rotation_effect(model, WINDOWS, band=2)
-
-
-def test_one_text_has_no_number():
-    with pytest.raises(AttnscopeError, match=r"^window 1: layer 0 "):
-        capture_inputs(overflowing_bert(STRANGE, vocabulary=60), WINDOWS[2])
 
 
 def test_explain_names_the_file_and_the_place(tmp_path):

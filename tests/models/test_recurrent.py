@@ -133,6 +133,6 @@ def test_a_fixed_vector_is_no_attention():
         verify(small("none-gru"), given)
 
 
-def test_other_attentions_are_refused_by_transformers():
+def test_other_attentions_are_rejected_by_transformers():
     with pytest.raises(ValueError, match="does not support"):
         small("dot-gru").set_attn_implementation("sdpa")

@@ -40,7 +40,7 @@ def test_the_loss_is_that_of_single_steps(name):
 
 @pytest.mark.parametrize("name", ["additive-gru", "sinusoidal-pre"])
 @torch.no_grad()
-def test_arguments_that_would_be_passed_over_are_refused(name):
+def test_arguments_that_would_be_passed_over_are_rejected(name):
     model = small(name)
     expected = model(SOURCE, MASK, labels=LABELS).logits
     idle = {"use_cache": True, "return_dict": True, "output_hidden_states": False, "inputs_embeds": None}

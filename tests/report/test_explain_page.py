@@ -14,7 +14,6 @@ from attnscope.results.schema import Finding, Report, Table
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import SKIPPED, explain_page_of, only
 from tests.report.schemes import fitting_schemes
-from tests.sketched import sketched
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,6 @@ def test_the_page_may_load_nothing(text):
     assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
 
 
-@sketched()
 def test_the_page_reports_the_offsets_that_the_mask_allows(explained, tmp_path):
     causal = only(explained, "verdict")
     verdict = explained["verdict"].to_dataset().assign_attrs(positions=64)
@@ -86,14 +84,13 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
     assert made.tables[0].elsewhere == [("figure-spectrum", "Plate IX")]
 
 
-@sketched()
-def test_the_heads_asked_for_are_shown(explained, tmp_path):
+def test_the_heads_requested_are_shown(explained, tmp_path):
     page = explain_page_of(only(explained, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
     page = page.read_text(encoding="utf-8")
     assert "Figures of single heads show 2.3 (" in page
 
 
-def test_nothing_to_show_is_refused(tmp_path):
+def test_nothing_to_show_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="nothing that a page could show"):
         explain_page_of(xr.DataTree(), tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []

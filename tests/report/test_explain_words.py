@@ -15,7 +15,6 @@ from attnscope.results.render import print_report
 from attnscope.store.runs import skipped_of
 from tests.families import tiny
 from tests.report.planted_explanation import explain_page_of
-from tests.sketched import sketched
 from tests.translation.small_translators import small_tokenizer
 
 TEXTS = ["a hat and a bat are on the mat but the cat sat on the hat of a man who ran after the bat in the end. " * 3]
@@ -65,7 +64,7 @@ def test_an_estimate_of_about_0_may_be_a_token_that_meets_itself(estimate, offse
     assert ("meet themselves" in zero_note([row, row | {estimate: offset}])) == noted
 
 
-def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_told():
+def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_reported():
     settings = {"tokenizer": small_tokenizer(), "window": 24, "band": 5, "limit": 4, "interventions": True}
     tree = attnscope.explain(tiny("gpt2"), TEXTS, **settings)
     (changes,) = (table for table in report(tree).tables if table.name == "interventions")
@@ -91,8 +90,7 @@ def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, 
     kernel = trees["random llama"]["scheme_kernel"].to_dataset()
     titles = [axes.get_title(loc="left") for axes in scheme_kernel(kernel, [(0, 0), (1, 0)]).axes]
     assert {title.split("\n")[1] for title in titles if title} == {"weights none, scheme none"}
-    with sketched():
-        page = explain_page_of(trees["random llama"], tmp_path / "r.html").read_text(encoding="utf-8")
+    page = explain_page_of(trees["random llama"], tmp_path / "r.html").read_text(encoding="utf-8")
     assert "Offsets and what position explains" not in page
     assert "parts of profiles that are flat" in page
     for said in (page, printed(trees["random llama"])):

@@ -37,7 +37,7 @@ def test_a_click_on_a_token_shows_what_a_head_looks_at(visit, written):
     assert page.locator("#at-token tr").count() == 2  # the second text has no such span
 
 
-def test_what_is_not_known_is_said(visit, written, tmp_path):
+def test_what_is_not_known_is_reported(visit, written, tmp_path):
     """A layer that looks at the source alone, with nothing above equal weights there, and too few texts."""
     results = written[0].isel(sequence=[0]).copy(deep=True)
     results["layer_kind"] = "layer", ["causal", "cross"]

@@ -12,10 +12,10 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses
-from attnscope.explanation.profiles import Collected, collect_profiles
+from attnscope.explanation.profiles import Collected
 from attnscope.explanation.tables import position_table
 from attnscope.read.texts import Corpus
-from attnscope_yamamoto2023.relearn import Relearning, head_maps, relearn_positions, space_out
+from attnscope_yamamoto2023.relearn import Relearning, collect_profiles, head_maps, relearn_positions, space_out
 from attnscope_yamamoto2023.relearn import relearned as relearned_analysis
 from tests.families import tiny
 

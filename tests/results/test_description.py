@@ -80,7 +80,7 @@ def test_parts_of_tasks_are_told_before_there_is_a_run(tmp_path):
     assert told.run.progress == "0 of 3 tasks, 4 windows"
 
 
-def test_damage_is_looked_for_only_where_it_is_asked_for(tmp_path):
+def test_damage_is_looked_for_only_where_it_is_requested(tmp_path):
     run = scan_run(tmp_path / "run")
     *_, last = sorted((run / "pieces").iterdir())
     last.write_bytes(b"0")
@@ -90,7 +90,7 @@ def test_damage_is_looked_for_only_where_it_is_asked_for(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_what_is_no_run_or_cannot_be_trusted_is_refused(tmp_path):
+def test_what_is_no_run_or_cannot_be_trusted_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
         describe(tmp_path)
     manifest = scan_run(tmp_path / "run") / MANIFEST

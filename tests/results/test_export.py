@@ -173,7 +173,7 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, sca
         export(scan, "nc" if extra == "netcdf" else "parquet", out=tmp_path / "out")
 
 
-def test_what_cannot_be_exported_is_refused(scan, tmp_path, no_types):
+def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
     unfinished = scan_run(tmp_path / "unfinished", finish=False)
     for run, out, says in (
         (tmp_path, "out", "holds no run"),

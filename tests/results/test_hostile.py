@@ -146,7 +146,7 @@ def rerun(place, whole):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_forged_manifest_is_told_in_one_line(verb, whole, place):
+def test_a_forged_manifest_is_reported_in_one_line(verb, whole, place):
     for name, change in random.Random(verb).sample([*manifests()], 7):
         rerun(place, whole)
         for folder in ("run", "run.tasks/1-of-1"):

@@ -57,7 +57,7 @@ def test_one_that_was_stopped_while_it_put_them_together_is_ended(run):
         ([(1, 2, 3), (2, 2, 3)], r"none of its tasks .1-of-2, 2-of-2. has come to its end"),
     ],
 )
-def test_what_is_missing_is_said_by_units(left, said, tmp_path):
+def test_what_is_missing_is_reported_by_units(left, said, tmp_path):
     for number, count, until in left:
         part_of(tmp_path / "run", number, count, until=until)
     with pytest.raises(AttnscopeError, match=said):

@@ -64,7 +64,7 @@ def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):
         open_run(tmp_path / "bare", part="sample")
 
 
-def test_a_damaged_model_is_refused_by_name(tmp_path):
+def test_a_damaged_model_is_rejected_by_name(tmp_path):
     train(tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"0")
     with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*same command"):
@@ -72,7 +72,7 @@ def test_a_damaged_model_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["scan", "train"])
-def test_an_unfinished_run_is_said_to_be_one(command, tmp_path):
+def test_an_unfinished_run_is_reported_to_be_one(command, tmp_path):
     if command == "scan":
         with RunFolder(tmp_path / "run", {"command": command}):
             pass
@@ -83,7 +83,7 @@ def test_an_unfinished_run_is_said_to_be_one(command, tmp_path):
         open_run(tmp_path / "run")
 
 
-def test_what_another_version_wrote_is_said_to_be_of_one(tmp_path):
+def test_what_another_version_wrote_is_reported_to_be_of_one(tmp_path):
     record = {"signature": {"command": "align"}, "score": None, "heads": None}  # without what came later
     with OwnedFolder(tmp_path / "run", "align") as folder, folder.replacing("links.txt", "run.json") as new:
         (new / "run.json").write_text(json.dumps(record))

@@ -73,7 +73,7 @@ def test_commands_that_write_at_once_are_complete_with_their_record(tmp_path):
     }
 
 
-def test_a_damaged_manifest_is_told_and_hides_no_other_run(tmp_path):
+def test_a_damaged_manifest_is_reported_and_hides_no_other_run(tmp_path):
     scan_run(tmp_path / "whole")
     damaged = scan_run(tmp_path / "damaged") / MANIFEST
     damaged.write_bytes(damaged.read_bytes().replace(b'"complete": true', b'"complete": null'))
@@ -84,14 +84,14 @@ def test_a_damaged_manifest_is_told_and_hides_no_other_run(tmp_path):
 
 
 @pytest.mark.parametrize("odd", [{"pieces/one": b""}, {}])
-def test_a_manifest_of_another_version_is_told(odd, tmp_path):
+def test_a_manifest_of_another_version_is_reported(odd, tmp_path):
     with OwnedFolder(tmp_path / "run", "scan") as folder:
         folder.write(odd, signature=None if odd else {"command": "scan", "models": ["one"]})
     (run,) = runs(tmp_path)
     assert "version of attnscope" in run.damage
 
 
-def test_a_damaged_record_is_told(tmp_path):
+def test_a_damaged_record_is_reported(tmp_path):
     with OwnedFolder(tmp_path / "run", "align") as folder:
         folder.write({"run.json": b"{}"})
     (tmp_path / "run" / "run.json").write_bytes(b"\xff")
@@ -114,7 +114,7 @@ def test_without_folders_the_usual_ones_are_looked_at(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("given", ["nowhere", 3])
-def test_what_is_no_folder_is_refused(given, tmp_path, no_types):
+def test_what_is_no_folder_is_rejected(given, tmp_path, no_types):
     with pytest.raises(AttnscopeError, match=r"no folder|expected a list of strings or paths"):
         runs(tmp_path / given if isinstance(given, str) else given)
 

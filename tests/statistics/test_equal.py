@@ -5,7 +5,7 @@ import torch
 
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
-from attnscope.measure.uniform import equal_rows
+from attnscope.measure.rows import equal_rows
 from tests.attention.oracle import from_weights
 
 N, BINS = 20, (3, 5, 9)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.measure.uniform import fitted_places, row_factors
+from attnscope.measure.rows import fitted_places, row_factors
 
 HEADS, ROWS, PLACES = 3, 12, 5
 

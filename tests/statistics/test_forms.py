@@ -14,7 +14,7 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend, window_mask
 from attnscope.measure.forms import compare_call, compare_forms, usual_forms
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import cut_windows
+from attnscope.read.windows import Windows
 
 X = torch.randn(3, 2, 3, 40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -43,7 +43,7 @@ def test_forms_only_look_back_if_causal(causal):
 
 def test_beside_a_real_model_full_attention_has_the_numbers_of_scan(tmp_path):
     loaded = load_model(MODEL, device="cpu")
-    (window,) = cut_windows(Corpus.from_sources([TEXT]), loaded.tokenizer, length=128, limit=1)
+    (window,) = Windows(Corpus.from_sources([TEXT]), loaded.tokenizer, length=128, limit=1)
     found = []
 
     def observe(site, call):

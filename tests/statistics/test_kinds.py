@@ -17,9 +17,8 @@ from attnscope.measure.labels import named_clusters, over_texts, places_of, summ
 from attnscope.measure.passes import bin_coordinates, dimensions, plan
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.ranking import majority_names, rank_heads
-from attnscope.measure.rows import indicator_columns, reduce_call
+from attnscope.measure.rows import equal_rows, indicator_columns, reduce_call
 from attnscope.measure.stored import notes_of
-from attnscope.measure.uniform import equal_rows
 from tests.families import tiny
 
 N, BAND = 320, 10
@@ -191,7 +190,8 @@ def test_a_number_of_kinds_can_be_asked_for():
     many = summarize(results, clusters=100)
     assert many.kinds.startswith("100 kinds were asked for, but no more than ")
     assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
-    twice = places_of(over_texts(with_rows(results, queries(results)))).take(np.array([0, 0]))
+    places = places_of(over_texts(with_rows(results, queries(results))))
+    twice = places.pooled(np.array([0, 0]), np.array([0, 1]), 2)
     assert named_clusters(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 

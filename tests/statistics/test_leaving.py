@@ -20,10 +20,10 @@ def test_they_are_there_once_they_have_arrived_and_not_before(monkeypatch):
     first, second = torch.rand(2, 3), torch.rand(2, 3)
     leaving = HostOffloader()
     with gpu(monkeypatch):
-        leaving[1], leaving[0] = ({"entropy": values.to("cuda")} for values in (first, second))
-        assert not leaving._leaving[1][0]["entropy"].equal(first)
-        assert leaving[1]["entropy"].equal(first)
-        assert [each["entropy"].equal(values) for each, values in zip(leaving.values(), (second, first), strict=True)]
+        for layer, values in ((1, first), (0, second)):
+            leaving.add(layer, {"entropy": values.to("cuda")})
+        assert not leaving[1]["entropy"].equal(first)
+        assert [each["entropy"].equal(values) for each, values in zip(leaving.layers(), (second, first), strict=True)]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="waits are counted where the GPU is made believe")
@@ -44,5 +44,5 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
             "read/windows.py",  # of the batch: whether anything is padded
         }
         waits.clear()
-        observer.stacked()
+        observer.measured.layers()
         assert {line.partition(":")[0] for line in waits} == {"measure/passes.py"}

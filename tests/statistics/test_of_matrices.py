@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnscope import measure_weights
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.measure.quantities import STATISTICS
 from attnscope.measure.texts import statistics_of
 from attnscope.read.windows import Window

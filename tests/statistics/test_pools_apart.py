@@ -14,7 +14,6 @@ from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
 from tests.cli.command import attnscope as typed
 from tests.families import tiny
-from tests.sketched import sketched
 from tests.statistics.test_pools import WORDS
 from tests.statistics.test_targets import TARGETS, TEXTS
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -176,8 +175,7 @@ def test_tasks_give_the_same_pools(corpus, tmp_path):
 def test_the_command_says_both_of_pools(corpus, tmp_path):
     out = tmp_path / "run"
     words = ("--by", "kind", "--groups", "kinds", "--pool", "2", "--window", "24", "--device", "cpu")
-    with sketched():
-        said = " ".join(typed("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
+    said = " ".join(typed("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
     assert "each of texts of one value" in said
     assert "pools of" in said
     assert "groups of tokens: for each pair" in said

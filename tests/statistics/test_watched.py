@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 from torch.overrides import TorchFunctionMode
 
 import attnscope
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.kernels.positions import alibi_bias
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.texts import statistics_of

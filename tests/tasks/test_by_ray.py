@@ -57,7 +57,7 @@ def few_analyses():
 def small_units(monkeypatch):
     """In this process; a process of Ray's has the usual ones."""
     monkeypatch.setattr(_gather, "UNIT", 1)
-    monkeypatch.setattr("attnscope.explanation.tokens.TOKENS_AT_ONCE", 24)
+    monkeypatch.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 24)
     monkeypatch.setattr(_work, "UNIT", 2)
 
 
@@ -200,7 +200,7 @@ def small_units_by_two(monkeypatch, tmp_path, small_units):
             for name in ("explanation.evidence.UNIT", "lineage.align.UNIT"):
                 module, constant = f"attnscope.{name}".rsplit(".", 1)
                 setattr(importlib.import_module(module), constant, 1)
-            importlib.import_module("attnscope.explanation.tokens").TOKENS_AT_ONCE = 24
+            importlib.import_module("attnscope.explanation.inputs").TOKENS_AT_ONCE = 24
             begun = begin()
             (ready / str(os.getpid())).touch()
             end = time.monotonic() + 100

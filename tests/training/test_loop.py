@@ -75,7 +75,7 @@ def few_sentences():
     held_out.HELD_OUT = 20
 
 
-def test_killed_and_gone_on_is_unbroken(unbroken, tmp_path):
+def test_killed_and_resumed_is_unbroken(unbroken, tmp_path):
     process = start(tmp_path, **SMALL, **RECURRENT)
     wait_until(lambda: len(read_log(tmp_path)) >= 4, process)
     process.send_signal(signal.SIGKILL)
@@ -107,7 +107,7 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     assert curves[0][-1] < curves[0][0]
 
 
-def test_the_last_that_is_told_is_the_end(tmp_path):
+def test_the_last_that_is_reported_is_the_end(tmp_path):
     told = []
     found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
     last = told[-1]
@@ -157,7 +157,7 @@ def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
     assert 0 <= read_log(tmp_path)[-1]["final_alignment_error_rate"] <= 1
 
 
-def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):
+def test_a_setting_of_another_model_than_the_preset_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="'heads' is a setting of model 'transformer'"):
         train(out=tmp_path / "out", heads=2)
     assert not (tmp_path / "out").exists()
@@ -166,7 +166,7 @@ def test_a_setting_of_another_model_than_the_preset_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("mean", "best", "chosen"), [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")]
 )
-def test_the_lower_loss_is_kept_whatever_bleu_says(mean, best, chosen, tmp_path, monkeypatch):
+def test_the_lower_loss_is_stored_whatever_bleu_says(mean, best, chosen, tmp_path, monkeypatch):
     found = [{"loss": 3.0, "bleu": bleu} for bleu in (9.0, 1.0, 1.0)]
     found += [{"loss": mean, "bleu": 5.0 * mean}, {"loss": best, "bleu": 5.0 * best}]
     validated = iter(found)
@@ -247,7 +247,7 @@ class TestDamage:
         assert same(weights(folder), weights(unbroken["recurrent"]))
 
 
-def test_other_texts_than_those_of_the_folder_are_refused(tmp_path):
+def test_other_texts_than_those_of_the_folder_are_rejected(tmp_path):
     for side in ("source", "target"):
         (tmp_path / side).write_text("".join(f"a {word} b\n" for word in "abcdefghijklmnopqrstuvwxyz" * 4))
     texts = {side: tmp_path / side for side in ("source", "target")}
@@ -406,7 +406,7 @@ def test_our_own_settings_are_settings(path):
 
 
 @pytest.mark.parametrize("name", ["task_pairs", "task_longest"])
-def test_settings_of_the_generated_task_are_refused_beside_a_text(name, tmp_path):
+def test_settings_of_the_generated_task_are_rejected_beside_a_text(name, tmp_path):
     with pytest.raises(AttnscopeError, match=f"{name} is of the generated task, and text is given in its place"):
         read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
 

@@ -76,7 +76,7 @@ def test_scores_are_those_of_beam_search(ending, tokenizer, penalty):
         assert [one.score for one in found[line]] == pytest.approx(alone.sequences_scores.tolist(), abs=1e-4)
 
 
-def test_order_is_kept_whatever_the_batches(model, tokenizer):
+def test_order_is_stored_whatever_the_batches(model, tokenizer):
     alone = [text for line in LINES for text in translate_lines(model, tokenizer, [line], beams=1).texts]
     for budget in (1, 20, 4096):
         found = translate_lines(model, tokenizer, LINES, beams=1, batch_tokens=budget)
@@ -111,7 +111,7 @@ def test_over_long_lines(model, tokenizer, monkeypatch):
     assert len(found) == 1
 
 
-def test_a_tokenizer_of_another_model_is_refused(model):
+def test_a_tokenizer_of_another_model_is_rejected(model):
     other = train_subwords(["many other words", *LINES, *map(chr, range(0x4E00, 0x4E00 + 300))], 900)
     with pytest.raises(AttnscopeError, match=r"line 2 holds token id \d+, but \w+ knows \d+ tokens .* belong together"):
         translate_lines(model, other, ["", "".join(map(chr, range(0x4E00, 0x4E00 + 300)))])

@@ -119,7 +119,7 @@ def test_tables_hold_the_numbers_of_the_walk(walks):
     assert sum(float(cells[-2]) for cells in row.rows) == pytest.approx(1, abs=0.006)
 
 
-def test_an_unknown_language_is_refused():
+def test_an_unknown_language_is_rejected():
     with pytest.raises(AttnscopeError, match="choose en or ja"):
         markdown(walk_toy(), "fr")
 

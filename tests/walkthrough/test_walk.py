@@ -143,11 +143,11 @@ class TestBadInput:
             ({"texts": "word " * 200}, "at most 128"),
         ],
     )
-    def test_it_is_refused(self, arguments, says):
+    def test_it_is_rejected(self, arguments, says):
         with pytest.raises(AttnscopeError, match=says):
             walk(**{"model": MODEL, "device": "cpu"} | arguments)
 
-    def test_numbers_that_are_not_the_model_s_are_refused(self, monkeypatch):
+    def test_numbers_that_are_not_the_model_s_are_rejected(self, monkeypatch):
         from attnscope.lineage import walk as _walk
 
         monkeypatch.setattr(_walk, "_own_result", lambda *_: np.ones((TOKENS, 32)))
@@ -155,7 +155,7 @@ class TestBadInput:
             walk_inputs(tiny("bert"), of_first_text("bert"))
 
 
-def test_a_sentence_on_which_the_model_overflows_is_refused():
+def test_a_sentence_on_which_the_model_overflows_is_rejected():
     with pytest.raises(
         AttnscopeError, match=r"^the sentence: layer 0 \(encoder\.layer\.0\.attention\.self\) gives NaN"
     ):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.kernels.rotary import rotation
+from attnscope.kernels.positions import rotation
 from attnscope.testing.heads import CONSTANT, Rotary, Space, Waves, at
 
 LENGTH, HEAD_WIDTH = 20, 48

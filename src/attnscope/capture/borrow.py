@@ -6,7 +6,8 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -14,11 +15,23 @@ import transformers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from attnscope.capture.loaded import LoadedModel
+from attnscope.store.files import local_folder
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model ready to be watched."""
+
+    model: PreTrainedModel  # on its device
+    tokenizer: Any  # None where none is needed
+    name: str  # the folder's or repository's name
+    identity: dict[str, str]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,22 +59,22 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
             restore(before)
 
 
-def preserve_model_state(verb: Callable[P, R]) -> Callable[P, R]:
-    """Let a function borrow the models among its arguments while it runs."""
+def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`validated` for what runs models: they are borrowed meanwhile, and its `out` is a local folder."""
+    return validated(enter=_borrowed_arguments, **defaults)
 
-    @wraps(verb)
-    def borrower(*arguments: P.args, **named: P.kwargs) -> R:
-        given = [
-            argument.model if isinstance(argument, LoadedModel) else argument
-            for argument in (*arguments, *named.values())
-        ]
-        with ExitStack() as stack:
-            for model in map(inner_model, given):
-                if isinstance(model, transformers.PreTrainedModel):
-                    stack.enter_context(borrowed(model))
-            return verb(*arguments, **named)
 
-    return borrower
+@contextmanager
+def _borrowed_arguments(arguments: dict[str, Any]) -> Generator[None]:
+    """Borrow the models among the arguments of a verb."""
+    if isinstance(arguments.get("out"), str | Path):
+        arguments["out"] = local_folder(arguments["out"])
+    with ExitStack() as stack:
+        for argument in arguments.values():
+            model = inner_model(argument)
+            if isinstance(model, transformers.PreTrainedModel):
+                stack.enter_context(borrowed(model))
+        yield
 
 
 def _lock_of(model: PreTrainedModel) -> Any:

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 import transformers
 
-from attnscope.capture.borrow import inner_model
-from attnscope.capture.checkpoint import Repository, main_inputs, saved_config
+from attnscope.capture.borrow import LoadedModel, inner_model
+from attnscope.capture.checkpoint import main_inputs, saved_config
 from attnscope.capture.families import frames_of_wave, frames_of_window, image_token_of, seconds_at_once
 from attnscope.capture.load import AS_SAVED, Loading, load_model, what_is_read
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import hash_of_settings, load_preprocessor, load_tokenizer, tokenizer_repository
 from attnscope.support.errors import AttnscopeError, explaining
@@ -205,11 +204,3 @@ def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
         if isinstance(module, transformers.PreTrainedModel) and module.main_input_name == _READS:
             return name, module
     return None
-
-
-def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
-    """The image processor of a repository, in the form that needs Pillow alone."""
-    # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
-    return load_preprocessor(
-        repository, transformers.AutoImageProcessor, _VISION_WHAT, trust_remote_code=trust_remote_code, backend="pil"
-    )

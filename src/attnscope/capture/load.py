@@ -1,4 +1,4 @@
-"""A model and its tokenizer from a folder or the hub, whole or refused."""
+"""A model and its tokenizer from a folder or the hub, whole or refused, and the signature of what it measures."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 import re
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,19 +22,28 @@ from torch import Tensor, nn
 from transformers.utils.import_utils import is_peft_available
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import Envoy, inner_model, quiet
+from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
-from attnscope.capture.loaded import LoadedModel
-from attnscope.capture.placement import INTEGERS, Placement, parameters_of, plain, quantised, reject_distributed
+from attnscope.capture.placement import (
+    INTEGERS,
+    Placement,
+    device_of,
+    parameters_of,
+    plain,
+    quantised,
+    reject_distributed,
+)
 from attnscope.capture.processors import Tokenizer, has_tokenizer, is_place, load_tokenizer, tokenizer_repository
-from attnscope.read.columns import SUFFIXES
+from attnscope.read.sources import SUFFIXES
+from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
+
 
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
@@ -424,3 +434,37 @@ def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
             f"the checkpoint {source} holds {beyond[0]}, and config.json asks for a smaller {type(model).__name__}: "
             "is it the right config.json?"
         )
+
+
+@runtime_checkable
+class Hashed(Protocol):
+    """What is read: texts, token ids, pairs."""
+
+    def sha256(self) -> str:
+        """SHA-256 of all of it."""
+        ...
+
+
+def signature_of(
+    command: str,
+    loaded: LoadedModel,
+    corpus: Hashed,
+    target: Hashed | None,
+    settings: Mapping[str, Any],
+    *,
+    reader: Mapping[str, str] | None = None,
+    packages: Sequence[str] = (),
+) -> Signature:
+    """Model, tokenizer, texts, settings, device and type, and the versions of packages."""
+    where = {"device": device_of(loaded.model).type, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
+    if reader is None and loaded.tokenizer is not None:
+        reader = {"sha256": tokenizer_sha256(loaded.tokenizer)}
+    return Signature(
+        command,
+        model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
+        tokenizer=None if reader is None else dict(reader),
+        corpus={"sha256": corpus.sha256()},
+        target=None if target is None else {"sha256": target.sha256()},
+        settings={**settings, **where},
+        versions=package_versions(*packages),
+    )

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import transformers
 
-from attnscope.capture.borrow import inner_model, quiet
+from attnscope.capture.borrow import LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Repository, saved_config
 from attnscope.capture.eager import without_cache
-from attnscope.capture.encoders import load_image_processor, reads_images, reads_sounds
+from attnscope.capture.encoders import reads_images, reads_sounds
 from attnscope.capture.families import (
     frames_of,
     image_token_of,
@@ -25,10 +25,14 @@ from attnscope.capture.families import (
     without_predictor,
 )
 from attnscope.capture.load import AS_SAVED, Loading, load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import hash_of_settings, tokenizer_repository
-from attnscope.capture.text_image_processors import load_processor, load_video_processor
+from attnscope.capture.processors import (
+    hash_of_settings,
+    load_image_processor,
+    load_processor,
+    load_video_processor,
+    tokenizer_repository,
+)
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import output_of
@@ -55,6 +59,8 @@ Sense = Images | Sounds | PicturedTexts | Videos
 
 def modality_of(model: Model, given: Any, *, field: str | None = None, revision: str | None = None) -> Sense | None:
     """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts."""
+    if given is None:  # the bundled text
+        return None
     pictured = pictured_of(given, field)
     if pictured is not None and not (pictured.beside_images and reads_images(model, revision)):
         return pictured

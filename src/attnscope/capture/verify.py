@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,18 +28,18 @@ from attnscope.capture.families import (
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
-from attnscope.kernels.call import AttentionCall, of_queries
-from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.kernels.call import AttentionCall, Need, of_queries
+from attnscope.kernels.engines import attend_in_full, measure, output_of
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from transformers import PreTrainedModel
 
-    from attnscope.capture.watch import Site, Way
+    from attnscope.capture.watch import Site
 
 # Largest difference of outputs, as a share of the largest output: what reordering the sums of one layer
 # and carrying it through the others costs in each type.
@@ -65,40 +66,32 @@ def verify(
     """Check on one batch that the captured attention is the model's own; return its sites and output."""
     if capture_of(model) != "registry" and not weights_suffice:
         raise AttnscopeError(only_weights(model))
-    by_weights = partial(_verified, model, inputs, valid, text, cross_only=False, looks_back=looks_back)
+    once = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
     if capture_of(model) != "registry":
-        return by_weights()
+        return once(cross_only=False)
     way = way_of(model)
+    before = way.products, way.masks_written_out
+    failed: list[AttnscopeError] = []
     # perhaps a layer does not know what it may look at without its mask, or calls PyTorch's functions itself
-    with_masks = partial(_tried, way, "masks_written_out", OtherOutputError, partial(by_weights, cross_only=cross_only))
-    try:
-        return _tried(way, "products", UncapturedError, with_masks)
-    except UncapturedError as first:
-        if not weights_suffice:
-            raise
+    for products, written_out in product(*(sorted({setting, True}) for setting in before)):
+        if written_out != before[1] and not isinstance(failed[-1], OtherOutputError):
+            continue
+        way.products, way.masks_written_out = products, written_out
         try:
-            way.eager = eager_way(model, inputs)
-            return by_weights()
-        except AttnscopeError as second:
-            way.eager = None
-            raise AttnscopeError(f"{reason_of(first)}.\nNor by its eager weights: {reason_of(second)}") from second
-
-
-def _tried(
-    way: Way, setting: str, where: type[UncapturedError], verified: Callable[[], tuple[list[Site], Tensor]]
-) -> tuple[list[Site], Tensor]:
-    """What is verified; where it fails, with a setting of the way changed, and unchanged if that fails too."""
+            return once(cross_only=cross_only)
+        except AttnscopeError as error:
+            if not failed and not isinstance(error, UncapturedError):
+                raise
+            failed.append(error)
+    way.products, way.masks_written_out = before
+    if not weights_suffice:
+        raise failed[0]
     try:
-        return verified()
-    except where:
-        if getattr(way, setting):
-            raise
-        setattr(way, setting, True)
-        try:
-            return verified()
-        except AttnscopeError:
-            setattr(way, setting, False)
-        raise
+        way.eager = eager_way(model, inputs)
+        return once(cross_only=False)
+    except AttnscopeError as second:
+        way.eager = None
+        raise AttnscopeError(f"{reason_of(failed[0])}.\nNor by its eager weights: {reason_of(second)}") from second
 
 
 def _verified(
@@ -119,7 +112,7 @@ def _verified(
         site = site if looks_back else replace(site, kind="self")
         sites.append(replace(site, heads=call.query.shape[1]))
         where = f"{name}, layer {site.index} ({site.name})"
-        output = output_of(call)
+        output, _ = measure(call, Need())
         if by_weights or way_of(model).products:
             reported = reported_heads(model.get_submodule(site.name))
             if reported and call.query.shape[1] not in reported:

@@ -14,23 +14,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
-from attnscope.cli import (
-    align,
-    compare,
-    diff,
-    explain,
-    generate,
-    intervene,
-    options,
-    patch,
-    roles,
-    runs,
-    scan,
-    score,
-    train,
-    translate,
-    walk,
-)
+from attnscope.cli import options, runs, train, translation, verbs, walk
 from attnscope.cli.output import abandon, prepare, print_note
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
@@ -49,11 +33,17 @@ app = typer.Typer(
     help="Measure where every attention head of a model attends, why it attends there, and whether it matters.",
 )
 _COMMANDS = {
-    "Look": (scan.scan, generate.generate, roles.roles),
-    "Explain": (explain.explain, walk.walk),
-    "Test": (intervene.intervene, patch.patch),
-    "Compare": (diff.diff,),
-    "Translate": (train.with_settings(train.train), translate.translate, score.score, align.align, compare.compare),
+    "Look": (verbs.scan, verbs.generate, verbs.roles),
+    "Explain": (verbs.explain, walk.walk),
+    "Test": (verbs.intervene, verbs.patch),
+    "Compare": (verbs.diff,),
+    "Translate": (
+        train.with_settings(train.train),
+        translation.translate,
+        translation.score,
+        translation.align,
+        translation.compare,
+    ),
 }
 for panel, commands in _COMMANDS.items():
     for command in commands:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_origin, get_type_hints, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_origin, runtime_checkable
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -49,9 +49,21 @@ def run_folder(given: str | Path) -> Path:
     return local_folder(given)
 
 
-def _option(panel: str, kind: Any, default: Any, help: str, flag: str = "", **more: Any) -> tuple[Any, Any]:  # noqa: A002
-    option = typer.Option(*[flag] * bool(flag), help=help, rich_help_panel=panel, **more)
-    return Annotated[kind, option], default
+def option(
+    kind: Any,
+    default: Any,
+    help: str,  # noqa: A002
+    *flags: str,
+    panel: str | None = None,
+    **more: Any,
+) -> tuple[Any, Any]:
+    """The annotation and the default of an option."""
+    return Annotated[kind, typer.Option(*flags, help=help, rich_help_panel=panel, **more)], default
+
+
+def argument(kind: Any, default: Any, help: str, **more: Any) -> tuple[Any, Any]:  # noqa: A002
+    """The same of an argument; `inspect.Parameter.empty` as the default of one that is needed."""
+    return Annotated[kind, typer.Argument(help=help, **more)], default
 
 
 _DOCS = shared_docs(ScanReading) | shared_docs(TranslationOptions)
@@ -67,12 +79,12 @@ _OPTION_TYPES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def _reading(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
+def _shared(panel: str, name: str, **more: Any) -> tuple[Any, Any]:
     """The option of a parameter that verbs share: its type and default, and the first sentence of what it means."""
     kind, default = _OPTION_TYPES.get(_TYPES[name], (str | None, None))
     first = re.match(r".*?\.(?= [A-Z]|$)", " ".join(_DOCS[name].split()))
-    words = {"help": first[0] if first else "", "flag": f"--{name.replace('_', '-')}" if kind is bool else ""} | more
-    return _option(panel, kind, default, **words)
+    flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
+    return option(kind, default, more.pop("help", first[0] if first else ""), *flags, panel=panel, **more)
 
 
 _TEXT = (
@@ -82,64 +94,60 @@ _TEXT = (
 INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
 #: Annotation and default of every option that several commands take, by the name of its parameter.
 SHARED: dict[str, tuple[Any, Any]] = {
-    "model": (
-        Annotated[str, typer.Argument(help=f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope.")],
-        BUNDLED,
-    ),
-    "text": (Annotated[list[PathOrUrl] | None, typer.Argument(help=_TEXT, parser=path_or_url)], None),
-    "target": _option(
-        INPUT, list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.",
+    "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope."),
+    "text": argument(list[PathOrUrl] | None, None, _TEXT, parser=path_or_url),
+    "target": option(
+        list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,
         parser=path_or_url,
     ),
-    "window": _reading(INPUT, "window", show_default="the model's length, at most 512"),
-    "limit": _reading(INPUT, "limit", show_default="all"),
-    "field": _reading(INPUT, "field", show_default="text"),
-    "by_line": _reading(INPUT, "by_line"),
-    "chat": _reading(INPUT, "chat", show_default="by the first line"),
-    "chat_template": _reading(
+    "window": _shared(INPUT, "window", show_default="the model's length, at most 512"),
+    "limit": _shared(INPUT, "limit", show_default="all"),
+    "field": _shared(INPUT, "field", show_default="text"),
+    "by_line": _shared(INPUT, "by_line"),
+    "chat": _shared(INPUT, "chat", show_default="by the first line"),
+    "chat_template": _shared(
         INPUT, "chat_template", help="Jinja file that writes chats out.", show_default="the tokenizer's"
     ),
-    "tokenizer": _reading(MODEL, "tokenizer", show_default="the model's"),
-    "revision": _reading(MODEL, "revision"),
-    "trust_remote_code": _reading(MODEL, "trust_remote_code"),
-    "target_language": _reading(MODEL, "target_language", metavar="CODE", show_default="the model's"),
-    "device": _reading(MODEL, "device", show_default="cuda if there is one"),
-    "dtype": _reading(MODEL, "dtype", show_default="as saved"),
-    "device_map": _reading(MODEL, "device_map", metavar="RULE"),
-    "max_memory": _option(
-        MODEL, str | None, None, "Memory that --device-map may fill, such as 0=10GiB,cpu=30GiB; the rest is on disk.",
-        metavar="SIZE,...",
+    "tokenizer": _shared(MODEL, "tokenizer", show_default="the model's"),
+    "revision": _shared(MODEL, "revision"),
+    "trust_remote_code": _shared(MODEL, "trust_remote_code"),
+    "target_language": _shared(MODEL, "target_language", metavar="CODE", show_default="the model's"),
+    "device": _shared(MODEL, "device", show_default="cuda if there is one"),
+    "dtype": _shared(MODEL, "dtype", show_default="as saved"),
+    "device_map": _shared(MODEL, "device_map", metavar="RULE"),
+    "max_memory": option(
+        str | None, None, "Memory that --device-map may fill, such as 0=10GiB,cpu=30GiB; the rest is on disk.",
+        metavar="SIZE,...", panel=MODEL,
     ),
-    "band": _option(MEASURE, int, 10, "Largest offset of the profiles."),
-    "seed": _reading(MEASURE, "seed"),
-    "batch_size": _option(
-        SCALE, int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth"
+    "band": option(int, 10, "Largest offset of the profiles.", panel=MEASURE),
+    "seed": _shared(MEASURE, "seed"),
+    "batch_size": option(
+        int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth", panel=SCALE,
     ),
-    "variants": _option(
-        SCALE, int | None, None, "Largest number of variants side by side.", show_default="the quickest"
+    "variants": option(
+        int | None, None, "Largest number of variants side by side.", show_default="the quickest", panel=SCALE,
     ),
-    "task": _option(
-        SCALE, str | None, None, "Part of the run for this process, of N; env: as torchrun or Slurm says.",
-        metavar="I/N|env",
+    "task": option(
+        str | None, None, "Part of the run for this process, of N; env: as torchrun or Slurm says.",
+        metavar="I/N|env", panel=SCALE,
     ),
-    "ray": _reading(SCALE, "ray", metavar="ADDRESS"),
-    "workers": _reading(SCALE, "workers", show_default="as many as there is room for"),
-    "ray_gpus": _reading(SCALE, "ray_gpus", show_default="1 if any"),
-    "repair": _reading(SCALE, "repair"),
-    "out": _option(
-        OUTPUT, Path | None, None, "Run folder; a stopped run resumes there.", parser=run_folder,
-        show_default="one under attnscope-runs",
+    "ray": _shared(SCALE, "ray", metavar="ADDRESS"),
+    "workers": _shared(SCALE, "workers", show_default="as many as there is room for"),
+    "ray_gpus": _shared(SCALE, "ray_gpus", show_default="1 if any"),
+    "repair": _shared(SCALE, "repair"),
+    "out": option(
+        Path | None, None, "Run folder; a stopped run resumes there.", parser=run_folder,
+        show_default="one under attnscope-runs", panel=OUTPUT,
     ),
-    "report": _option(OUTPUT, bool, True, "Page (report.html) and figures beside the results."),
-    "figures": _option(OUTPUT, str, "svg", "Formats of the figures, with commas between: svg, pdf, png; or none."),
-    "as_json": _option(OUTPUT, bool, False, "JSON on standard output instead of a table.", "--json"),
-    "as_csv": _option(OUTPUT, bool, False, "CSV on standard output: one line for each head.", "--csv"),
+    "report": option(bool, True, "Page (report.html) and figures beside the results.", panel=OUTPUT),
+    "figures": option(str, "svg", "Formats of the figures, with commas between: svg, pdf, png; or none.", panel=OUTPUT),
+    "as_json": option(bool, False, "JSON on standard output instead of a table.", "--json", panel=OUTPUT),
+    "as_csv": option(bool, False, "CSV on standard output: one line for each head.", "--csv", panel=OUTPUT),
 }  # fmt: skip
 LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")
 WRITING = ("out", "report", "figures", "as_json", "as_csv")
-_OTHER_NAMES = {"text": "texts", "target": "targets"}  # what Python's functions call them
 GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
 
 
@@ -151,10 +159,6 @@ def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:
     for key, value in changed.items():
         setattr(option, key, value)
     return Annotated[annotation.__origin__, option], default
-
-
-#: What a verb reads, and how: arguments of its function by name.
-Reading: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -177,43 +181,43 @@ class Output:
         object.__setattr__(self, "formats", formats)
 
 
+#: What was typed, by the names of the verb's parameters.
+Arguments: TypeAlias = dict[str, Any]
+
+
 def takes(
-    *names: str, examples: tuple[tuple[str, str], ...] = (), **changed: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add shared options to a command, which receives them as `reading` and `output`; others go to `Measure`.
+    *names: str,
+    own: Mapping[str, tuple[Any, Any]] | None = None,
+    examples: tuple[tuple[str, str], ...] = (),
+    **changed: Any,
+) -> Callable[[Callable[[Arguments, Output], None]], Callable[..., None]]:
+    """Make a command of a function of arguments and output: of shared options, by name, and of its `own`.
 
     `changed` has other defaults, or whole declarations; `examples` are lines of the help: a command, and what it does.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        hints, keyword = get_type_hints(command, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-        parameters: list[inspect.Parameter] = []
-        for name in names:
-            annotation, default = SHARED[name]
-            if name in changed:
-                other = changed[name]
-                annotation, default = other if isinstance(other, tuple) else varied(name, other, show_default=True)
-            parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
-        first = [one for one in parameters if one.name in {"model", "text"}]
-        own = [
-            parameter.replace(kind=keyword, annotation=hints[name])
-            for name, parameter in inspect.signature(command).parameters.items()
-            if name not in {"reading", "output"}
-        ]
+    def decorate(command: Callable[[Arguments, Output], None]) -> Callable[..., None]:
+        declared = {name: SHARED[name] for name in names}
+        for name, other in changed.items():
+            declared[name] = other if isinstance(other, tuple) else varied(name, other, show_default=True)
+        first = {name: declared.pop(name) for name in ("model", "text") if name in declared}
 
         def run(**arguments: Any) -> None:
-            shared = {name: arguments.pop(name) for name in names}
-            output = Output(**{name: shared.pop(name) for name in WRITING if name in shared})
-            reading = {_OTHER_NAMES.get(name, name): value for name, value in shared.items()}
-            reading |= {name: reading[name] or None for name in ("texts", "targets") if name in reading}
-            if "max_memory" in reading:
-                reading["max_memory"] = memory_of(reading["max_memory"])
-            given = {"reading": reading, "output": output}
-            command(**arguments, **{name: value for name, value in given.items() if name in hints})
+            output = Output(**{name: arguments.pop(name) for name in WRITING if name in names})
+            for name in {"text", "target"} & {*names}:
+                arguments[f"{name}s"] = arguments.pop(name) or None
+            if "max_memory" in arguments:
+                arguments["max_memory"] = memory_of(arguments["max_memory"])
+            command(arguments, output)
 
-        run.__signature__ = inspect.Signature([*first, *own, *(one for one in parameters if one not in first)])  # pyright: ignore[reportFunctionMemberAccess]
+        run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+            [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                for name, (annotation, default) in (first | dict(own or {}) | declared).items()
+            ]
+        )
         run.__annotations__ = {}
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        run.__name__ = command.__name__
         run.__doc__ = "\n\n".join([inspect.cleandoc(command.__doc__ or ""), _examples(examples)]).rstrip()
         return run
 
@@ -341,8 +345,6 @@ def offsets_of(flag: str, given: str) -> list[int]:
 
 def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
     """Heads as people write them."""
-    from attnscope.support.errors import AttnscopeError
-
     heads: list[tuple[int, int]] = []
     for name in given.split(",") if given else []:
         layer, _, head = name.strip().partition(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -317,22 +318,22 @@ def export(
 
 
 @app.command(cls=options.Command)
-@options.takes("report", "figures")
-def merge(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            parser=options.run_folder, help="Folder of a run by --task; its parts are beside it, in RUN.tasks."
-        ),
-    ],
-    *,
-    output: options.Output,
-) -> None:
+@options.takes(
+    "report",
+    "figures",
+    own={
+        "run": options.argument(
+            Path, inspect.Parameter.empty, "Folder of a run by --task; its parts are beside it, in RUN.tasks.",
+            parser=options.run_folder,
+        )
+    },
+)  # fmt: skip
+def merge(arguments: dict[str, Any], output: options.Output) -> None:
     """Merge what the tasks of a run have measured, if the last of them did not."""
     from attnscope.results.merge import merge as run_merge
 
     working()
-    merged = run_merge(run)
+    merged = run_merge(arguments["run"])
     page = _page(merged, output.formats) if output.report else None
     _merge_print(merged, page)
 

@@ -3,52 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from attnscope.cli import options
+from attnscope.cli.options import argument, option
 from attnscope.cli.output import emit, new_console, print_path, progress_bar
 from attnscope.support.errors import AttnscopeError
 
 
-@options.takes("model", *options.LOADING)
-def walk(
-    text: Annotated[
-        str | None, typer.Argument(help="Sentence to follow, in quotes.", show_default="one about a tired animal")
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Sentence that the decoder of an encoder-decoder says, in quotes.",
+@options.takes(
+    "model",
+    *options.LOADING,
+    own={
+        "text": argument(
+            str | None, None, "Sentence to follow, in quotes.", show_default="one about a tired animal"
+        ),
+        "target": option(
+            str | None, None, "Sentence that the decoder of an encoder-decoder says, in quotes.",
             show_default="the model's own translation",
         ),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(help="Layer, counted from 0.", show_default="0; of the bundled model 1")
-    ] = None,
-    head: Annotated[int, typer.Option(help="Head, counted from 0.")] = 0,
-    query_token: Annotated[
-        str | None,
-        typer.Option(
-            help="Token whose row is followed: a position, or a piece of the text.",
+        "layer": option(
+            int | None, None, "Layer, counted from 0.", show_default="0; of the bundled model 1"
+        ),
+        "head": option(int, 0, "Head, counted from 0."),
+        "query_token": option(
+            str | None, None, "Token whose row is followed: a position, or a piece of the text.",
             show_default="the last; of the default sentence 'it'",
         ),
-    ] = None,
-    toy: Annotated[bool, typer.Option("--toy", help="Example without a model: one head over random numbers.")] = False,
-    language: Annotated[str, typer.Option("--lang", help="Language of the explanation: en or ja.")] = "en",
-    markdown: Annotated[Path | None, typer.Option(help="File for Markdown with LaTeX; - prints it.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the numbers of --toy.", show_default="0")] = None,
-    *,
-    reading: options.Reading,
-) -> None:
+        "toy": option(bool, False, "Example without a model: one head over random numbers.", "--toy"),
+        "language": option(str, "en", "Language of the explanation: en or ja.", "--lang"),
+        "markdown": option(Path | None, None, "File for Markdown with LaTeX; - prints it."),
+        "seed": option(int | None, None, "Seed of the numbers of --toy.", show_default="0"),
+    },
+)  # fmt: skip
+def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
-    model, loading = reading["model"], {name: reading[name] for name in options.LOADING}
+    toy, language, markdown, seed = (arguments.pop(name) for name in ("toy", "language", "markdown", "seed"))
+    text, target = arguments.pop("text"), arguments.pop("target")
+    model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     _check(
         toy=toy,
         has_text=(text, target) != (None, None),
         has_head=(model, layer, head) != (options.BUNDLED, None, 0),
-        has_loading=any(loading.values()),
+        has_loading=any(arguments[name] for name in options.LOADING),
         has_seed=seed is not None,
     )
     _reject_sentence(model)
@@ -59,11 +56,9 @@ def walk(
 
     with progress_bar("walk") as show:
         if toy:
-            steps = walk_toy(seed=seed or 0, token=_number(query_token))
+            steps = walk_toy(seed=seed or 0, token=_number(arguments["query_token"]))
         else:
-            steps = run_walk(
-                texts=text, targets=target, layer=layer, head=head, query_token=query_token, **reading, progress=show
-            )
+            steps = run_walk(texts=text, targets=target, progress=show, **arguments)
     if markdown is None:
         console = new_console()
         console.print(terminal(steps, language, width=console.width), highlight=False)

@@ -20,7 +20,7 @@ from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import load_scan
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
-from attnscope.store.files import local_folder, local_out, read_as
+from attnscope.store.files import local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
@@ -104,7 +104,6 @@ _SETTINGS = ("window", "stride", "limit", "band")  # which windows, and which of
 
 
 @validated
-@local_out
 def diff(
     before: Scan,
     after: Scan,
@@ -165,6 +164,8 @@ def diff(
     >>> bool(diff(first, first).changed.any())
     False
     """
+    if isinstance(out, str | Path):
+        out = local_folder(out)
     check_seed(seed)
     check_real(0.0, 1.0, level=level)
     if str(heads) not in get_args(Matching):

@@ -16,7 +16,7 @@ import torch
 from attnscope.capture.borrow import quiet
 from attnscope.capture.placement import device_of
 from attnscope.detection.role import Kind, Nearness, NeedleCalls, RepeatedCalls, TextCalls
-from attnscope.explanation.tokens import TOKENS_AT_ONCE
+from attnscope.explanation.inputs import TOKENS_AT_ONCE
 from attnscope.read.files import json_objects
 from attnscope.read.groups import grouping_of
 from attnscope.read.shown import tokenize
@@ -27,7 +27,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.kernels.call import AttentionCall
 
     #: A file of JSON Lines with needles, or its objects.

@@ -15,15 +15,13 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.forward import forward
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import Reading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -46,7 +44,6 @@ from attnscope.measure.texts import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads
-from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
@@ -68,9 +65,7 @@ _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"
 
 
-@validated(limit=_TEXTS)
-@local_out
-@preserve_model_state
+@verb(limit=_TEXTS)
 def roles(
     model: Model | None = None,
     texts: Sources = None,

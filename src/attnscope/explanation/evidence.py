@@ -19,11 +19,10 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.decomposition import append_one
-from attnscope.explanation.inputs import add_states, watching_inputs
+from attnscope.explanation.inputs import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids, watching_inputs
 from attnscope.explanation.profiles import Reach, check_self_attention, pairs_at
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.tables import PositionTable, position_tables, word_table
-from attnscope.explanation.tokens import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.store.arrays import stacked
@@ -191,7 +190,7 @@ class Gathering:
                 sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
             own = sums[site.index]
             own.has_bias = own.has_bias or call.bias is not None
-            add_states(own.moments, states)
+            _add_states(own.moments, states)
             own.band_sums += list(rows.band.double().sum(2).cpu().numpy())
             return output
 
@@ -236,6 +235,13 @@ class Gathering:
         sample = states[0].double().cpu().numpy()
         moments = StateMoments.zeros(self.ids.length, states.shape[-1])
         return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
+
+
+def _add_states(moments: StateMoments, states: Float[Tensor, "text position width"]) -> None:
+    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
+    about = (states - states.mean((0, 1))).flatten(0, 1).float()
+    products = (about.T @ about).double().cpu().numpy()
+    moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
 
 
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:

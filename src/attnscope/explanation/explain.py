@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import verb
 from attnscope.capture.forward import decoder_note
-from attnscope.capture.load import load_model
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES, requested_analyses
@@ -25,10 +24,10 @@ from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explan
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
-from attnscope.store.files import InUseError, local_out
+from attnscope.store.files import InUseError
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
-from attnscope.support.arguments import Count, validated
+from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -39,9 +38,7 @@ _SHORT = 6  # tokens of a window: below, no wave is read off the cross-spectrum
 _CROSSED = "its queries and keys have positions in different texts; see where its heads look with scan and align"
 
 
-@validated(limit=DEFAULT_TEXTS)
-@local_out
-@preserve_model_state
+@verb(limit=DEFAULT_TEXTS)
 def explain(
     model: Model | None = None,
     texts: Sources = None,

@@ -1,24 +1,25 @@
-"""X, what each attention layer reads: of one window, and its moments over many without keeping any text's states."""
+"""Windows as a model takes them, what each attention layer reads of them (X), and means over texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.explanation.arrays.components import StateMoments
-from attnscope.explanation.tokens import Inputs, Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
+from attnscope.measure import documents as _documents
+from attnscope.measure.documents import DRAWS
+from attnscope.read.windows import window_name
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -27,56 +28,112 @@ if TYPE_CHECKING:
 
     from attnscope.read.windows import Window
 
-if TYPE_CHECKING:
-    InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
-    Change = Callable[[Tensor], Tensor]
+InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
+Windows = Iterable["Window | Sequence[int]"]
+Inputs = dict[str, Tensor]  # arguments of a forward pass, by name
+TOKENS_AT_ONCE = 2048
+FOR_MATCHING = 32  # tokens of a text are enough to tell which matrix gave which queries, and what stands around a layer
 
 
-@torch.no_grad()
-def input_moments(model: PreTrainedModel, windows: Windows, layer: int) -> StateMoments:
-    """Moments of one layer's X over the texts: one forward pass, and what is kept does not grow with their number."""
-    ids = token_ids(windows, least=2)
-    moments: StateMoments | None = None
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """Token ids of texts that are all equally long."""
 
-    def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-        nonlocal moments
-        if site.index == layer:
-            moments = moments or StateMoments.zeros(*states.shape[1:])
-            add_states(moments, states)
-        return output_of(call)
+    ids: Int[Tensor, "text position"]  # token ids of the texts
+    # token ids of what the decoder beside an encoder reads; None where it reads the same
+    target: Int[Tensor, "text position"] | None = None
+    names: tuple[str, ...] = ()  # what to call each text in an error
+    documents: tuple[Hashable, ...] = ()  # the document of each text; of bare token ids each is one
 
-    with watching_inputs(model, observe):
-        for _, batch in batches(ids):
-            read(model, batch)
-    if moments is None:
-        raise AttnscopeError(_no_layer(layer))
-    return moments
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self.ids)
+
+    def __getitem__(self, texts: slice) -> Tokens:
+        """Some of the texts."""
+        return replace(self.each(lambda ids: ids[texts]), names=self.names[texts], documents=self.documents[texts])
+
+    @property
+    def length(self) -> int:
+        """Tokens of each text."""
+        return self.ids.shape[1]
+
+    def start(self, count: int) -> Tokens:
+        """The first tokens of each text."""
+        return self.each(lambda ids: ids[:, :count])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
+        """The same change on both sides."""
+        return replace(self, ids=change(self.ids), target=None if self.target is None else change(self.target))
 
 
-def add_states(moments: StateMoments, states: Float[Tensor, "text position width"]) -> None:
-    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
-    about = (states - states.mean((0, 1))).flatten(0, 1).float()
-    products = (about.T @ about).double().cpu().numpy()
-    moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
+def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
+    """Token ids of windows that are all equally long, and of their targets."""
+    windows = list(windows)
+    rows: list[tuple[int, ...]] = [tuple(ids_of(window)) for window in windows]
+    targets = [tuple(ids_of(target)) for target in targets_of(windows)]
+    if len(rows) < least:
+        raise AttnscopeError(
+            f"found {len(rows)} window{'s' * (len(rows) != 1)}; expected {least} or more, to tell position from text: "
+            "give more text or a smaller window"
+        )
+    lengths = {len(row) for row in (*rows, *targets)}
+    if len(lengths) > 1:
+        raise AttnscopeError(
+            f"found windows of {min(lengths)} to {max(lengths)} tokens; expected all equally long, so that a "
+            "position means the same in each: drop the shorter ones"
+        )
+    return Tokens(
+        torch.tensor(rows, dtype=torch.int64),
+        torch.tensor(targets, dtype=torch.int64) if targets else None,
+        tuple(window_name(window, number) for number, window in enumerate(windows)),
+        tuple(getattr(window, "source", number) for number, window in enumerate(windows)),
+    )
 
 
-@torch.no_grad()
-def capture_inputs(
-    model: PreTrainedModel, window: Window | Sequence[int] | Inputs, *, key_side: bool = False
-) -> dict[Site, Float[np.ndarray, "position width"]]:
-    """Capture X of every attention layer for one window, float64."""
-    inputs: dict[Site, np.ndarray] = {}
+def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
+    """What the decoder reads beside each window; nothing where no window says so."""
+    targets = [getattr(window, "target", None) for window in windows]
+    if all(target is None for target in targets):
+        return []
+    return [window if target is None else target for window, target in zip(windows, targets, strict=True)]
 
-    def observe(site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
-        inputs[site] = (key_states if key_side else query_states)[0].double().cpu().numpy()
-        return output_of(call)
 
-    with watching_inputs(model, observe):
-        if isinstance(window, dict):
-            forward(model, window, lambda _: "the text")
-        else:
-            read(model, token_ids([window]))
-    return inputs
+def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
+    """Token ids of a window, or the ids themselves."""
+    return getattr(window, "ids", None) or cast("Sequence[int]", window)
+
+
+def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
+    """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
+    tokens = tokens.each(lambda ids: ids.to(model.device))
+    given = {"input_ids": tokens.ids}
+    if model.config.is_encoder_decoder:
+        given["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
+    return given
+
+
+def read(model: PreTrainedModel, tokens: Tokens) -> None:
+    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
+    forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
+
+
+def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
+    """Some texts at a time, about 2,048 tokens of them."""
+    size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
+    for first in range(0, len(tokens), size):
+        place = slice(first, min(first + size, len(tokens)))
+        yield place, tokens[place]
+
+
+def interval(
+    values: Float[np.ndarray, "text ..."], units: Sequence[Hashable], *, draws: int = DRAWS, seed: int = 0
+) -> tuple[Float[np.ndarray, ...], Float[np.ndarray, ...], Float[np.ndarray, ...]]:
+    """Mean over texts and both ends of its 95% interval: see `attnscope.measure.documents.interval`."""
+    low, high = _documents.interval(values, units, draws=draws, seed=seed)
+    mean = values.mean(0)
+    unknown = np.isnan(mean)
+    return mean, np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
 
 
 @contextmanager
@@ -112,47 +169,7 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
             hook.remove()
 
 
-@contextmanager
-def changing_input(model: PreTrainedModel, sites: Sequence[Site], layer: int, change: Change) -> Generator[None]:
-    """Let one attention layer read ``change(X)`` in place of X; nothing else is touched, the residual stream
-    neither.
-    """
-    name = next((site.name for site in sites if site.index == layer), None)
-    if name is None:
-        raise AttnscopeError(_no_layer(layer))
-    turn = sum(site.name == name and site.index < layer for site in sites)  # a module may serve several layers
-    calls = 0
-
-    def recount(*_: Any) -> None:
-        nonlocal calls
-        calls = 0
-
-    def replace(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls - 1 != turn:
-            return None
-        if arguments and isinstance(arguments[0], Tensor):
-            return (change(arguments[0]), *arguments[1:]), options
-        return arguments, {**options, OWN_STATES: change(options[OWN_STATES])}
-
-    hooks = [
-        *(start.register_forward_pre_hook(recount) for start in {model, model.base_model}),
-        # before the hooks that look at the input, so that they see what the layer sees
-        model.get_submodule(name).register_forward_pre_hook(replace, with_kwargs=True, prepend=True),
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:
     own = next((argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES))
     other = other_states(options)
     return own, own if other is None else other
-
-
-def _no_layer(layer: int) -> str:
-    return f"there is no attention layer {layer}; the model's are counted from 0: give another layer"

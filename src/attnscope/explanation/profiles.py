@@ -17,7 +17,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.spectrum import Offsets
-from attnscope.explanation.tokens import Windows, batches, interval, read, token_ids
+from attnscope.explanation.inputs import Windows, batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.measure.documents import units_of
@@ -229,27 +229,6 @@ def profiles_of_variants(
     check_self_attention(model, list(collected.sites.values()))
     effects = stacked_profiles(collected, band, documents=ids.documents, draws=draws, seed=seed)
     return effects.assign_attrs(length=ids.length)
-
-
-@torch.no_grad()
-def collect_profiles(
-    collected: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
-) -> None:
-    """Profiles of all calls but cross-attention; of every so many rows, from the first."""
-
-    def observe(site: Site, call: AttentionCall) -> Tensor:
-        output, rows = measure(call, Need(band=band))
-        if site.kind != "cross" and rows.band is not None:
-            chosen = np.arange(0, call.query.shape[2], every)
-            key = chosen[:, None] + np.arange(-band, band + 1)
-            pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
-            sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
-            collected.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
-        return output
-
-    with watching(model, observe):
-        for _, batch in batches(token_ids(windows)):
-            read(model, batch)
 
 
 def stacked_profiles(

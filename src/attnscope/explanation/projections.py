@@ -17,11 +17,10 @@ from attnscope.capture.families import is_norm, is_rotary
 from attnscope.capture.forward import forward
 from attnscope.capture.placement import plain
 from attnscope.capture.watch import Site
-from attnscope.explanation.inputs import watching_inputs
-from attnscope.explanation.tokens import Inputs
+from attnscope.explanation.inputs import Inputs, watching_inputs
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.kernels.rotary import Rotation, rotation
+from attnscope.kernels.positions import Rotation, rotation
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -14,20 +14,18 @@ from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 from transformers import PreTrainedModel
 
-from attnscope.capture.borrow import borrowed
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
+from attnscope.explanation.inputs import Windows
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
-from attnscope.explanation.tokens import Windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import window_name
 from attnscope.results.schema import Quantity, Row, Table
@@ -348,65 +346,33 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One way to explain why a head attends where it does.
+    """One way to explain why a head attends where it does."""
 
-    Attributes
-    ----------
-    name
-        Name of its node in the tree, its file in the run folder, and in the list of what was left out.
-    title, definition
-        What it gives, and the heading of mathematics.md that defines it.
-    compute
-        From a model under study to a Dataset.
-    needs
-        Requirements of the model. If one is not met, the analysis is left out and the reason reported.
-    section
-        Section of the page; None if it has no figure.
-    pictures, table
-        How it is shown.
-    columns
-        From its Dataset to columns of the table of heads, each by its variable ``(layer, head)`` or ``(layer,)``.
-    findings, notes, tables
-        From the tree and the rows of its heads to sentences on what was found, to notes, and to a table of the report.
-    units
-        Units of its main quantity.
-    asked
-        Whether this study wants it; by default every study does.
-    check
-        Called before any text is read: raises if the analysis, requested by name, cannot be made.
-    settings
-        What its numbers depend on beside the study's settings: part of the signature.
-    of_arrays
-        Whether NumPy does all the work, which then takes one thread: NumPy's threads and PyTorch's wait for each
-        other by spinning.
-    few_texts
-        Whether it takes several passes, and so reads 8 windows by default if called alone.
-    configured
-        Makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``.
-    longest
-        Most tokens of a window where none is given.
-    function
-        What a call of the record computes, of a study and the analysis's own settings; by default `compute`.
-    """
-
-    name: str
-    title: str
-    definition: str
+    name: str  # of its node in the tree, its file in the run folder, and in the list of what was left out
+    title: str  # what it gives
+    definition: str  # the heading of mathematics.md that defines it
     compute: Callable[[Study], xr.Dataset]
-    needs: tuple[Requirement, ...] = ()
-    section: Section | None = None
+    needs: tuple[Requirement, ...] = ()  # if one is not met, the analysis is left out and the reason reported
+    section: Section | None = None  # of the page; None if it has no figure
     pictures: tuple[Picture, ...] = ()
     table: TextTable | None = None
-    units: str = "1"
-    asked: Callable[[Study], bool] = field(default=lambda _: True)
+    units: str = "1"  # of its main quantity
+    asked: Callable[[Study], bool] = field(default=lambda _: True)  # whether this study wants it
+    # called before any text is read: raises if the analysis, requested by name, cannot be made
     check: Callable[[Study], None] = field(default=lambda _: None)
+    # what its numbers depend on beside the study's settings: part of the signature
     settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
+    # whether NumPy does all the work, in one thread: NumPy's threads and PyTorch's wait for each other by spinning
     of_arrays: bool = False
-    few_texts: bool = False
+    few_texts: bool = False  # whether it takes several passes, and so reads 8 windows by default if called alone
+    # makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``
     configured: Callable[[str], Analysis] | None = None
-    longest: int | None = None
+    longest: int | None = None  # most tokens of a window where no length is given
+    # what a call of the record computes, of a study and the analysis's own settings; by default `compute`
     function: Callable[..., xr.Dataset] | None = None
+    # from its Dataset to columns of the table of heads, each by its variable ``(layer, head)`` or ``(layer,)``
     columns: Callable[[xr.Dataset], Mapping[str, Quantity]] = field(default=lambda _: {})
+    # from the tree and the rows of its heads: sentences on what was found, notes, and a table of the report
     findings: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
     notes: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
     tables: Callable[[xr.DataTree, Sequence[Row]], Table] | None = None

@@ -16,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.explanation.tokens import ids_of
+from attnscope.explanation.inputs import ids_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.reference import attend, causal_mask, masked_softmax

@@ -11,12 +11,10 @@ import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
@@ -29,7 +27,6 @@ from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of, window_length
 from attnscope.read.encoded import Sources, texts_and_targets
-from attnscope.store.files import local_out
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole
@@ -45,9 +42,7 @@ if TYPE_CHECKING:
 LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
 
 
-@validated(limit=DEFAULT_TEXTS)
-@local_out
-@preserve_model_state
+@verb(limit=DEFAULT_TEXTS)
 def intervene(
     model: Model | None = None,
     texts: Sources = None,

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.predictions import kind_of_question
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces

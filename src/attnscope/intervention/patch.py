@@ -16,12 +16,10 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
-from attnscope.capture.borrow import borrowed, preserve_model_state
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, borrowed, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
 from attnscope.intervention.gradients import answers_difference
@@ -38,7 +36,6 @@ from attnscope.intervention.stack import replacing, same_without_what_is_skipped
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
 from attnscope.store.arrays import padded_heads
-from attnscope.store.files import local_out
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole, shortly
@@ -58,9 +55,7 @@ if TYPE_CHECKING:
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def patch(
     model: Model | None = None,
     pairs: Pairs | None = None,

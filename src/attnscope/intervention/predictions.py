@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites
@@ -24,9 +24,8 @@ from attnscope.intervention.stack import same_without_what_is_skipped, stacked_p
 from attnscope.measure.passes import WindowBatch
 from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, windows_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
+from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.profiles import pairs_at
 from attnscope.explanation.study import Study
-from attnscope.explanation.tokens import FOR_MATCHING
 from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.calls import (
     band_of,

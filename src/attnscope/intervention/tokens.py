@@ -13,8 +13,8 @@ from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.explanation.arrays.checks import labelled
+from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.study import Study
-from attnscope.explanation.tokens import FOR_MATCHING
 from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow, rollout
 from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.calls import (

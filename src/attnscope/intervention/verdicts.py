@@ -42,6 +42,7 @@ _LOSS = (
     "replaces its output"
 )
 
+PEAK = Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE)
 HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
@@ -49,7 +50,7 @@ HEADS = (
     Quantity("kind", meaning="kind of the head, as scan has it", group=_WHERE),
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
-    Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE),
+    PEAK,
     replace(POSITION, heading="pos.", meaning="share of the scores' profile that position explains", group=_WHY),
     Quantity(
         "scores_agree",
@@ -165,7 +166,7 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
     ablations = [str(name) for name in heads.ablation.values]
     columns: dict[str, xr.DataArray | None] = {
         "attention": heads.layer_kind,
-        **{name: where.get(name) for name in ("kind", "peak_offset", "peak_weight")},
+        **{name: where.get(name) for name in ("kind", "peak_offset", PEAK.name)},
         **{name: why.get(name) for name in (POSITION.name, "asked", "agree")},
         **{name: trust.get(name) for name in ("norm_offset", "norm_weight", "null_share")},
         "importance": heads.get("importance"),
@@ -388,7 +389,7 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
     if several and idle < len(rows):
         counted = "; ".join(_counted(rows, name) for name in ablations)
         sentences.append(f"Heads whose absence raises and lowers the loss: {counted}.")
-    sharp = [row for row in rows if (row["peak_weight"] or 0) >= SHARP_SHARE]
+    sharp = [row for row in rows if (row[PEAK.name] or 0) >= SHARP_SHARE]
     if sharp:
         needed = sum(row["matters"] == 1 for row in sharp)
         many = "head puts" if len(sharp) == 1 else "heads put"

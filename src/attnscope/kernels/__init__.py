@@ -1,6 +1,6 @@
 """The attention operation in all its forms, and the quantities that can be read off it without its matrix."""
 
-from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import Blocks, block_size, block_weights
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, call_of_weights
 from attnscope.kernels.efficient import (
@@ -15,16 +15,18 @@ from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import (
     LearnedPositions,
     RelativeBias,
+    Rotation,
     alibi_bias,
     alibi_by_offset,
     alibi_slopes,
     offsets,
+    rotation,
+    rotation_rates,
     sinusoidal_shift,
     sinusoidal_table,
     t5_buckets,
 )
 from attnscope.kernels.reference import attend, causal_mask, masked_softmax, padding_mask, window_mask
-from attnscope.kernels.rotary import Rotation, rotation, rotation_rates
 from attnscope.kernels.scores import AdditiveScore, BilinearScore, DotScore, Score, ScoreTerms, look
 from attnscope.kernels.sums import column_sums, weight_sums
 from attnscope.kernels.triton import can_triton

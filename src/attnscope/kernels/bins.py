@@ -1,10 +1,17 @@
-"""Bins of offsets that double: a window of any length in a few numbers."""
+"""Offsets between query and key: bins that double, and weights at chosen ones."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnscope.kernels.call import AttentionCall
+from attnscope.support.errors import AttnscopeError
 
 _FAR = 1 << 40  # beyond every offset
 
@@ -38,3 +45,63 @@ def segments(starts: tuple[int, ...]) -> np.ndarray:
     """First offset of each segment from left to right, and one past the last: bins, the middle between them, bins."""
     left = [1 - start for start in starts[::-1]]
     return np.array([-_FAR, *left, *starts, _FAR], dtype=np.int64)
+
+
+@torch.no_grad()
+def weights_at_offsets(
+    call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"], offsets: Sequence[int]
+) -> Float[Tensor, "batch head query offset"]:
+    r"""Weights at any offsets, :math:`A_{i,i+t} = \exp(s_{i,i+t} - \mathrm{lse}_i)`: n d work for each.
+
+    So a head that looks one period back, or at what followed then, is told by two numbers a row, however far that is.
+
+    Parameters
+    ----------
+    call
+        The attention call.
+    log_sum_exp
+        Log-sum-exp of each row, as `measure` gives it, by whatever engine.
+    offsets
+        Key minus query position; negative is left.
+
+    Returns
+    -------
+    Tensor
+        Float32 or wider; 0 where the offset leaves the text, or may not be looked at.
+
+    Raises
+    ------
+    AttnscopeError
+        If the queries of the call are some alone (`AttentionCall.take`).
+    """
+    if call.positions is not None:
+        raise AttnscopeError("some queries alone have no diagonals: give the whole call")
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    key = call.key.to(wide).repeat_interleave(call.group, dim=1)
+    query = call.query.to(wide) * call.scale
+    weights = torch.zeros(*query.shape[:3], len(offsets), dtype=wide, device=query.device)
+    for column, offset in enumerate(offsets):
+        first, last = max(0, -offset), min(queries, keys - offset)
+        if first >= last:
+            continue
+        rows = slice(first, last)
+        scores = (query[:, :, rows] * key[:, :, first + offset : last + offset]).sum(-1)
+        if call.softcap is not None:
+            scores = call.softcap * torch.tanh(scores / call.softcap)
+        if call.bias is not None:
+            scores = scores + torch.diagonal(call.bias, offset, dim1=-2, dim2=-1)
+        level = torch.exp(scores - log_sum_exp[..., rows])
+        seen = _seen(call, offset, rows)
+        weights[..., rows, column] = torch.where(seen, level, 0.0).to(wide)
+    return weights
+
+
+def _seen(call: AttentionCall, offset: int, rows: slice) -> Tensor:
+    """Whether these queries may look at the offset, ``(batch or 1, head or 1, row)``."""
+    start, stop = (bound[:, None, rows] for bound in call.extent)
+    at = torch.arange(rows.start + offset, rows.stop + offset, device=start.device)
+    seen = (at >= start) & (at < stop)
+    if call.mask is not None and not call.is_contiguous:
+        seen = seen & torch.diagonal(call.mask, offset, dim1=-2, dim2=-1)
+    return seen

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, without_flat_curves
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores
 from attnscope.kernels.plain import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust
 
 if TYPE_CHECKING:
@@ -25,12 +25,8 @@ _LEAST = float(torch.finfo(torch.float32).min)
 _FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
 
 
-def compiled_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
+def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     """The tile pass with its compiled inner loop: on the CPU, in float32 (half types are widened)."""
-    return without_flat_curves(_tiles_by_head, call, need, shows_scores=shows_scores(call))
-
-
-def _tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     # numba is loaded when it is first needed
     from attnscope.kernels.compiled import MEASURES, CompiledRows
 
@@ -99,9 +95,19 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
         of_tiles = columns.split(KEY_TILE)
         chosen = [tile.nonzero()[:, 0] for tile in (columns != 0).any(-1).split(KEY_TILE)]
         marked = [at if len(at) <= _FEW else None for at in chosen]  # keys with a column that is not 0, where few
-        bounds_of = {together: _bounds(call, text, together, blocks) for together in {*map(_size, tiles)}}
+        start, stop, own = (each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions))
+        bounds_of: dict[int, list[_Bounds]] = {}
         for heads in tiles:
-            first = heads if isinstance(heads, int) else heads.start
+            first, size = (heads, 1) if isinstance(heads, int) else (heads.start, heads.stop - heads.start)
+            if size not in bounds_of:  # the rows of so many heads follow each other
+                bounds_of[size] = [
+                    _Bounds(
+                        (np.tile(start[block], size), np.tile(stop[block], size), np.tile(own[block], size)),
+                        int(start[block].min()),
+                        int(stop[block].max()),
+                    )
+                    for block in blocks
+                ]
             key_heads, shared = _key_heads(call, heads)
             made.append(
                 _Part(
@@ -109,7 +115,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                     query=[block[text, heads] for block in query],
                     output=[block[text, heads] for block in output],
                     column_sums=[block[text, heads] for block in column_sums],
-                    bounds=bounds_of[_size(heads)],
+                    bounds=bounds_of[size],
                     key=[tile[text, key_heads] for tile in key],
                     value=[tile[text, key_heads] for tile in value],
                     shared=shared,
@@ -117,14 +123,10 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                     marked=marked,
                     mask=None if call.is_contiguous else _own(call.mask, text, heads),
                     bias=_own(call.bias, text, heads),
-                    sinks=None if sinks is None else sinks[first : first + _size(heads)],
+                    sinks=None if sinks is None else sinks[first : first + size],
                 )
             )
     return made
-
-
-def _size(heads: int | slice) -> int:
-    return 1 if isinstance(heads, int) else heads.stop - heads.start
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,19 +136,6 @@ class _Bounds:
     of_rows: tuple[np.ndarray, np.ndarray, np.ndarray]
     first: int
     last: int
-
-
-def _bounds(call: AttentionCall, text: int, together: int, blocks: Sequence[slice]) -> list[_Bounds]:
-    """Those of each block of one text, for so many heads, whose rows follow each other."""
-    start, stop, own = (each[min(text, len(each) - 1)].numpy() for each in (*call.extent, call.query_positions))
-    return [
-        _Bounds(
-            (np.tile(start[block], together), np.tile(stop[block], together), np.tile(own[block], together)),
-            int(start[block].min()),
-            int(stop[block].max()),
-        )
-        for block in blocks
-    ]
 
 
 def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) -> None:

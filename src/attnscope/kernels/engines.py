@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnscope.kernels.by_head import compiled_tiles
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.by_head import tiles_by_head
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, without_flat_curves
 from attnscope.kernels.fused import can_fuse, fused_passes
 from attnscope.kernels.plain import plain_tiles
 from attnscope.kernels.reference import attend, causal_mask
@@ -19,7 +19,7 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state
 
 Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
-_ENGINES = {"compiled": compiled_tiles, "fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
+_ENGINES = {"fused": fused_passes, "triton": triton_tiles, "plain": plain_tiles}
 _MEASURES = ("mass", "entropy", "mean_offset", "offset_variance", "largest", "collision")
 _REASONS = {"fused": can_fuse, "triton": can_triton}
 
@@ -85,7 +85,10 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
             f"engine 'compiled' works in float32 on the CPU, not in {call.query.dtype} on "
             f"{call.query.device.type}. Use 'plain' or 'auto'"
         )
-    output, rows = _ENGINES[chosen](call, need)
+    if chosen == "compiled":
+        output, rows = without_flat_curves(tiles_by_head, call, need, shows_scores=shows_scores(call))
+    else:
+        output, rows = _ENGINES[chosen](call, need)
     if call.bias is None:
         return output, rows
     # a bias that forbids all keys of a row says what a mask says: the row attends to nothing, whatever its output is

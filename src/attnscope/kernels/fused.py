@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, without_flat_curves
 from attnscope.kernels.plain import batched_tiles
 from attnscope.support.errors import AttnscopeError

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from attnscope.kernels.positions import Rotation
 from attnscope.kernels.reference import attend, check_width
-from attnscope.kernels.rotary import Rotation
 from attnscope.support.checks import check_least
 from attnscope.support.errors import AttnscopeError
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attnscope.kernels.at_offsets import weights_at_offsets
+from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.by_head import each_head, operands_of_head
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, magnitude
 from attnscope.kernels.engines import measure

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import verb
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import AlignmentReading, loading
 from attnscope.lineage.data import encode_pairs
@@ -36,14 +36,14 @@ from attnscope.lineage.links import (
     within,
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
-from attnscope.read.pairs import TargetTokenizer
+from attnscope.read.windows import TargetTokenizer
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import VIEWS, InUseError, explained, local_folder, local_out
+from attnscope.store.files import VIEWS, InUseError, explained, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.store.units import Parts, Task, do_share, pending, task_for
-from attnscope.support.arguments import Count, Natural, validated
+from attnscope.support.arguments import Count, Natural
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count, percent, with_nulls
@@ -53,9 +53,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def align(
     model: Model,
     texts: Lines,

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import xarray as xr
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.lineage.align import attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model, read_log
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
@@ -247,7 +247,7 @@ def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput])
 
 
 _METRICS = ("bleu", "loss")
-_SEEN = ("tokens", "seconds")
+_SPENT = ("tokens", "seconds")
 
 
 def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
@@ -259,7 +259,7 @@ def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
         rows = (curve[name] for curve in curves)
         return np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
 
-    arrays = {name: (("system", "validation"), padded(name)) for name in (*_METRICS, "updates", *_SEEN)}
+    arrays = {name: (("system", "validation"), padded(name)) for name in (*_METRICS, "updates", *_SPENT)}
     return xr.Dataset(arrays, coords={"system": list(folders)})
 
 
@@ -275,15 +275,16 @@ def training_effort(folder: Path) -> dict[str, float]:
 
 
 def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    looks = [line for line in log if "valid_loss" in line]
+    validations = [line for line in log if "valid_loss" in line]
     steps = [{"update": 0, "tokens": 0, "seconds": 0.0}, *(line for line in log if "tokens" in line)]
-    updates = np.array([line["update"] for line in looks], dtype=np.float64)
+    updates = np.array([line["update"] for line in validations], dtype=np.float64)
     at = [line["update"] for line in steps]
-    seen = {name: np.interp(updates, at, [line[name] for line in steps]) for name in _SEEN}
+    spent = {name: np.interp(updates, at, [line[name] for line in steps]) for name in _SPENT}
     metrics = {
-        name: np.array([line.get(f"valid_{name}", np.nan) for line in looks], dtype=np.float64) for name in _METRICS
+        name: np.array([line.get(f"valid_{name}", np.nan) for line in validations], dtype=np.float64)
+        for name in _METRICS
     }
-    return {"updates": updates, **seen, **metrics}
+    return {"updates": updates, **spent, **metrics}
 
 
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
@@ -417,12 +418,12 @@ class System:
     name: str  # by which the table, the page and the files call it
     folder: Path  # where the model lies, or will
     config: TrainConfig | None  # its settings; None where something else than `attnscope train` made the folder
-    given: bool  # whether the folder was given, to be taken as it is
+    as_it_is: bool = False  # whether it is a trained folder, which is not trained again
 
     @property
     def trained(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.given or is_trained(self.config, self.folder)
+        return self.as_it_is or is_trained(self.config, self.folder)
 
     @property
     def files(self) -> tuple[str, str]:
@@ -442,10 +443,10 @@ def read_systems(
         named = [(path.resolve().name if path.is_dir() else path.stem, path) for path in paths]
     if not named:
         raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
-    folders = [Path(given).resolve() for _, given in named if isinstance(given, str | Path)]
+    folders = [Path(system).resolve() for _, system in named if isinstance(system, str | Path)]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
-        raise AttnscopeError(f"{twice[0].name} is given twice: each system once")
+        raise AttnscopeError(f"{twice[0].name} is named twice: name each system once")
     found: dict[str, System] = {}
     for name, system in named:
         own, number = name, 1
@@ -476,21 +477,21 @@ def is_trained(config: TrainConfig | None, folder: Path) -> bool:
     return config is not None and finished_metrics(config, OwnedFolder(folder, "train").look()) is not None
 
 
-def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
+def _read(name: str, system: str | Path | TrainConfig, out: Path) -> System:
     if Path(name).name != name or name.startswith(".") or not name.isprintable() or "\\" in name:
         raise AttnscopeError(
             f"a system cannot be called {name!r}, as files are named by it: rename the file or folder, or give a "
             "name in Python's mapping"
         )
     own = OwnedFolder(out, "compare").path_of(f"{SYSTEMS}/{name}")
-    check_kind("a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: given})
-    if isinstance(given, TrainConfig):
-        return System(name, own, _of_translation(given, name), given=False)
-    path = Path(given)
+    check_kind("a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: system})
+    if isinstance(system, TrainConfig):
+        return System(name, own, _of_translation(system, name))
+    path = Path(system)
     if not path.exists():
         raise AttnscopeError(f"{path}: no such file or folder: give YAML files of settings, or trained folders")
     if not path.is_dir():
-        return System(name, own, _of_translation(read_config(path), path), given=False)
+        return System(name, own, _of_translation(read_config(path), path))
     if not (path / "config.json").is_file():
         raise AttnscopeError(
             f"{path} holds no finished model (no config.json): give a YAML file of settings, or finish the training by "
@@ -498,7 +499,7 @@ def _read(name: str, given: str | Path | TrainConfig, out: Path) -> System:
         )
     settings = path / SETTINGS
     config = _of_translation(read_config(settings), path) if settings.is_file() else None
-    return System(name, path, config, given=True)
+    return System(name, path, config, as_it_is=True)
 
 
 def _of_translation(config: TrainConfig, where: str | Path) -> TrainConfig:

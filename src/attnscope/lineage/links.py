@@ -166,7 +166,7 @@ class Forcing:
 
 
 def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int) -> None:
-    """Refuse a model whose attention to the source is not seen as it is, on the start of the first pair with tokens."""
+    """Reject a model whose attention to the source is not captured as it is, by the start of the first pair."""
     pairs = enumerate(zip(left, right, strict=True), start=first)
     chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
     if chosen is None:
@@ -177,8 +177,8 @@ def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], r
         sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
     if not any(site.kind == "cross" for site in sites):
         raise AttnscopeError(
-            f"{type(model).__name__} has no attention of its decoder to the source, as far as is seen: nothing can be "
-            "aligned with it"
+            f"{type(model).__name__} has no attention of its decoder to the source that is captured: nothing can "
+            "be aligned with it"
         )
 
 
@@ -375,10 +375,6 @@ class Baselines:
     # heads was chosen, an interval for all of them together
     above: float = math.nan
     below: float = math.nan
-
-    def interval(self) -> str:
-        """The interval in words, nothing where there is none."""
-        return f" ({percent(self.lower)} to {percent(self.upper)})" if math.isfinite(self.lower) else ""
 
     def in_words(self, error_rate: float) -> str:
         """What stands beside an error rate wherever one is shown."""

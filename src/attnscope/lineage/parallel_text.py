@@ -13,8 +13,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attnscope.read.columns import reject_file_name
 from attnscope.read.files import decode_utf8, is_standard_input, json_objects, lines_of, read_bytes, shown, text_field
+from attnscope.read.sources import reject_file_name
 from attnscope.support.checks import check_kind, unexpected
 from attnscope.support.errors import AttnscopeError
 
@@ -136,7 +136,7 @@ def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
     """The sentences that were given: of a file where it is a path, else the strings themselves."""
     if isinstance(text, Path):
         return read_lines(text)
-    if not gives_entries(text):
+    if not has_entries(text):
         raise unexpected("a string, a pathlib.Path, or a list of sentences", text, name)
     lines: list[Any] = lines_of(text) if isinstance(text, str) else list(text)
     if len(lines) == 1 and isinstance(lines[0], str):
@@ -151,10 +151,10 @@ def lines_sha256(lines: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def gives_entries(given: object) -> bool:
+def has_entries(value: object) -> bool:
     """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions."""
-    single = isinstance(given, bytes | Mapping) or getattr(given, "ndim", 1) == 0
-    return isinstance(given, Iterable) and not single
+    single = isinstance(value, bytes | Mapping) or getattr(value, "ndim", 1) == 0
+    return isinstance(value, Iterable) and not single
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from scipy import special
 
-from attnscope.lineage.parallel_text import Lines, check_parallel, gives_entries, is_unsegmented, lines_of_text
+from attnscope.lineage.parallel_text import Lines, check_parallel, has_entries, is_unsegmented, lines_of_text
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import Seed, reads, validated
@@ -167,7 +167,7 @@ def _several(texts: Any, name: str) -> list[Lines]:
     """One or several lists of sentences; strings side by side are the sentences of one."""
     if isinstance(texts, str | Path):
         return [texts]
-    if not gives_entries(texts):
+    if not has_entries(texts):
         raise unexpected("sentences, a pathlib.Path, or several of these", texts, name)
     several = list(texts)
     if not several:
@@ -187,7 +187,7 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
         if isinstance(text, Path):
             name = "standard input" if str(text) == "-" else text.name if short else str(text)
         if name in named:
-            raise AttnscopeError(f"{name} is given twice: each system once")
+            raise AttnscopeError(f"{name} is named twice: name each system once")
         named[name] = lines_of_text(text, name)
     return named
 

@@ -15,17 +15,17 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import quiet, verb
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import TranslationOptions, loading
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text, lines_sha256
-from attnscope.read.pairs import TargetTokenizer
+from attnscope.read.windows import TargetTokenizer
 from attnscope.results.schema import Finding, Quantity, Report, Table
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
-from attnscope.support.arguments import Count, Seed, validated
+from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 _USUAL_BEAMS = 5
 
 
-@validated
-@preserve_model_state
+@verb()
 def translate(
     model: Model,
     texts: Lines,
@@ -122,9 +121,9 @@ def translate(
 
 def _beginning(tokenizer: PreTrainedTokenizerBase, language: str) -> dict[str, int]:
     """What `generate` needs for a translation into that language: its token is the first, or starts the decoder."""
-    target = TargetTokenizer(tokenizer, language)
-    first, *_, last = target("a").input_ids
-    return {"forced_bos_token_id": first} if first in target.all_special_ids else {"decoder_start_token_id": last}
+    coded = TargetTokenizer(tokenizer, language)("a", return_special_tokens_mask=True)
+    first, *_, last = coded.input_ids
+    return {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
 
 
 @own_random_numbers()

@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import inner_model, preserve_model_state
+from attnscope.capture.borrow import LoadedModel, inner_model, verb
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.parameters import TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
@@ -29,13 +28,11 @@ from attnscope.explanation.projections import Projections, projections
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.heads import SelfAttention
+from attnscope.kernels.positions import Rotation
 from attnscope.kernels.reference import masked_softmax
-from attnscope.kernels.rotary import Rotation
 from attnscope.lineage.translate import translate_lines
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, cut_windows
-from attnscope.support.arguments import validated
+from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
 from attnscope.support.checks import check_seed
 from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, reason_of
 from attnscope.support.numbers import count
@@ -53,8 +50,7 @@ MOST_TOKENS = 1024  # more than anyone walks through
 Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "K", "V"
 
 
-@validated
-@preserve_model_state
+@verb()
 def walk(
     model: Model | None = None,
     texts: str | Tensor | None = None,
@@ -336,7 +332,7 @@ def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
     if not text.strip():
         raise AttnscopeError(f"{name} is empty: give some words to walk through")
     length = max(len(text), most) * 4
-    (window,) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
+    (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
     if len(window) > most:
         raise AttnscopeError(f"{name} has {len(window)} tokens; at most {most} can be walked through: shorten it")
     if len(window) < 2:  # noqa: PLR2004

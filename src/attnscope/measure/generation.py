@@ -13,14 +13,12 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
-from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
+from attnscope.capture.borrow import LoadedModel, quiet, verb
+from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PromptReading, loading
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference
 from attnscope.measure.generation_rows import BINS, DOUBLINGS, OWN, PLACES, PROMPT, RANGES, SOURCE, SPANS, START
@@ -32,12 +30,11 @@ from attnscope.read.groups import Grouping
 from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Frame, Window, cut_windows
+from attnscope.read.windows import Frame, Window, Windows
 from attnscope.store.arrays import in_a_row
-from attnscope.store.files import local_out
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import short_hash
-from attnscope.support.arguments import Count, validated
+from attnscope.support.arguments import Count
 from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -73,7 +70,7 @@ def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, li
         for text in texts:
             if len(prompts) == limit:
                 break
-            prompts += cut_windows([text], loaded.tokenizer, length=length, limit=1, frame=frame)
+            prompts += Windows([text], loaded.tokenizer, length=length, limit=1, frame=frame)
     else:
         prompts += texts.windows(loaded.tokenizer, length=length, limit=limit)
     if not prompts:
@@ -291,9 +288,7 @@ def _of_steps(texts: Sequence[Written], steps: int) -> dict[str, Any]:
 CACHES = ("dynamic", "static", "none")
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def generate(
     model: Model,
     texts: Sources = None,

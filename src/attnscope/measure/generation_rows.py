@@ -13,7 +13,7 @@ import torch
 from attnscope.kernels.bins import bin_ranges
 from attnscope.kernels.sums import row_weights
 from attnscope.measure.quantities import EQUAL
-from attnscope.measure.uniform import fitted_places, row_factors
+from attnscope.measure.rows import fitted_places, row_factors
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
+from attnscope.measure.documents import effective_labels, label_shares
 from attnscope.measure.geometry import Grid, grid_of, jpeg
-from attnscope.measure.independence import effective_labels, label_shares
 from attnscope.measure.labels import (
     ALIKE_ENTROPY,
     ALIKE_PLACES,
@@ -31,7 +31,7 @@ from attnscope.measure.passes import HostOffloader, Marks, WindowBatch, measure_
 from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
 from attnscope.measure.ranking import offset_name, patch_shares
 from attnscope.measure.reader import Read, Reader
-from attnscope.measure.uniform import evenly
+from attnscope.measure.rows import evenly
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError, explaining
 
@@ -118,16 +118,16 @@ class ImageReader(Reader):
     accepts = frozenset({"batch_size"})
     packages = ("pillow",)
 
-    def __init__(self, model: Model, images: Images, asked: ScanSettings) -> None:
-        names = choose(asked.statistics, KNOWN, DEFAULT, " of images")
+    def __init__(self, model: Model, images: Images, settings: ScanSettings) -> None:
+        names = choose(settings.statistics, KNOWN, DEFAULT, " of images")
         self.vision = load_vision_model(
-            model, processor=asked.processor, need_processor=not images.is_processed, loading=asked.loading
+            model, processor=settings.processor, need_processor=not images.is_processed, loading=settings.loading
         )
-        super().__init__(self.vision.loaded, self.vision.model, images, asked, names)
+        super().__init__(self.vision.loaded, self.vision.model, images, settings, names)
         processing = self.vision.processing()
         self.reader = None if processing is None else {"sha256": processing}
         self.images = images
-        self.count = min(len(images), asked.limit or len(images))
+        self.count = min(len(images), settings.limit or len(images))
         self._grids: dict[tuple[int, ...], Grid | None] = {}  # by channels, rows and columns of pixels
         first = next(self.items())
         size = tuple(first[1].shape[1:])
@@ -147,26 +147,26 @@ class ImageReader(Reader):
                 "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
             )
         self.names = _there(names, grid)
-        self.band = _band(asked.band, grid)
+        self.band = _band(settings.band, grid)
         self.has_maps = grid is not None and self._is_whole(read, grid)
         tokens = _TOKENS if grid is None else grid.tokens
         # where windows lie side by side, images do not
-        self.batch_size = (asked.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
+        self.batch_size = (settings.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
-    def settings(self) -> dict[str, Any]:
+    def signature_settings(self) -> dict[str, Any]:
         """What the numbers depend on beside the model and the images."""
         return {
             "tower": self.vision.tower or None,
-            "limit": self.asked.limit,
+            "limit": self.settings.limit,
             "batch_size": self.batch_size,
             "statistics": list(self.names),
             "band": self.band,
-            "seed": self.asked.seed,
+            "seed": self.settings.seed,
         }
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         """What finds the kinds of heads in the results; None where it cannot."""
-        return kinds_of_images(self.settings())
+        return kinds_of_images(self.signature_settings())
 
     def items(self) -> Iterator[Pixels]:
         """Each image as the model reads it."""
@@ -229,7 +229,7 @@ class ImageReader(Reader):
         read, grid = self.read(items, numbers), self._grid(*items[0])
         observer = PatchObserver(self.names, self.band, grid, len(items))
         self.run(read, observer, numbers)
-        arrays = stacked([*observer.measured.values()])
+        arrays = stacked(observer.measured.layers())
         offsets = np.arange(-self.band, self.band + 1)
         sizes = () if grid is None else (("tokens", grid.tokens), ("", grid.rows), ("", grid.columns))
         words = {"length": "tokens", "rows": "rows of patches", "columns": "columns of patches"}
@@ -309,7 +309,7 @@ class PatchObserver:
     images: int  # how many there are
     # sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers
     elsewhere: list[int] = field(default_factory=list)
-    measured: HostOffloader = field(default_factory=HostOffloader)  # by site index, ``(image, head, ...)``
+    measured: HostOffloader = field(default_factory=HostOffloader)  # ``(image, head, ...)`` of each site
     _equal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -327,7 +327,7 @@ class PatchObserver:
         else:
             self.elsewhere.append(site.index)
             numbers |= self._missing(wanted, heads)
-        self.measured[site.index] = numbers
+        self.measured.add(site.index, numbers)
         return output
 
     def _is_on_grid(self, call: AttentionCall) -> bool:

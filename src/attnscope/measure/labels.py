@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -12,14 +12,16 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 
-from attnscope.measure.documents import queries, units_in
-from attnscope.measure.independence import (
+from attnscope.measure.documents import (
     effective_labels,
     independence,
     label_information,
     label_shares,
+    queries,
     sign_agreement,
+    units_in,
 )
+from attnscope.measure.quantities import EQUAL
 from attnscope.support.checks import check_seed, check_whole, shaped
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
@@ -33,43 +35,6 @@ ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight that lies elsewhere 
 CHANCE = 0.01  # that any head of a run gets a name by chance
 UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
 _SIDES = ("left", "right")
-
-
-@dataclass(frozen=True, eq=False)
-class _Candidates:
-    """Shares of the weight where a head may be said to look, and how many rows tell: ``(head, candidate)`` each."""
-
-    measured: Float[np.ndarray, "head candidate"]
-    equal: Float[np.ndarray, "head candidate"]
-    rows: Float[np.ndarray, "head candidate"]
-
-    @classmethod
-    def of(cls, places: Places) -> _Candidates:
-        measured = places.measured
-        whole = np.ones((len(measured.first), measured.offset.shape[1] + 3 + measured.near.shape[1]))
-        near, far = measured.near_left + measured.near_right, measured.left + measured.right
-        told = np.column_stack([whole, near, near, far, far])
-        # frames that are no sound are all alike: heads rest on all of them or on none, trained or not
-        first = measured.offset.shape[1]
-        told[np.isnan(measured.columns_left), first : first + 2] = 0.0
-        equal = _columns(places.equal)
-        columns = _fraction(measured.columns_left, np.maximum(1.0 - measured.columns_left - measured.first, 0.0))
-        columns = np.where(np.isnan(measured.columns_left), np.nan, columns)  # not known: then no side is named
-        equal[:, -2] = np.maximum(equal[:, -2], columns)
-        equal[:, -1] = np.maximum(equal[:, -1], 1.0 - columns)
-        return cls(_columns(measured), equal, told * places.rows[:, None])
-
-    def lean(self, side: int) -> Bool[np.ndarray, " head"]:
-        """Whether a fraction's odds are `MORE` times those of equal weights; never where only one side is seen."""
-        measured, equal = self.measured[:, side], self.equal[:, side]
-        return (equal > 0) & (equal < 1) & (measured * (1 - equal) >= MORE * equal * (1 - measured))
-
-
-def _columns(shares: Shares) -> np.ndarray:
-    left, right = shares.near_left, shares.near_right
-    fractions = (_fraction(left, right), _fraction(right, left))
-    sides = (_fraction(shares.left, shares.right), _fraction(shares.right, shares.left))
-    return np.column_stack([shares.offset, shares.first, shares.special, shares.none, shares.near, *fractions, *sides])
 
 
 def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -91,12 +56,6 @@ def beyond_shared(measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray,
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
 
-def admissible(places: Places) -> Bool[np.ndarray, "head candidate"]:
-    """What each head may be named by: where there is more than by chance."""
-    candidates = _Candidates.of(places)
-    return beyond_chance(candidates.measured, candidates.equal, candidates.rows)
-
-
 def kind_list(places: Places) -> list[str]:
     """All kinds that there could be, as `kind_codes` numbers them."""
     local = ["local" if reach == NEAR else f"within {reach}" for reach in places.reaches]
@@ -109,35 +68,31 @@ def kind_list(places: Places) -> list[str]:
 
 
 def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> np.ndarray:
-    """Number of the kind of each head in `kind_list`."""
-    kinds, candidates = kind_list(places), _Candidates.of(places)
+    """Number of the kind of each head in `kind_list`, of those that it may be named by."""
+    kinds, (measured, equal, _) = kind_list(places), places.candidates()
     single, reaches = len(places.offsets) + 3, len(places.reaches)
-    enough = allowed & (candidates.measured >= MORE * candidates.equal)
+    enough = allowed & (measured >= MORE * equal)
     shared = slice(len(places.offsets), single)
-    enough[:, shared] &= beyond_shared(candidates.measured[:, shared], candidates.equal[:, shared])
-    shares = np.where(enough[:, :single], candidates.measured[:, :single], 0.0)
-    choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (_alike(places), kinds.index("uniform"))]
+    enough[:, shared] &= beyond_shared(measured[:, shared], equal[:, shared])
+    # a fraction whose odds are `MORE` times those of uniform attention; never where that sees only one side
+    leans = allowed & (equal > 0) & (equal < 1) & (measured * (1 - equal) >= MORE * equal * (1 - measured))
+    shares = np.where(enough[:, :single], measured[:, :single], 0.0)
+    own, even = places.measured, places.equal
+    is_uniform = (  # in places and in sharpness
+        (np.abs(own["bins"] - even["bins"]).sum(-1) / 2 <= ALIKE_PLACES)
+        & (np.abs(own["first"] - even["first"]) <= ALIKE_PLACES)
+        & (np.abs(own["entropy"] - even["entropy"]) <= ALIKE_ENTROPY)
+    )
+    choices = [(shares.max(-1) >= SHARE, shares.argmax(-1)), (is_uniform, kinds.index("uniform"))]
     for reach in range(reaches):
         near = single + reach
-        is_local = enough[:, near] & (candidates.measured[:, near] >= LOCAL)
-        for number in range(len(_SIDES)):
-            side = near + (1 + number) * reaches
-            choices.append((is_local & allowed[:, side] & candidates.lean(side), single + 3 * reach + 1 + number))
-        choices.append((is_local, single + 3 * reach))
-    for number, share in enumerate((places.measured.left, places.measured.right)):
-        side = single + 3 * reaches + number
-        leans = (share >= SHARE) & allowed[:, side] & candidates.lean(side)
-        choices.append((leans, kinds.index(f"{_SIDES[number]}ward")))
+        is_local = enough[:, near] & (measured[:, near] >= LOCAL)
+        of_sides = [is_local & leans[:, near + number * reaches] for number in (1, 2)]
+        choices += [*zip((*of_sides, is_local), (3 * reach + single + number for number in (1, 2, 0)), strict=True)]
+    for number, side in enumerate(_SIDES):
+        choices.append(((own[side] >= SHARE) & leans[:, single + 3 * reaches + number], kinds.index(f"{side}ward")))
     conditions, codes = zip(*choices, strict=True)
     return np.select(conditions, codes, kinds.index("mixed"))
-
-
-def _alike(places: Places) -> Bool[np.ndarray, " head"]:
-    """Which heads weigh as equal weights do, in places and in sharpness."""
-    measured, equal = places.measured, places.equal
-    moved = np.abs(measured.bins - equal.bins).sum(-1) / 2
-    first, entropy = np.abs(measured.first - equal.first), np.abs(measured.entropy - equal.entropy)
-    return (moved <= ALIKE_PLACES) & (first <= ALIKE_PLACES) & (entropy <= ALIKE_ENTROPY)
 
 
 def kind_name(kind: str, attention: str) -> str:
@@ -154,7 +109,7 @@ def named_clusters(names: list[str], places: Places) -> list[str]:
     """Clusters of one name, told apart by the share of weight within the band; where that is alike, by a number."""
     shown = [
         f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name
-        for name, inside in zip(names, places.measured.offset.sum(-1), strict=True)
+        for name, inside in zip(names, places.measured["offset"].sum(-1), strict=True)
     ]
     return [
         f"{name[:-1]}, no. {shown[: place + 1].count(name)})" if shown.count(name) > 1 else name
@@ -168,63 +123,62 @@ NEAR = 8  # tokens on either side that are called local; further reaches are tol
 
 
 @dataclass(frozen=True, eq=False)
-class Shares:
-    """Shares of all weight, for any number of heads: ``(head,)`` unless stated."""
-
-    offset: Float[np.ndarray, "head offset"]  # ``(head, offset)``: at each offset of the band
-    first: Float[np.ndarray, " head"]  # on the first token, on other special tokens, on no token (a learned sink)
-    special: Float[np.ndarray, " head"]
-    none: Float[np.ndarray, " head"]
-    # ``(head, reach)``: within `NEAR` tokens, and twice as many, and so on; on one side of them
-    near: Float[np.ndarray, "head reach"]
-    near_left: Float[np.ndarray, "head reach"]
-    near_right: Float[np.ndarray, "head reach"]
-    left: Float[np.ndarray, " head"]  # on either side of the token, the first token not counted
-    right: Float[np.ndarray, " head"]
-    # what would be on the left if all rows had the same weights, those of their mean: a head that looks at one token
-    # near the end of the text looks right from nearly everywhere, and yet knows no direction
-    columns_left: Float[np.ndarray, " head"]
-    bins: Float[np.ndarray, "head bin"]  # ``(head, bin)``: in each bin of offsets
-    entropy: Float[np.ndarray, " head"]  # entropy of a row, nats
-
-    def map(self, change: Callable[[np.ndarray], np.ndarray]) -> Shares:
-        """The same change of every array."""
-        return Shares(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
-
-
-@dataclass(frozen=True, eq=False)
 class Places:
-    """What was measured of some heads, and of equal weights over the tokens that they may see."""
+    """Where the weight of some heads lies, and where that of uniform attention over the tokens that they may see."""
 
-    measured: Shares  # measured, and of equal weights
-    equal: Shares
+    # shares of all weight by name, ``(head[, place])``: at each ``offset`` of the band and in each of the ``bins``; on
+    # the ``first`` token, on other ``special`` tokens, on ``none`` (a learned sink); ``near``, within `NEAR` tokens,
+    # twice as many, and so on, and of that ``near_left`` and ``near_right``; on the ``left`` but for the first token
+    # and on the ``right``; and ``columns_left``, what would be on the left if all rows had the weights of their mean: a
+    # head that looks at one token near the end looks right from nearly everywhere, and yet knows no direction. Beside
+    # them the ``entropy`` of a row, in nats
+    measured: Mapping[str, np.ndarray]
+    equal: Mapping[str, np.ndarray]
     # ``(head,)``: rows that the shares are means over; where some stand for all, those
     rows: Float[np.ndarray, " head"]
     kinds: np.ndarray  # ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``
     offsets: np.ndarray  # offsets of the band
-    reaches: list[int]  # tokens on either side that `Shares.near` holds
+    reaches: list[int]  # tokens on either side that ``near`` counts
 
-    def take(self, chosen: np.ndarray) -> Places:
-        """Some of the heads."""
+    def candidates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Shares by which a head may be named, those of uniform attention, and how many rows support each.
 
-        def some(values: np.ndarray) -> np.ndarray:
-            return values[chosen]
+        ``(head, candidate)`` each.
+        """
+        sides: list[np.ndarray] = []
+        for shares in (self.measured, self.equal):
+            near_left, near_right, left, right = (shares[name] for name in ("near_left", "near_right", *_SIDES))
+            fractions = (_fraction(near_left, near_right), _fraction(near_right, near_left))
+            fractions += (_fraction(left, right), _fraction(right, left))
+            whole = [shares[name] for name in ("offset", "first", "special", "none", "near")]
+            sides.append(np.column_stack([*whole, *fractions]))
+        measured, equal = sides
+        own, columns = self.measured, self.measured["columns_left"]
+        first, ones = (
+            own["offset"].shape[1],
+            np.ones((len(measured), own["offset"].shape[1] + 3 + own["near"].shape[1])),
+        )
+        near, far = own["near_left"] + own["near_right"], own["left"] + own["right"]
+        supported = np.column_stack([ones, near, near, far, far])
+        # frames that are no sound are all alike: heads rest on all of them or on none, trained or not
+        unknown = np.isnan(columns)
+        supported[unknown, first : first + 2] = 0.0
+        left = np.where(unknown, np.nan, _fraction(columns, np.maximum(1.0 - columns - own["first"], 0.0)))
+        equal[:, -2] = np.maximum(equal[:, -2], left)  # not known: then no side is named
+        equal[:, -1] = np.maximum(equal[:, -1], 1.0 - left)
+        return measured, equal, supported * self.rows[:, None]
 
-        changes = {"rows": self.rows[chosen], "kinds": self.kinds[chosen]}
-        return replace(self, measured=self.measured.map(some), equal=self.equal.map(some), **changes)
-
-    def pooled(self, groups: np.ndarray, count: int) -> Places:
-        """Means over the heads of each group 0..count-1, each weighted by its rows; kind of the most."""
-        rows = np.bincount(groups, self.rows, count)
+    def pooled(self, chosen: np.ndarray, groups: np.ndarray, count: int) -> Places:
+        """Means over the chosen heads of each group 0..count-1, each weighted by its rows; kind of the most."""
+        rows, kinds = self.rows[chosen], self.kinds[chosen]
+        total = np.bincount(groups, rows, count)
         member = np.zeros((count, len(groups)))
-        member[groups, np.arange(len(groups))] = self.rows / rows[groups]
-        kinds = [_most_frequent(self.kinds[groups == group]) for group in range(count)]
-
-        def mean(values: np.ndarray) -> np.ndarray:
-            return member @ values
-
-        changes = {"rows": rows, "kinds": np.array(kinds)}
-        return replace(self, measured=self.measured.map(mean), equal=self.equal.map(mean), **changes)
+        member[groups, np.arange(len(groups))] = rows / total[groups]
+        frequent = [_most_frequent(kinds[groups == group]) for group in range(count)]
+        measured, equal = (
+            {name: member @ values[chosen] for name, values in shares.items()} for shares in (self.measured, self.equal)
+        )
+        return replace(self, measured=measured, equal=equal, rows=total, kinds=np.array(frequent))
 
 
 def _most_frequent(names: np.ndarray) -> str:
@@ -237,11 +191,41 @@ def places_of(results: xr.Dataset) -> Places:
     heads, layers = results.sizes["head"], results.sizes["layer"]
     own = results.rows.values.reshape(-1)  # of each layer, in each text
     rows = np.repeat(own, heads).astype(float)
-    measured = _shares_of(results, "", rows)
-    equal = _shares_of(results, "equal_", own).map(lambda values: np.repeat(values, heads, 0))
-    told = np.repeat(results.get("told", results.rows).values.reshape(-1), heads).astype(float)
+    where = results.offset_bin.values
+    ends = np.maximum(np.abs(results.bin_first.values), np.abs(results.bin_last.values))  # largest distance in each bin
+    reaches = [int(end) for end in np.unique(ends) if NEAR <= end < ends.max()]  # the last bin has no end
+    near = ends[:, None] <= np.array(reaches, dtype=int)
+    ordered = results.transpose("window", "layer", "head", ..., "offset", "offset_bin", missing_dims="ignore")
+    measured, equal = (_shares_of(ordered, *side, where, near) for side in (("", rows), (EQUAL, own)))
+    equal = {name: np.repeat(values, heads, 0) for name, values in equal.items()}
+    supporting = np.repeat(results.get("supporting_rows", results.rows).values.reshape(-1), heads).astype(float)
     kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(own) // layers)
-    return Places(measured, equal, told, kinds, results.offset.values, _reaches(results))
+    return Places(measured, equal, supporting, kinds, results.offset.values, reaches)
+
+
+def _shares_of(
+    results: xr.Dataset, prefix: str, rows: np.ndarray, where: np.ndarray, near: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The shares of `Places` from the statistics of that prefix; `near` says which bins are in each reach."""
+    names = ("band_sum", "bin_sum", "first_token", "special_tokens", "entropy")
+    band, bins, first, special, entropy = (results[prefix + name].values.reshape(len(rows), -1) for name in names)
+    bins, first = bins / rows[:, None], first[:, 0]
+    shares = {
+        "offset": band / rows[:, None],
+        "first": first,
+        "special": np.maximum(special[:, 0] - first, 0.0),
+        "none": np.maximum(1.0 - bins.sum(-1), 0.0),
+        "near": bins @ near,
+        "near_left": bins @ (near & (where < 0)[:, None]),
+        "near_right": bins @ (near & (where > 0)[:, None]),
+        "left": np.maximum(bins[:, where < 0].sum(-1) - first, 0.0),
+        "right": bins[:, where > 0].sum(-1),
+        "bins": bins,
+        "entropy": entropy[:, 0],
+    }
+    if not prefix:
+        shares["columns_left"] = np.maximum(results.columns_left.values.reshape(-1) - first, 0.0)
+    return shares
 
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:
@@ -256,46 +240,8 @@ def over_texts(results: xr.Dataset) -> xr.Dataset:
         for name, values in sums.items()
     }
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
-    pooled |= {name: results[name].sum("window") for name in ("rows", "told") if name in results}
+    pooled |= {name: results[name].sum("window") for name in ("rows", "supporting_rows") if name in results}
     return xr.Dataset(pooled, {name: results[name] for name in keep})
-
-
-def _shares_of(results: xr.Dataset, prefix: str, rows: np.ndarray) -> Shares:
-    def of(name: str, *along: str) -> np.ndarray:
-        values = results[prefix + name]
-        dims = [dim for dim in ("window", "layer", "head") if dim in values.dims]
-        values = values.transpose(*dims, *along).values
-        return values.reshape(len(rows), *values.shape[len(dims) :])
-
-    bins = of("bin_sum", "offset_bin") / rows[:, None]
-    first = of("first_token")
-    where, far = results.offset_bin.values, _furthest(results)
-    near = far[:, None] <= np.array(_reaches(results), dtype=int)
-    return Shares(
-        offset=of("band_sum", "offset") / rows[:, None],
-        first=first,
-        special=np.maximum(of("special_tokens") - first, 0.0),
-        none=np.maximum(1.0 - bins.sum(-1), 0.0),
-        near=bins @ near,
-        near_left=bins @ (near & (where < 0)[:, None]),
-        near_right=bins @ (near & (where > 0)[:, None]),
-        left=np.maximum(bins[:, where < 0].sum(-1) - first, 0.0),
-        right=bins[:, where > 0].sum(-1),
-        columns_left=np.maximum(of("columns_left") - first, 0.0) if not prefix else np.zeros(len(rows)),
-        bins=bins,
-        entropy=of("entropy"),
-    )
-
-
-def _furthest(results: xr.Dataset) -> np.ndarray:
-    """Largest distance in each bin."""
-    return np.maximum(np.abs(results.bin_first.values), np.abs(results.bin_last.values))
-
-
-def _reaches(results: xr.Dataset) -> list[int]:
-    """Ends of the bins from `NEAR` on, but the last, which has none."""
-    ends = _furthest(results)
-    return [int(end) for end in np.unique(ends) if NEAR <= end < ends.max()]
 
 
 def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
@@ -306,7 +252,7 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
         results = results.assign_coords(layer_kind=("layer", ["self"] * results.sizes["layer"]))
     rows = rows.transpose("window", "layer").drop_vars("layer", errors="ignore")
     if "sampled_rows" in results:
-        results = results.assign(told=np.minimum(rows, results.sampled_rows))
+        results = results.assign(supporting_rows=np.minimum(rows, results.sampled_rows))
     mean_key = results.mean_offset + (rows - 1) / 2
     if "columns_left" in results:
         return results.assign(rows=rows)
@@ -469,7 +415,7 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     """Kinds by their criteria: only names that hold over all texts together, and those in each text."""
     results = with_rows(results, queries(results))
     whole = places_of(over_texts(results))
-    known = admissible(whole.take(exists))
+    known = beyond_chance(*(part[exists] for part in whole.candidates()))
     allowed = np.zeros((len(exists), known.shape[1]), dtype=bool)
     allowed[exists] = known
     size = max(1, _HEADS_AT_ONCE // len(exists))
@@ -500,10 +446,9 @@ def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clu
     if any(name not in results for name in NEEDED):
         return _Kinds(labels, clustering.names, clustering.inertia)
     every = np.tile(exists, len(present))
-    members = (
-        places_of(with_rows(results, queries(results))).take(every).pooled(clustering.labels, len(clustering.names))
-    )
-    kinds, codes = kind_list(members), kind_codes(members, admissible(members))
+    places = places_of(with_rows(results, queries(results)))
+    members = places.pooled(every, clustering.labels, len(clustering.names))
+    kinds, codes = kind_list(members), kind_codes(members, beyond_chance(*members.candidates()))
     names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
     return _Kinds(labels, tuple(named_clusters(names, members)), clustering.inertia)
 

@@ -13,7 +13,7 @@ from attnscope.kernels.blocks import BLOCK, block_size, block_weights
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
-from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.measure.rows import equal_rows, evenly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,8 +21,16 @@ from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.maps import KEPT, BlockSums
 from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, needs_of, without_end, wording
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, indicator_columns, reduce_call, second_pass
-from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.measure.rows import (
+    FIRST,
+    GroupMarks,
+    GroupPlaces,
+    equal_rows,
+    evenly,
+    indicator_columns,
+    reduce_call,
+    second_pass,
+)
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
@@ -48,16 +58,16 @@ class WindowBatch:
         cls, given: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
     ) -> WindowBatch:
         """Windows that the model is given in other arguments than token ids."""
-        text = collate(windows, 0).to(device)
+        text = collate(windows, 0, device)
         return cls(text, text, given)
 
     @classmethod
     def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
         """Put windows side by side, and their targets."""
-        text = collate(windows, pad_id).to(device)
+        text = collate(windows, pad_id, device)
         if all(window.target is None for window in windows):
             return cls(text, text)
-        return cls(text, collate([window.target or window for window in windows], pad_id).to(device))
+        return cls(text, collate([window.target or window for window in windows], pad_id, device))
 
     def sides(self, kind: str) -> tuple[Batch, Batch]:
         """What queries and keys of a site of that kind are made of: only a decoder is causal or looks across."""
@@ -104,43 +114,34 @@ WEIGHT_AT = "weight_at"
 
 def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
-    if WEIGHT_AT not in numbers:
-        return numbers
     names = (WEIGHT_AT, f"{EQUAL}{WEIGHT_AT}")
     own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
     somewhere = own | equal
     return numbers | {name: numbers[name].where(somewhere, float("nan")) for name in names}
 
 
-class HostOffloader(Mapping[int, "dict[str, Tensor]"]):
-    """Tensors of each layer by index: on CUDA copied to the host asynchronously, and waited for when read."""
+class HostOffloader(dict[int, dict[str, Tensor]]):
+    """Tensors of each layer: on CUDA copied to the host asynchronously, and waited for by `layers`."""
 
     def __init__(self) -> None:
-        # copies in pinned memory on the host, and the event after which they are whole; None where they are
-        self._leaving: dict[int, tuple[dict[str, Tensor], torch.cuda.Event | None]] = {}
+        super().__init__()
+        self._events: list[torch.cuda.Event] = []  # after which all copies are whole
 
-    def __setitem__(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+    def add(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
+        """Let the tensors of a layer leave."""
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
-        if device is None:
-            self._leaving[layer] = {name: tensor.cpu() for name, tensor in tensors.items()}, None
-            return
-        with torch.cuda.device(device):  # whose stream the copies and the event are in
-            copies = {name: tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
-            done = torch.cuda.Event()
-            done.record()
-        self._leaving[layer] = copies, done
+        with nullcontext() if device is None else torch.cuda.device(device):  # whose stream copies and event are in
+            copies = {name: tensor.to("cpu", non_blocking=device is not None) for name, tensor in tensors.items()}
+            if device is not None:
+                self._events.append(torch.cuda.Event())
+                self._events[-1].record()
+        self[layer] = copies
 
-    def __getitem__(self, layer: int) -> dict[str, Tensor]:
-        copies, done = self._leaving[layer]
-        if done is not None:
-            done.synchronize()
-        return copies
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._leaving))
-
-    def __len__(self) -> int:
-        return len(self._leaving)
+    def layers(self) -> list[dict[str, Tensor]]:
+        """The tensors of all layers, in their order."""
+        for event in self._events:
+            event.synchronize()
+        return [self[layer] for layer in sorted(self)]
 
 
 @dataclass(eq=False)
@@ -157,7 +158,7 @@ class StatisticsObserver:
     sample: RowSample | None = None  # which rows are measured, where some stand for all
     observation: int = OBSERVATION  # queries at the end of each text over which ``recent_...`` statistics are
     chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
-    # by site index; under ``equal_...`` what equal weights over the visible tokens give, with one head
+    # of each site; under ``equal_...`` what equal weights over the visible tokens give, with one head
     measured: HostOffloader = field(default_factory=HostOffloader)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -170,14 +171,11 @@ class StatisticsObserver:
         key_valid, special, key_groups = _marks(keys, own.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
         marks = Marks(query_valid, key_valid, special, groups)
-        output, self.measured[site.index] = measure_call(
+        output, measured = measure_call(
             own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
+        self.measured.add(site.index, measured)
         return output if merged is None else output_of(call)
-
-    def stacked(self) -> dict[str, np.ndarray]:
-        """``(batch, layer, head[, offset])`` each; see `stacked`."""
-        return stacked([*self.measured.values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +230,7 @@ def measure_call(
         second = replace(sums(flat, even.log_sum_exp, needs=needs), blocks=even_blocks)
         of_equal = reduce_call(even, nulls, marks.queries, marks.keys, marks.groups, second, equal=True)
         reduced |= {f"{EQUAL}{name}": value for name, value in of_equal.items()}
-    return output, drop_fully_masked(reduced)
+    return output, drop_fully_masked(reduced) if WEIGHT_AT in reduced else reduced
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
@@ -286,10 +284,11 @@ def labelled(
     chosen: Sequence[int] = (),
 ) -> xr.Dataset:
     """Name the dimensions of arrays, and say what stands along them."""
-    heads = next(array.shape[2] for name, array in arrays.items() if "head" in dimensions(name))
+    dims = {name: dimensions(name) for name in arrays}
+    heads = next(arrays[name].shape[2] for name in arrays if "head" in dims[name])
     tokens = {"long_name": unit, "units": unit}
     return xr.Dataset(
-        {name: (dimensions(name), array, _attributes(name, unit)) for name, array in arrays.items()}
+        {name: (dims[name], array, _attributes(name, unit)) for name, array in arrays.items()}
         | {name: ("window", counts, tokens) for name, counts in lengths.items()}
         | {
             "source": ("window", np.array([source for source, _ in sources], dtype=object)),
@@ -301,7 +300,7 @@ def labelled(
             **layer_coordinates(sites),
             "head": np.arange(heads),
             "offset": np.arange(-band, band + 1),
-            **({"kept": list(KEPT)} if any("kept" in dimensions(name) for name in arrays) else {}),
+            **({"kept": list(KEPT)} if "kept" in itertools.chain(*dims.values()) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
             **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),

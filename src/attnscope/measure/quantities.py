@@ -358,8 +358,11 @@ KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
     """What has to be measured for these statistics, of heads or of equal weights."""
-    each = [KNOWN[name] for name in names]
-    return {need for one in each for need in (one.needs_of_equal if equal and one.of_equal else one.needs)}
+    needs = set[str]()
+    for name in names:
+        statistic = KNOWN[name]
+        needs |= {*(statistic.needs_of_equal if equal and statistic.of_equal else statistic.needs)}
+    return needs
 
 
 def by_group(names: Sequence[str]) -> list[str]:

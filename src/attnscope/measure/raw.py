@@ -12,10 +12,9 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import borrowed
+from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start, forward
 from attnscope.capture.load import Loading, load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ModelOptions, TextModelOptions
@@ -31,8 +30,8 @@ from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.sounds import Sounds
+from attnscope.read.windows import LinePairs
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
@@ -134,8 +133,8 @@ def weights(
         if targets is not None and not isinstance(sense, Sounds):
             raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
         loading = Loading(**options)
-        asked = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
-        read = READERS[type(sense)](given, sense, asked).observe_first(observe)
+        settings = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
+        read = READERS[type(sense)](given, sense, settings).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
     if len(shapes) > 1:
         raise AttnscopeError(

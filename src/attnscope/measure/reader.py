@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -18,9 +18,8 @@ import torch
 import xarray as xr
 
 from attnscope.capture.forward import forward
-from attnscope.capture.load import AS_SAVED, Loading
+from attnscope.capture.load import AS_SAVED, Hashed, Loading, signature_of
 from attnscope.capture.notes import capture_notes
-from attnscope.capture.signature import Hashed, signature_of
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
@@ -29,7 +28,7 @@ from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by
 from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
-from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of
+from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of, stacked
 from attnscope.measure.pools import (
     heads_of_run,
     in_order,
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from attnscope.capture.loaded import LoadedModel
+    from attnscope.capture.borrow import LoadedModel
     from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Observer, Site
     from attnscope.read.encoded import Sources
@@ -292,6 +291,7 @@ class Reader(ABC):
     groups: Sequence[str] = ()  # names of the groups of tokens
     chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
     has_maps: bool = True  # whether the sample has maps from token to token
+    target: Hashed | None = None  # what a decoder reads beside the source
     band: int
     reach: int  # the largest offset that there is
     count: int  # how many inputs are read
@@ -299,11 +299,11 @@ class Reader(ABC):
     seen: int = 0  # inputs so far, in this process
 
     def __init__(
-        self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, asked: ScanSettings, names: Sequence[str]
+        self, loaded: LoadedModel, model: PreTrainedModel, source: Hashed, settings: ScanSettings, names: Sequence[str]
     ) -> None:
-        self.loaded, self.model, self.source, self.asked, self.names = loaded, model, source, asked, names
+        self.loaded, self.model, self.source, self.settings, self.names = loaded, model, source, settings, names
         self.watched = model  # the part of the model whose attention is measured
-        self.progress = asked.progress or no_progress
+        self.progress = settings.progress or no_progress
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
         self.attributes: dict[str, str] = {"model": loaded.name} | ({"reads": self.reads} if self.reads else {})
@@ -317,43 +317,53 @@ class Reader(ABC):
     def read(self, items: Sequence[Any], numbers: Sequence[int]) -> Read:
         """Put inputs side by side."""
 
-    def settings(self) -> dict[str, Any]:
+    def signature_settings(self) -> dict[str, Any]:
         """What the numbers depend on beside the model and what it reads."""
-        asked = self.asked
-        settings = {"limit": asked.limit, "statistics": list(self.names), "band": self.band, "seed": asked.seed}
-        return settings | settings_of(self.names, asked.observation)
+        limit, seed = self.settings.limit, self.settings.seed
+        signed = {"limit": limit, "statistics": list(self.names), "band": self.band, "seed": seed}
+        return signed | settings_of(self.names, self.settings.observation)
 
     def signature(self) -> Signature:
         """All that the numbers depend on."""
+        settings = self.signature_settings()
         return signature_of(
-            "scan", self.loaded, self.source, None, self.settings(), reader=self.reader, packages=self.packages
+            "scan", self.loaded, self.source, self.target, settings, reader=self.reader, packages=self.packages
         )
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         """What finds the kinds of heads in the results; None where something is not measured that they need."""
-        return kinds_of(self.settings())
+        return kinds_of(self.signature_settings())
 
     def scan(self) -> xr.Dataset:
         """Measure all of it: in memory, into a run folder, or one task of a run."""
-        asked, signature = self.asked, self.signature()
-        reject_absent(asked.show, len(self.sites), self.heads)
+        settings, signature = self.settings, self.signature()
+        if settings.show:
+            reject_absent(settings.show, len(self.sites), max(site.heads for site in self.sites))
         self.attributes = {"signature": signature.to_json()} | self.attributes
-        folder = asked.folder(signature)
+        folder = settings.folder(signature)
         if folder is None:
-            measured = [*self.missing(signature, None)]  # none of which is held already
-            return self._labelled(pools_alone(joined(in_order(cast("list[xr.Dataset]", measured)))))
-        task = asked.task
+            measured: list[xr.Dataset] = []
+            for results in self.missing(signature, None):
+                measured += [] if results is None else [results]
+            whole = pools_alone(joined(in_order(measured)))
+            if (kinds := self.kinds()) is not None:
+                whole = whole.merge(kinds(whole), combine_attrs="no_conflicts")
+            whole = whole.assign_attrs(self.attributes | self.notes)
+            if settings.show is not None:
+                whole.encoding[SAMPLE] = self.sample(whole, settings.show)
+            return whole
+        task = settings.task
         if task is None or isinstance(task, ByRay) or is_finished(folder):
-            with RunFolder(folder, signature, repair=asked.repair) as run:
+            with RunFolder(folder, signature, repair=settings.repair) as run:
                 if run.complete:
                     return self._shown(run)
-                begun = bool(run.pieces)
+                resumes = bool(run.pieces)
                 keep(run, self.missing(signature, run))
-                with read_as(run.path) if begun else nullcontext():
+                with read_as(run.path) if resumes else nullcontext():
                     end(run, self.kinds(), self.attributes | self.notes)
                 return self._shown(run)
 
-        def whole(run: RunFolder) -> xr.Dataset:
+        def finished(run: RunFolder) -> xr.Dataset:
             # a process that finds its part done has no notes of its own: the parts tell what was noted
             if not run.complete:
                 end(run, self.kinds(), self.attributes | Parts(folder, signature).attributes | self.notes)
@@ -364,53 +374,38 @@ class Reader(ABC):
             folder,
             signature,
             self.batches,
-            whole,
+            finished,
             self.attributes,
             unit=self.unit,
             notes=self.notes,
             keep=lambda part, batches, share: keep(part, batches(share)),
-            repair=asked.repair,
+            repair=settings.repair,
             rows=rows_of_part,
         )
         if results is None:
-            told = pending(task, folder, signature)
-            results = xr.Dataset(attrs={name: told[name] for name in ("signature", "task")})
-            results.encoding["source"] = told["run"]
+            waiting = pending(task, folder, signature)
+            results = xr.Dataset(attrs={name: waiting[name] for name in ("signature", "task")})
+            results.encoding["source"] = waiting["run"]
         return results
 
     def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
         """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
-        asked, held, batches = self.asked, completed(run), self.batches
-        if isinstance(asked.task, ByRay):
-            batches = asked.task.batches(batches, signature, Share(asked.task.does, held, self.unit, self.notes))
-        if asked.until is None:
-            return batches(held)
-        each = "pools" if asked.pool else called_in(self.attributes)["windows"]
-        return until_narrow(batches, held, asked.until, run, each, self.notes)
-
-    def _labelled(self, results: xr.Dataset) -> xr.Dataset:
-        """Results in memory with the kinds of heads, and the sample of a page."""
-        kinds = self.kinds()
-        if kinds is not None:
-            results = results.merge(kinds(results), combine_attrs="no_conflicts")
-        results = results.assign_attrs(self.attributes | self.notes)
-        if self.asked.show is not None:
-            results.encoding[SAMPLE] = self.sample(results, self.asked.show)
-        return results
+        task, until, done, batches = self.settings.task, self.settings.until, completed(run), self.batches
+        if isinstance(task, ByRay):
+            batches = task.batches(batches, signature, Share(task.does, done, self.unit, self.notes))
+        if until is None:
+            return batches(done)
+        each = "pools" if self.settings.pool else called_in(self.attributes)["windows"]
+        return until_narrow(batches, done, until, run, each, self.notes)
 
     def _shown(self, run: RunFolder) -> xr.Dataset:
         """The results of a finished run, which gets the sample of its page where it lacks that."""
-        results, show = load_scan(run), self.asked.show
+        results, show = load_scan(run), self.settings.show
         if show is not None and run.is_writable() and not keeps_maps_of(run, show):
             sample = self.sample(results, show)
             if sample is not None:
                 run.save(SAMPLE, sample)
         return results
-
-    @property
-    def heads(self) -> int:
-        """The most heads of any layer."""
-        return max(site.heads for site in self.sites)
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002
         """What to call an input in an error."""
@@ -459,8 +454,7 @@ class Reader(ABC):
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
         """Measure batch after batch, or pool after pool; None for one that is done."""
-        self.seen, self.furthest, pool = 0, -1, self.asked.pool
-        self.begin()
+        self.seen, self.furthest, pool = 0, -1, self.settings.pool
         whole = False
         try:
             for number, part in enumerate(self.parts()):
@@ -476,15 +470,12 @@ class Reader(ABC):
                 if pool is None:
                     yield measured[0]
                 else:
-                    yield pooled(joined(measured).assign_coords(window=[*part]), number, self.asked.seed)
+                    yield pooled(joined(measured).assign_coords(window=[*part]), number, self.settings.seed)
             whole = True
         finally:  # also where enough is measured
             self.note_read(whole=whole)
 
-    def begin(self) -> None:  # noqa: B027 most readers count nothing
-        """Count from the first input on."""
-
-    def note_read(self, *, whole: bool) -> None:  # noqa: B027
+    def note_read(self, *, whole: bool) -> None:  # noqa: B027 most readers count nothing
         """Note what is not as expected of what was read, all of it or a part."""
 
     def pass_over(self, items: Sequence[Any]) -> None:
@@ -494,7 +485,7 @@ class Reader(ABC):
 
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of inputs side by side."""
-        read, asked = self.read(items, numbers), self.asked
+        read, settings = self.read(items, numbers), self.settings
         observer = StatisticsObserver(
             self.names,
             self.band,
@@ -502,14 +493,14 @@ class Reader(ABC):
             self.reach,
             len(self.groups),
             read.words,
-            None if asked.rows is None else RowSample(asked.rows, asked.seed, numbers[0]),
-            asked.observation,
+            None if settings.rows is None else RowSample(settings.rows, settings.seed, numbers[0]),
+            settings.observation,
             self.chosen,
         )
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
-        results = labelled(
-            observer.stacked(),
+        return labelled(
+            stacked(observer.measured.layers()),
             self.sites,
             self.band,
             self.reach,
@@ -521,16 +512,11 @@ class Reader(ABC):
             by if by[0] else None,
             self.chosen,
         )
-        return results.assign(self.sizes(items, numbers))
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """How many tokens, or words, each window has."""
         text = (read.batch if read.words is None else read.words.words).text
         return {"length": text.valid.sum(1).cpu().numpy()}
-
-    def sizes(self, items: Sequence[Any], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
-        """More variables of each window."""
-        return {}
 
     def first_items(self) -> list[Any]:
         """The inputs that a page shows."""
@@ -541,7 +527,7 @@ class Reader(ABC):
         return lambda: None
 
     @torch.no_grad()
-    def sample(self, results: xr.Dataset, asked: Sequence[tuple[int, int]]) -> xr.Dataset | None:
+    def sample(self, results: xr.Dataset, show: Sequence[tuple[int, int]]) -> xr.Dataset | None:
         """The attention over the first windows; None where it is not from token to token."""
         if not self.has_maps:
             return None
@@ -550,10 +536,11 @@ class Reader(ABC):
         windows = [in_words(read.windows[0]) for read in reads]
         tokens = [max(len(window), len(window.target or window)) for window in windows]
         longest = min(ROWS, max(tokens))
-        listed = shown_heads(results, asked, longest)
-        others = len(self.sites) * heads - len(listed[0])
+        listed = shown_heads(results, show, longest)
+        every_head = {(site.index, head) for site in self.sites for head in range(heads)}
+        others = len(every_head) - len(listed[0])
         layer_done = self.layer_done(len(reads) * len(self.sites))
-        last = settings_of(self.names, self.asked.observation).get("observation") if self.shows_received else None
+        last = settings_of(self.names, self.settings.observation).get("observation") if self.shows_received else None
         numbers = sum(tokens) * len(self.sites) * heads * (1 if last is None else 2)
         observed: list[MapObserver] = []
         for read, of_window in zip(reads, listed, strict=False):
@@ -563,16 +550,16 @@ class Reader(ABC):
                 tile_size(others, longest) if others and not observed else 0,
                 layer_done,
                 read.words,
-                _receiving(of_window, every=numbers <= KEYS) if self.shows_received else None,
+                None if not self.shows_received else set(of_window) if numbers > KEYS else every_head,
                 last=last,
             )
             if self.shows_received and not observed and tokens[0] > ROWS:
-                observer.block = long_block(len(self.sites) * heads, tokens[0])
+                observer.block = long_block(len(every_head), tokens[0])
             self.run(read, observer)
             observed.append(observer)
             share_room([every.maps for every in observed], WEIGHTS)
         kinds = [site.kind for site in self.sites]
-        sample = sample_dataset(observed, windows, kinds, heads, asked, with_decoder=self.has_decoder)
+        sample = sample_dataset(observed, windows, kinds, heads, show, with_decoder=self.has_decoder)
         return self.illustrated(sample, items, reads)
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Any], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
@@ -585,8 +572,3 @@ def chunked(numbered: Iterable[tuple[int, Any]], size: int) -> Iterator[dict[int
     each = iter(numbered)
     while batch := dict(islice(each, size)):
         yield batch
-
-
-def _receiving(listed: Sequence[tuple[int, int]], *, every: bool) -> Callable[[tuple[int, int]], bool]:
-    """Whether the sample has what each key receives from a head."""
-    return lambda head: every or head in listed

@@ -17,12 +17,12 @@ from attnscope.kernels.sums import column_sums
 from attnscope.measure.maps import ROWS, blocks_of, in_tiles, largest_weights, long_dataset, share_room, weight_rows
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads
-from attnscope.measure.uniform import equal_rows, evenly
+from attnscope.measure.rows import equal_rows, evenly
 from attnscope.read.words import in_words
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from jaxtyping import Int
     from torch import Tensor
@@ -87,7 +87,7 @@ class MapObserver:
     layer_done: Callable[[], None]  # called after each layer
     words: WordBatch | None = None  # the window by words, where these are shown instead of tokens
     # heads of which it is also taken what each key receives; none by default
-    receiving: Callable[[Place], bool] | None = None
+    receiving: Collection[Place] | None = None
     # the last so many queries, from which alone it is taken beside that; of none by default
     last: int | None = field(default=None, kw_only=True)
     # tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none
@@ -108,7 +108,7 @@ class MapObserver:
         call = call if merged is None else merged.call
         heads = call.query.shape[1]
         places = [(site.index, head) for head in range(heads)]
-        if self.receiving is not None and any(map(self.receiving, places)):
+        if self.receiving is not None and {*self.receiving} & {*places}:
             self._receive(places, call, rows if merged is None else None, merged)
         if self.block:
             level = rows.log_sum_exp if merged is None else _level(call, None, merged)
@@ -135,7 +135,7 @@ class MapObserver:
             kept[self.last] = self.recent, self.equal_recent
         for last, (own, equal) in kept.items():
             for head, sums in enumerate(column_sums(call, level, last=last)[0].float().cpu().numpy()):
-                if self.receiving is not None and self.receiving(places[head]):
+                if self.receiving is not None and places[head] in self.receiving:
                     own[places[head]] = sums
             equal[places[0][0]] = column_sums(even, level_of_equal, last=last)[0, 0].float().cpu().numpy()
 

@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state
+from attnscope.capture.borrow import verb
 from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
 from attnscope.capture.parameters import ScanReading
@@ -22,7 +22,7 @@ from attnscope.measure.passes import OBSERVATION
 from attnscope.measure.reader import Reader, ScanSettings, end
 from attnscope.measure.sounds import SoundReader
 from attnscope.measure.stored import load_scan
-from attnscope.measure.texts import text_reader
+from attnscope.measure.texts import TextReader
 from attnscope.measure.vision import ImageTextReader, VideoReader
 from attnscope.read.encoded import Sources
 from attnscope.read.image_text import PicturedTexts
@@ -30,9 +30,8 @@ from attnscope.read.images import Images
 from attnscope.read.sounds import Sounds
 from attnscope.read.sources import as_list
 from attnscope.read.videos import Videos
-from attnscope.store.files import local_out
-from attnscope.store.units import ByRay, Task, task_for
-from attnscope.support.arguments import Count, validated
+from attnscope.store.units import ByRay, task_for
+from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
     from attnscope.store.runs import RunFolder
 
 
-@validated
-@local_out
-@preserve_model_state
+@verb()
 def scan(
     model: Model | None = None,
     texts: Sources = None,
@@ -156,16 +153,20 @@ def scan(
     >>> bool((results.band_sum.sum("offset") / results.length + results.outside - 1 < 1e-6).all())
     True
     """
-    part = task_for(scan, locals(), in_memory=True)
+    task = task_for(scan, locals(), in_memory=True)
     texts, model = as_list(texts) if isinstance(texts, Iterator) else texts, MODEL if model is None else model
-    device = _device_of(reading["device"], reading["task"])
-    placement = _placement(reading["device_map"], reading["max_memory"])
-    shared: dict[str, Any] = {
-        name: reading[name] for name in ScanSettings.__annotations__ if name in {*reading} - {"task"}
-    }
-    asked = ScanSettings(
-        **shared,
-        task=part,
+    device, placement = reading["device"], None
+    if device is None and reading["task"] == "env" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        device = f"cuda:{os.environ['LOCAL_RANK']}"  # of those that torchrun has started on this machine
+    if reading["device_map"] is not None:
+        placement = Placement(reading["device_map"], reading["max_memory"])
+    elif reading["max_memory"] is not None:
+        raise AttnscopeError("max_memory (--max-memory) says nothing without device_map (--device-map): give both")
+    if show is None:  # what will have a page has the attention that it shows
+        show = reading["out"] is not None or "ipykernel" in sys.modules
+    settings = ScanSettings(
+        **{name: reading[name] for name in _SHARED},
+        task=task,
         processor=reading["tokenizer"],
         loading=Loading(reading["revision"], device, reading["dtype"], reading["trust_remote_code"], placement),
         statistics=statistics,
@@ -176,16 +177,17 @@ def scan(
         clusters=clusters,
         pool=pool,
         until=until,
-        show=_shown(show, reading["out"]),
+        show=show if not isinstance(show, bool) else () if show else None,
     )
     modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
-    if modality is not None:
-        reader = READERS[type(modality)]
-        _reject_of_texts(reader, asked)
-        return reader(model, modality, asked).scan()
-    return text_reader(model, texts, asked, show=asked.show is not None).scan()
+    if modality is None:
+        return TextReader(model, texts, settings).scan()
+    reader = READERS[type(modality)]
+    _reject_of_texts(reader, settings)
+    return reader(model, modality, settings).scan()
 
 
+_SHARED = (ScanSettings.__annotations__.keys() & ScanReading.__annotations__.keys()) - {"task"}
 #: What reads each modality beside plain texts.
 READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
     Images: ImageReader,
@@ -199,34 +201,10 @@ _OF_TEXTS = (
 )
 
 
-def _shown(show: Sequence[tuple[int, int]] | bool | None, out: object) -> Sequence[tuple[int, int]] | None:
-    """By default a result that will have a page keeps the attention that the page shows."""
-    if show is None:
-        show = out is not None or "ipykernel" in sys.modules
-    return (() if show else None) if isinstance(show, bool) else show
-
-
-def _device_of(device: str | None, task: str | Task | None) -> str | None:
-    """Where none is named, the GPU of this process, of those that torchrun has started on this machine."""
-    if device is None and task == "env" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
-        return f"cuda:{os.environ['LOCAL_RANK']}"
-    return device
-
-
-def _placement(
-    device_map: str | Mapping[str, int | str | torch.device] | None, max_memory: Mapping[int | str, int | str] | None
-) -> Placement | None:
-    if device_map is not None:
-        return Placement(device_map, max_memory)
-    if max_memory is not None:
-        raise AttnscopeError("max_memory (--max-memory) says nothing without device_map (--device-map): give both")
-    return None
-
-
-def _reject_of_texts(reader: Any, asked: ScanSettings) -> None:
+def _reject_of_texts(reader: Any, settings: ScanSettings) -> None:
     """Reject arguments that images, videos or sounds have no use for."""
     for name in _OF_TEXTS:
-        value = isinstance(asked.task, ByRay) if name == "ray" else getattr(asked, name)
+        value = isinstance(settings.task, ByRay) if name == "ray" else getattr(settings, name)
         if name not in reader.accepts and value is not None and value is not False:
             flag = "target" if name == "targets" else name.replace("_", "-")
             raise AttnscopeError(f"{name} (--{flag}) is of texts, and these are {reader.reads}: leave it out")

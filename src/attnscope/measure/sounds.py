@@ -15,9 +15,8 @@ from attnscope.capture.placement import device_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.quantities import choose
 from attnscope.measure.reader import Read, Reader
-from attnscope.read.pairs import TargetTokenizer, shifted
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Batch, Window, collate, cut_windows
+from attnscope.read.windows import Batch, TargetTokenizer, Window, Windows, collate, shifted
 from attnscope.store.signature import short_hash, tokenizer_sha256
 from attnscope.support.errors import AttnscopeError
 
@@ -42,17 +41,17 @@ class SoundReader(Reader):
     accepts = frozenset({"targets"})
     packages = ("scipy",)
 
-    def __init__(self, model: Model, sounds: Sounds, asked: ScanSettings) -> None:
-        names = choose(asked.statistics)
-        texts = _transcripts(sounds, asked.targets)
+    def __init__(self, model: Model, sounds: Sounds, settings: ScanSettings) -> None:
+        names = choose(settings.statistics)
+        texts = _transcripts(sounds, settings.targets)
         self.speech = load_speech_model(
             model,
-            processor=asked.processor,
+            processor=settings.processor,
             with_decoder=texts is not None,
-            or_encoder=asked.targets is None,
-            loading=asked.loading,
+            or_encoder=settings.targets is None,
+            loading=settings.loading,
         )
-        super().__init__(self.speech.loaded, self.speech.model, sounds, asked, names)
+        super().__init__(self.speech.loaded, self.speech.model, sounds, settings, names)
         self.sounds, self.reader = sounds, {"features": self.speech.processing()}
         self.texts = texts if self.loaded.model.config.is_encoder_decoder else None
         self.has_decoder = self.texts is not None
@@ -84,7 +83,7 @@ class SoundReader(Reader):
             heard = self.speech.hear(piece.samples, piece.name)
             counts.append((heard.frames, heard.sounding, piece.left_out))
         self.count, self.reach = len(counts), max(frames for frames, *_ in counts) - 1
-        self.band = self.asked.band_within(self.reach, f"windows of {self.reach + 1} frames")
+        self.band = self.settings.band_within(self.reach, f"windows of {self.reach + 1} frames")
         piece = next(self.items())
         first, each = self.read([piece], [0]), self.speech.hear(piece.samples, piece.name).seconds
         frames = len(first.windows[0])
@@ -124,7 +123,7 @@ class SoundReader(Reader):
 
     def items(self) -> Iterator[Piece]:
         """The pieces that are measured."""
-        return islice(pieces_of(self.sounds, self.speech, self.said), self.asked.limit)
+        return islice(pieces_of(self.sounds, self.speech, self.said), self.settings.limit)
 
     def read(self, items: Sequence[Piece], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         """One piece: its frames, named by their seconds; frames that are no sound are special keys, and no queries."""
@@ -134,10 +133,10 @@ class SoundReader(Reader):
         names = tuple(f"{piece.start + number * heard.seconds:.2f}s" for number in range(frames))
         silent = tuple(number >= heard.sounding for number in range(frames))
         window = Window((0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.said)
-        keys = collate([window], 0).to(device)
+        keys = collate([window], 0, device)
         target = queries = Batch(keys.input_ids, keys.valid & ~keys.special, torch.zeros_like(keys.special))
         if piece.said is not None:
-            target = collate([piece.said], 0).to(device)
+            target = collate([piece.said], 0, device)
             given = given | {"decoder_input_ids": target.input_ids}
         return Read(WindowBatch(queries, target, given, keys), [window])
 
@@ -171,7 +170,7 @@ def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
     for number, text in enumerate(texts, start=1):
         if not text.strip():
             raise AttnscopeError(f"transcript {number} is empty: leave its sound out, or write what it says")
-        (said, *more) = cut_windows(Corpus.from_sources([text]), tokenizer, length=length)
+        (said, *more) = Windows(Corpus.from_sources([text]), tokenizer, length=length)
         if more:
             raise AttnscopeError(f"transcript {number} has more than {length} tokens: cut sound and transcript")
         read = shifted(said, speech.tokenizer, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,12 +13,11 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.placement import device_of
-from attnscope.capture.signature import signature_of
 from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
@@ -33,12 +33,10 @@ from attnscope.measure.stored import observation_note
 from attnscope.read.chats import Chats, ChatTexts, are_chats
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
 from attnscope.read.groups import GroupedWindows, Grouping, Groups, grouping_of
-from attnscope.read.pairs import LinePairs
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, window_name
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
-from attnscope.store.signature import Signature
 from attnscope.support.checks import check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -76,25 +74,6 @@ def window_length(loaded: LoadedModel, window: int | None) -> int:
     config = loaded.model.config.get_text_config()
     known = [table, getattr(loaded.tokenizer, "model_max_length", None), configured_length(config)]
     return min([*(int(limit) for limit in known if limit and limit > 0), LONGEST_DEFAULT])  # XLNet says -1
-
-
-_TWICE = 3  # tokens of the shortest text that has one twice, and text
-
-
-def has_twice(window: Window) -> bool:
-    """Whether a window begins or ends with one special token twice, as where it is in the text and is added."""
-    ids, special = window.ids, window.special
-    return len(ids) >= _TWICE and any(
-        ids[end] == ids[inner] and special[end] and special[inner] for end, inner in ((0, 1), (-1, -2))
-    )
-
-
-def is_packed(window: Window, tokenizer: Any, *, looks_back: bool) -> bool:
-    """Whether a token that begins a text, or (in causal models) ends one, stands between other tokens of a window."""
-    begin, end = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos"))
-    borders = {begin, end} if looks_back else {begin} - {end}
-    real = [place for place, special in enumerate(window.special) if not special]
-    return bool(real) and any(token in borders for token in window.ids[real[0] : real[-1]])
 
 
 def read_sides(
@@ -157,44 +136,75 @@ TURNS = 32  # units at least, so that no process waits long for another
 
 
 class TextReader(Reader):
-    """Windows of texts, side by side."""
+    """Windows of texts, side by side; `windows` where they are cut already."""
 
     shows_received = True
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        windows: Iterable[Window],
-        corpus: Texts | ChatTexts,
-        asked: ScanSettings,
-        names: Sequence[str],
-        longest: int,
-        *,
-        show: bool,
-        target: Corpus | None = None,
-        grouping: Grouping | None = None,
-        words: WordedWindows | None = None,
-        chosen: Sequence[int] = (),
+        self, model: Model | None, texts: Sources, settings: ScanSettings, windows: Sequence[Window] | None = None
     ) -> None:
-        of_groups = () if grouping is None else (*OF_GROUPS, *(() if asked.pool is None else OF_POOLED_GROUPS))
-        super().__init__(loaded, loaded.model, corpus, asked, (*names, *of_groups))
-        self.windows, self.target, self.grouping, self.words, self.chosen = (windows, target, grouping, words, chosen)
-        self.groups = () if grouping is None else grouping.names
-        self.reach, self.band = longest - 1, asked.band or BAND
-        self.batch_size = asked.batch_size or max(1, 2048 // longest)
+        corpus, target = read_sides(
+            texts,
+            settings.targets,
+            field=settings.field,
+            by_line=settings.by_line,
+            stride=settings.stride,
+            chat=settings.chat,
+            chat_template=settings.chat_template,
+            by=settings.by,
+            with_inputs=True,
+        )
+        grouping = grouping_for(settings.groups, corpus)
+        of_offsets = () if settings.offsets is None else tuple(OF_OFFSETS)
+        of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings.pool is None else OF_POOLED_GROUPS))
+        names = choose(settings.statistics, brought=(*of_offsets, *of_groups))
+        _reject_together(settings, names, grouped=grouping is not None)
+        word_rule = None if settings.words is None else word_rule_of(settings.words)
+        tokenizer = cast("Tokenizer", settings.processor)  # what reads no text is rejected
+        loaded = load_model(model, tokenizer=tokenizer, **vars(settings.loading))
+        longest = length = window_length(loaded, settings.window)
+        if isinstance(corpus, Chats):
+            corpus = corpus.read_with(loaded.tokenizer)
+        limit = settings.limit
+        if windows is not None:
+            self.windows = windows
+        elif target is not None and isinstance(corpus, Corpus):
+            start = decoder_start(loaded.model)
+            self.windows = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+            longest = self.windows.check()
+        else:
+            self.windows = windows_of(corpus, loaded.tokenizer, length=length, stride=settings.stride, limit=limit)
+        _reject_beyond(settings, length)
+        self.chosen = tuple(sorted(set(settings.offsets or ())))
+        self.words = self.grouping = None
+        if word_rule is not None:
+            self.windows = self.words = WordedWindows(self.windows, word_rule.over(self.windows))
+        if grouping is not None:
+            self.grouping = grouping.over(self.windows)
+            self.groups = self.grouping.names
+            self.windows = GroupedWindows(self.windows, self.grouping)
+        settings = replace(settings, window=length)
+        super().__init__(loaded, loaded.model, corpus, settings, (*names, *of_offsets, *of_groups))
+        self.target, self.reach, self.band = target, longest - 1, settings.band or BAND
+        self.batch_size = settings.batch_size or max(1, 2048 // longest)
         self.has_decoder = loaded.model.config.is_encoder_decoder
-        self.shown = list(islice(windows, SAMPLE_WINDOWS)) if show else []
-        self.first = self.shown[0] if show else next(iter(windows))
-        self.again = sum(map(_characters, self.shown))  # what is read once more, for the page
+        self.shown = [] if settings.show is None else list(islice(self.windows, SAMPLE_WINDOWS))
+        self.first = self.shown[0] if self.shown else next(iter(self.windows))
         self.characters = corpus.characters()
+        again = sum(map(_characters, self.shown))  # what is read once more, for the page
+        self.share_of_batches = self.characters / (self.characters + again)
         self.is_chat = isinstance(corpus, ChatTexts)
         self.notes |= corpus.notes if isinstance(corpus, EncodedTexts) else {}
-        self._check()
+        self.attributes |= decoder_note(loaded.model, with_target=target is not None)
+        self.attributes |= beyond_note(loaded, length) | observation_note(names, settings.observation, length)
+        first = self.read([self.first], [0])
+        self.verify(first)
+        self._note_capture(first)
 
     @property
     def unit(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Batches, or pools, that one process measures before the next has its turn, as many in every process."""
-        limit, pool = self.asked.limit, self.asked.pool
+        limit, pool = self.settings.limit, self.settings.pool
         windows = self.characters / max(1, _characters(self.first))
         windows = windows if limit is None else min(windows, float(limit))
         operations = 2.0 * len(self.first) * sum(parameter.numel() for parameter in self.model.parameters())
@@ -221,18 +231,15 @@ class TextReader(Reader):
         return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
 
     def parts(self) -> Iterator[dict[int, Window]]:
-        """Windows side by side, or in pools."""
-        numbered, pool = enumerate(self.windows), self.asked.pool
-        return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
-
-    def begin(self) -> None:
-        """Count from the first window on."""
+        """Windows side by side, or in pools; counted from the first on."""
         self.share, self.tokens, self.unknown, self.doubled, self.packed = 0.0, 0, 0, 0, 0
-        self.notes.pop("unknown", None)
+        numbered, pool = enumerate(self.windows), self.settings.pool
+        return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
 
     def note_read(self, *, whole: bool) -> None:
         """Note unknown and special tokens, words and pools."""
         notes, of = self.notes, f"of {self.furthest + 1}"
+        notes.pop("unknown", None)
         if self.unknown > _MANY_UNKNOWN * self.tokens:
             notes["unknown"] = (
                 f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
@@ -256,36 +263,37 @@ class TextReader(Reader):
                 f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
                 f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
             )
-        if self.asked.pool is not None:
+        if self.settings.pool is not None:
             apart = ", each of texts of one value" if self.first.by else ""
             notes["pool"] = (
-                f"Windows are in pools of {self.asked.pool} or more, cut at documents{apart}: wherever it says texts, "
-                "pools are meant."
+                f"Windows are in pools of {self.settings.pool} or more, cut at documents{apart}: wherever it says "
+                "texts, pools are meant."
             )
         if whole:
-            self._tell(self._of_all())
+            self.progress(Progress("scan", self.share_of_batches, {"windows": self.seen}))
 
     def pass_over(self, items: Sequence[Window]) -> None:
-        """Count the windows of a batch, and tell how far the scan is."""
-        unknown = getattr(self.loaded.tokenizer, "unk_token_id", None)
-        for window in (side for pair in items for side in (pair, pair.target) if side is not None):
-            self.tokens += len(window)
-            self.unknown += 0 if unknown is None else window.ids.count(unknown)
-        self.doubled += sum(map(has_twice, items))
-        if not self.is_chat:
-            looks_back = any(site.kind == "causal" for site in self.sites)
-            self.packed += sum(is_packed(window, self.loaded.tokenizer, looks_back=looks_back) for window in items)
+        """Count the windows of a batch and their odd tokens, and report how far the scan is."""
+        tokenizer = self.loaded.tokenizer
+        unknown, begin, end = (getattr(tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
+        # a token that begins a text, or (in causal models) ends one, is between other tokens where texts are packed
+        borders = {begin, end} if any(site.kind == "causal" for site in self.sites) else {begin} - {end}
+        for window in items:
+            for side in (window, window.target):
+                if side is not None:
+                    self.tokens += len(side)
+                    self.unknown += 0 if unknown is None else side.ids.count(unknown)
+            ids, special = window.ids, window.special
+            if len(ids) > 2:  # noqa: PLR2004 both ends and some text
+                pairs = ((0, 1), (-1, -2))
+                self.doubled += any(ids[at] == ids[by] and special[at] and special[by] for at, by in pairs)
+            if not self.is_chat and False in special:
+                first, last = special.index(False), len(special) - 1 - special[::-1].index(False)
+                self.packed += not borders.isdisjoint(ids[first:last])
+            self.share += _characters(window) / self.characters
         self.seen += len(items)
-        self.share += sum(map(_characters, items)) / self.characters
-        share = max(self.share, self.seen / self.asked.limit if self.asked.limit else 0.0)
-        self._tell(self._of_all() * min(1.0, share))
-
-    def _of_all(self) -> float:
-        """Share of the work that the batches are."""
-        return self.characters / (self.characters + self.again)
-
-    def _tell(self, share: float) -> None:
-        self.progress(Progress("scan", share, {"windows": self.seen}))
+        share = max(self.share, self.seen / self.settings.limit if self.settings.limit else 0.0)
+        self.progress(Progress("scan", self.share_of_batches * min(1.0, share), {"windows": self.seen}))
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """How many tokens, or words, each window has, its target and the rows that were measured."""
@@ -293,47 +301,44 @@ class TextReader(Reader):
         if self.first.target is not None:
             target = (read.batch if read.words is None else read.words.words).target
             lengths["target_length"] = target.valid.sum(1).cpu().numpy()
-        if self.asked.rows is not None:
-            lengths["sampled_rows"] = np.minimum(lengths["length"], self.asked.rows)
+        if self.settings.rows is not None:
+            lengths["sampled_rows"] = np.minimum(lengths["length"], self.settings.rows)
         return lengths
 
     def layer_done(self, passes: int) -> Callable[[], None]:
         """Report how far the windows of the page are."""
-        begun, layers = self._of_all(), 0
+        layers, done_before = 0, self.share_of_batches
 
         def done() -> None:
             nonlocal layers
             layers += 1
-            self._tell(begun + (1 - begun) * layers / passes)
+            share = done_before + (1 - done_before) * layers / passes
+            self.progress(Progress("scan", share, {"windows": self.seen}))
 
         return done
 
-    def _check(self) -> None:
-        """Reject a model that cannot be measured, on the first window, before anything is written."""
-        first = self.read([self.first], [0])
-        inputs = first.batch.inputs(self.model)
-        self.verify(first)
-        if self.asked.rows is not None:
-            self.notes["rows"] = rows_note(self.asked.rows, self.names)
+    def _note_capture(self, first: Read) -> None:
+        """Note what the first window shows of how the model attends; nothing is written before."""
+        name, inputs = type(self.model).__name__, first.batch.inputs(self.model)
+        if self.settings.rows is not None:
+            self.notes["rows"] = rows_note(self.settings.rows, self.names)
         if "way" in self.notes:
-            self._note_capture(first)
+            self._note_pooled(first)
         if is_causal_model(self.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
-                f"{type(self.model).__name__} is a causal language model by its kind, but its attention sees "
-                "later tokens: it is measured as bidirectional."
+                f"{name} is a causal language model by its kind, but its attention sees later tokens: it is measured "
+                "as bidirectional."
             )
         if {"band_sum", "bin_sum"} <= set(self.names):
             self.notes |= bias_note(self.model, inputs)
         if self.batch_size > 1 and self._padding_matters():
             self.batch_size = 1
             self.notes["padding"] = (
-                f"{type(self.model).__name__} gives a text other numbers in a padded batch: windows are "
-                "measured one at a time."
+                f"{name} gives a text other numbers in a padded batch: windows are measured one at a time."
             )
 
-    def _note_capture(self, first: Read) -> None:
+    def _note_pooled(self, first: Read) -> None:
         """What a model off the registry shows: its weights, of layers that may have other positions than tokens."""
-        name = type(self.model).__name__
         pooled: list[Site] = []
 
         def look(site: Site, call: AttentionCall) -> Tensor:
@@ -347,112 +352,55 @@ class TextReader(Reader):
             self.batch_size = 1  # which of these places is padding is not known
             layers = ", ".join(str(site.index) for site in pooled)
             self.notes["places"] = (
-                f"In layers {layers} of {name} queries or keys are not one for each token (pooled tokens, a prompt): "
-                "offsets and lengths are counted in their own places there, and no place is a special token."
+                f"In layers {layers} of {type(self.model).__name__} queries or keys are not one for each token (pooled "
+                "tokens, a prompt): offsets and lengths are counted in their own places there, and no place is a "
+                "special token."
             )
 
     def _padding_matters(self) -> bool:
         """Whether a text beside a longer one differs from itself alone: the first window and a part of it show."""
         long = _cut(self.first, _PADDED)
-        texts = [long, _cut(long, max(1, len(long) // 2))]
-        alone, beside = (
-            [self.read(batch, [0, 1]).batch.inputs(self.model) for batch in batches]
-            for batches in ([[text] for text in texts], [texts])
-        )
-        return len(long) > 1 and padding_difference(self.model, beside[0], alone) > 1
+        if len(long) < 2:  # noqa: PLR2004 no part of it is shorter
+            return False
+        texts = [long, _cut(long, len(long) // 2)]
+        beside, *alone = (self.read(batch, [0, 1]).batch.inputs(self.model) for batch in (texts, texts[:1], texts[1:]))
+        return padding_difference(self.model, beside, alone) > 1
 
-    def settings(self) -> dict[str, Any]:
+    def signature_settings(self) -> dict[str, Any]:
         """What the numbers depend on beside the model and the texts."""
-        asked, rule = self.asked, None if self.words is None else self.words.rule
+        settings, rule = self.settings, None if self.words is None else self.words.rule
         seldom = {
-            "by": asked.by,
+            "by": settings.by,
             "offsets": list(self.chosen) or None,
-            "pool": asked.pool,
-            "rows": asked.rows,
-            "until": asked.until,
+            "pool": settings.pool,
+            "rows": settings.rows,
+            "until": settings.until,
             "groups": None if self.grouping is None else self.grouping.signature,
             "words": None if rule is None else rule.signature,
             "merging": None if rule is None else "queries averaged, keys summed",
         }
         return (
-            super().settings()
+            super().signature_settings()
             | {"statistics": [name for name in self.names if name not in OF_POOLED_GROUPS]}
-            | {"batch_size": self.batch_size, "window": asked.window, "stride": asked.stride}
-            | {"clusters": asked.clusters}
+            | {"batch_size": self.batch_size, "window": settings.window, "stride": settings.stride}
+            | {"clusters": settings.clusters}
             | {name: value for name, value in seldom.items() if value is not None}
         )
-
-    def signature(self) -> Signature:
-        """All that the numbers depend on."""
-        return signature_of("scan", self.loaded, self.source, self.target, self.settings())
 
 
 def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
     """What `scan` finds on these windows, kinds of heads included."""
     longest = max(max(len(window), len(window.target or window)) for window in windows)
-    corpus = EncodedTexts([list(window.ids) for window in windows])
-    asked = ScanSettings(band=max(1, min(band, longest - 1)))
-    reader = TextReader(loaded, windows, corpus, asked, choose(None), longest, show=False)
+    settings = ScanSettings(band=max(1, min(band, longest - 1)), window=longest)
+    reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
     results = joined([batch for batch in reader.batches() if batch is not None])
     kinds = summarize(results, clusters=None, seed=0)
     return results.merge(kinds, combine_attrs="no_conflicts").assign_attrs(reader.notes)
 
 
-def text_reader(model: Model, texts: Sources, asked: ScanSettings, *, show: bool) -> TextReader:
-    """Load the model and open the texts; `show` asks for the attention over the first windows."""
-    stride = asked.stride
-    check_whole(2, clusters=asked.clusters)
-    corpus, target = read_sides(
-        texts,
-        asked.targets,
-        field=asked.field,
-        by_line=asked.by_line,
-        stride=stride,
-        chat=asked.chat,
-        chat_template=asked.chat_template,
-        by=asked.by,
-        with_inputs=True,
-    )
-    grouping = grouping_for(asked.groups, corpus)
-    brought = {} if asked.offsets is None else OF_OFFSETS
-    if grouping is not None:
-        brought = brought | OF_GROUPS | ({} if asked.pool is None else OF_POOLED_GROUPS)
-    names = choose(asked.statistics, brought=brought)
-    _reject_together(asked, names, grouped=grouping is not None)
-    rule = None if asked.words is None else word_rule_of(asked.words)
-    tokenizer = cast("Tokenizer", asked.processor)  # what reads no text is rejected
-    loaded = load_model(model, tokenizer=tokenizer, **vars(asked.loading))
-    length = window_length(loaded, asked.window)
-    if isinstance(corpus, Chats):
-        corpus = corpus.read_with(loaded.tokenizer)
-    windows, longest = _windows(corpus, target, loaded, length=length, stride=stride, limit=asked.limit)
-    _reject_beyond(asked.band or BAND, asked.rows, length)
-    chosen = _chosen(asked.offsets, length)
-    worded = None
-    if rule is not None:
-        windows = worded = WordedWindows(windows, rule.over(windows))
-    if grouping is not None:
-        grouping = grouping.over(windows)
-        windows = GroupedWindows(windows, grouping)
-    reader = TextReader(
-        loaded,
-        windows,
-        corpus,
-        replace(asked, window=length),
-        (*names, *(OF_OFFSETS if chosen else ())),
-        longest,
-        show=show,
-        target=target,
-        grouping=grouping,
-        words=worded,
-        chosen=chosen,
-    )
-    reader.attributes |= decoder_note(loaded.model, with_target=target is not None)
-    reader.attributes |= beyond_note(loaded, length) | observation_note(names, asked.observation, length)
-    return reader
-
-
-def _reject_beyond(band: int, rows: int | None, length: int) -> None:
+def _reject_beyond(settings: ScanSettings, length: int) -> None:
+    """Reject offsets and rows that windows of so many tokens do not have."""
+    band, rows, offsets = settings.band or BAND, settings.rows, settings.offsets
     if band >= length:
         raise AttnscopeError(
             f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
@@ -463,12 +411,8 @@ def _reject_beyond(band: int, rows: int | None, length: int) -> None:
             f"rows (--rows) is {rows}; windows of {length} tokens have no more queries, so that nothing is estimated: "
             "give fewer, or leave rows out"
         )
-
-
-def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
-    """The offsets that were chosen, from left to right, in windows of so many tokens."""
     if offsets is None:
-        return ()
+        return
     if not len(offsets):
         raise AttnscopeError("offsets (--offsets) names none: give some, such as -1,-64, or leave it out")
     beyond = [offset for offset in offsets if abs(offset) >= length]
@@ -477,42 +421,24 @@ def _chosen(offsets: Sequence[int] | None, length: int) -> tuple[int, ...]:
             f"offsets (--offsets) has {shortly(beyond[0])}; in windows of {length} tokens they are {1 - length} to "
             f"{length - 1}: choose among these, or give a longer window (--window)"
         )
-    return tuple(sorted(set(offsets)))
 
 
-def _reject_together(asked: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
-    """Refuse what cannot be measured in one scan."""
-    if asked.clusters is not None and "band_sum" not in names:
+def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
+    """Reject what cannot be measured in one scan."""
+    check_whole(2, clusters=settings.clusters)
+    if settings.clusters is not None and "band_sum" not in names:
         raise AttnscopeError(
             "clusters (--clusters) are of offset profiles: measure band_sum too (--statistics band_sum), or leave "
             "clusters out"
         )
-    if asked.rows is None:
+    if settings.rows is None:
         return
-    if grouped or asked.words is not None:
+    if grouped or settings.words is not None:
         raise AttnscopeError(
             "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
         )
     if whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]:
         raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
-
-
-def _windows(
-    corpus: Texts | ChatTexts,
-    target: Corpus | None,
-    loaded: LoadedModel,
-    *,
-    length: int,
-    stride: int | None,
-    limit: int | None,
-) -> tuple[Iterable[Window], int]:
-    """The windows, or the lines beside their translations; and the most tokens that one of them has."""
-    if target is None or not isinstance(corpus, Corpus):
-        windows = windows_of(corpus, loaded.tokenizer, length=length, stride=stride, limit=limit)
-        return windows, length
-    start = decoder_start(loaded.model)
-    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
-    return pairs, pairs.check()
 
 
 def _cut(window: Window, length: int) -> Window:
@@ -526,4 +452,4 @@ def _cut(window: Window, length: int) -> Window:
 
 def _characters(window: Window) -> int:
     """Characters of the text that a window covers."""
-    return max(end for _, end in window.spans) - window.start
+    return max(window.spans, key=itemgetter(1))[1] - window.start

@@ -50,21 +50,21 @@ class ImageTextReader(Reader):
     accepts = frozenset({"groups", "chat", "chat_template"})
     packages = ("pillow",)
 
-    def __init__(self, model: Model, texts: PicturedTexts, asked: ScanSettings) -> None:
-        names = (*choose(asked.statistics), *OF_GROUPS)
-        template = asked.chat_template
+    def __init__(self, model: Model, texts: PicturedTexts, settings: ScanSettings) -> None:
+        names = (*choose(settings.statistics), *OF_GROUPS)
+        template = settings.chat_template
         if template is not None and all(item.messages == () for item in texts):
             raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
         if isinstance(template, Path):
             template = decode_utf8(read_bytes(template), str(template))
         self.template = template
-        grouping = None if asked.groups is None else grouping_of(asked.groups)
+        grouping = None if settings.groups is None else grouping_of(settings.groups)
         self.pictured = load_pictured_model(
-            model, processor=asked.processor, loading=asked.loading, videos=texts.has_videos
+            model, processor=settings.processor, loading=settings.loading, videos=texts.has_videos
         )
-        super().__init__(self.pictured.loaded, self.pictured.loaded.model, texts, asked, names)
+        super().__init__(self.pictured.loaded, self.pictured.loaded.model, texts, settings, names)
         self.watched = self.pictured.decoder
-        self.texts = list(islice(texts, asked.limit))
+        self.texts = list(islice(texts, settings.limit))
         self.tiles, self.frames = Tiles(self.pictured), Frames(self.pictured)
         if not self.texts:
             raise AttnscopeError("no text: expected at least one, with its images or videos")
@@ -78,7 +78,7 @@ class ImageTextReader(Reader):
         self.images = max(len(item.images) for item in self.texts)
         self.videos = max(len(item.videos) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
-        self.band = asked.band_within(self.reach, f"texts of {self.reach + 1} tokens")
+        self.band = settings.band_within(self.reach, f"texts of {self.reach + 1} tokens")
         self._check()
         self.notes["tower"] = (
             f"Measured are the layers of {type(self.watched).__name__}, which reads the text with the images in it; "
@@ -91,10 +91,10 @@ class ImageTextReader(Reader):
             "read": self._sha256(),
         }
 
-    def settings(self) -> dict[str, Any]:
+    def signature_settings(self) -> dict[str, Any]:
         """What the numbers depend on beside the model and the texts."""
         template = None if self.template is None else short_hash(self.template)
-        return super().settings() | {"groups": self.grouping.signature, "template": template}
+        return super().signature_settings() | {"groups": self.grouping.signature, "template": template}
 
     def _sha256(self) -> str:
         """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
@@ -190,9 +190,10 @@ class ImageTextReader(Reader):
         windows = [self.placed[numbers[0]].window]
         return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
 
-    def sizes(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
-        """Where the tokens of images and videos are."""
-        return picture_sizes(self.placed[numbers[0]], self.images, self.videos)
+    def measure_batch(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> xr.Dataset:
+        """The statistics of one text, and where the tokens of its images and videos are."""
+        sizes = picture_sizes(self.placed[numbers[0]], self.images, self.videos)
+        return super().measure_batch(items, numbers).assign(sizes)
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]) -> xr.Dataset:
         """The sample with the images and frames."""
@@ -328,15 +329,15 @@ class VideoReader(Reader):
     reads = called = "videos"
     packages = ("pillow",)
 
-    def __init__(self, model: Model, videos: Videos, asked: ScanSettings) -> None:
-        names = (*choose(asked.statistics), *OF_GROUPS)
+    def __init__(self, model: Model, videos: Videos, settings: ScanSettings) -> None:
+        names = (*choose(settings.statistics), *OF_GROUPS)
         self.filmed = load_video_model(
-            model, processor=asked.processor, need_processor=not videos.is_processed, loading=asked.loading
+            model, processor=settings.processor, need_processor=not videos.is_processed, loading=settings.loading
         )
-        super().__init__(self.filmed.loaded, self.filmed.model, videos, asked, names)
+        super().__init__(self.filmed.loaded, self.filmed.model, videos, settings, names)
         processing = self.filmed.processing()
         self.reader = None if processing is None else {"sha256": processing}
-        self.clips = list(islice(videos, asked.limit))
+        self.clips = list(islice(videos, settings.limit))
         self.count = len(self.clips)
         first = self.clips[0]
         given = self.filmed.given(first)
@@ -345,12 +346,12 @@ class VideoReader(Reader):
         self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
         self.groups = self.grouping.names
         self.reach = self.tubelets.tokens - 1
-        self.band = asked.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
+        self.band = settings.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
         self.notes["videos"] = self._said()
 
-    def settings(self) -> dict[str, Any]:
+    def signature_settings(self) -> dict[str, Any]:
         """What the numbers depend on beside the model and the videos."""
-        return super().settings() | {"groups": self.grouping.signature}
+        return super().signature_settings() | {"groups": self.grouping.signature}
 
     @torch.no_grad()
     def _check(self, first: Clip, given: dict[str, Any]) -> None:
@@ -426,17 +427,23 @@ class VideoReader(Reader):
         windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
         return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
 
-    def sizes(self, items: Sequence[Clip], numbers: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002
-        """Steps, rows and columns of tubelets."""
+    def measure_batch(self, items: Sequence[Clip], numbers: Sequence[int]) -> xr.Dataset:
+        """The statistics of one video, and its steps, rows and columns of tubelets."""
         sizes = {
             "video_frames": ("steps of tubelets in time", self.tubelets.steps),
             "video_rows": ("rows of tubelets in each", self.tubelets.rows),
             "video_columns": ("columns of tubelets in each", self.tubelets.columns),
         }
-        return {
-            name: ("window", np.array([size]), {"long_name": words, "units": ""})
-            for name, (words, size) in sizes.items()
-        }
+        return (
+            super()
+            .measure_batch(items, numbers)
+            .assign(
+                {
+                    name: ("window", np.array([size]), {"long_name": words, "units": ""})
+                    for name, (words, size) in sizes.items()
+                }
+            )
+        )
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
         """The sample with the first frame of each step."""

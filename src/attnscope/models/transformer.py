@@ -20,9 +20,16 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnscope.kernels.heads import MultiHeadAttention
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.positions import LearnedPositions, RelativeBias, alibi_bias, alibi_by_offset, sinusoidal_table
+from attnscope.kernels.positions import (
+    LearnedPositions,
+    RelativeBias,
+    Rotation,
+    alibi_bias,
+    alibi_by_offset,
+    rotation,
+    sinusoidal_table,
+)
 from attnscope.kernels.reference import attend
-from attnscope.kernels.rotary import Rotation, rotation
 from attnscope.models.configs import EncoderConfig, TransformerConfig
 from attnscope.models.translator import Decoded, TiedModel, Translator, mean_cross_entropy, reject_unused
 from attnscope.support.errors import AttnscopeError

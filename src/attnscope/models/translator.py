@@ -200,9 +200,9 @@ class TiedModel(PreTrainedModel):
 _IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
 
 
-def reject_unused(given: dict[str, Any]) -> None:
+def reject_unused(arguments: dict[str, Any]) -> None:
     """Refuse arguments that would be passed over in silence, such as a misspelt one."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None or value is False or name in _IDLE:
             continue
         if name != "decoder_attention_mask":

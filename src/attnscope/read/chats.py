@@ -13,13 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from attnscope.read.columns import TABLES
 from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
 from attnscope.read.messages import group_of_role, is_chat, messages_of
-from attnscope.read.sources import Text, as_list, first_row, names_a_dataset
+from attnscope.read.sources import TABLES, Text, as_list, first_row, names_a_dataset
 from attnscope.read.texts import Corpus
 from attnscope.read.urls import Url, is_url
-from attnscope.read.windows import Frame, Window, check_limit, cut_windows
+from attnscope.read.windows import Frame, Window, Windows
 from attnscope.support.errors import AttnscopeError, reason_of
 
 TEMPLATE = "template"
@@ -89,9 +88,8 @@ class ChatTexts:
         return self._measured[0]
 
     def windows(self, *, length: int, stride: int | None = None, limit: int | None = None) -> "ChatWindows":
-        """Windows of the chats; none goes over from one to the next. See `cut_windows`."""
-        check_limit(limit)
-        cut_windows([], self.tokenizer, length=length, stride=stride, frame=_BARE)  # which checks what is asked
+        """Windows of the chats; none goes over from one to the next. See `Windows`."""
+        Windows([], self.tokenizer, length=length, stride=stride, frame=_BARE)  # which checks what is asked
         return ChatWindows(self, length, stride, limit)
 
     @cached_property
@@ -129,7 +127,7 @@ class ChatWindows:
         """Cut the chats anew."""
         left = self.limit
         for name, text, regions in self.chats.written():
-            windows = cut_windows(
+            windows = Windows(
                 [Text(name, text)],
                 self.chats.tokenizer,
                 length=self.length,

@@ -17,7 +17,7 @@ from attnscope.read.files import is_standard_input
 from attnscope.read.shown import IdNames, probe, special_ids
 from attnscope.read.sources import as_list, kind
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import Window, Windows, check_limit, cut_windows
+from attnscope.read.windows import Window, Windows
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -93,7 +93,6 @@ class EncodedTexts:
 
     def windows(self, tokenizer: Any, *, length: int, limit: int | None = None) -> list[Window]:
         """Each text or document as a window; padding tokens at the ends of rows without a mask are left out."""
-        check_limit(limit)
         names = IdNames(tokenizer)
         special = special_ids(tokenizer) | {token for token, around in zip(*probe(tokenizer), strict=True) if around}
         windows: list[Window] = []
@@ -222,7 +221,7 @@ def windows_of(
 ) -> Windows | ChatWindows | list[Window]:
     """Windows of texts in whatever form they were given."""
     if isinstance(texts, Corpus):
-        return cut_windows(texts, tokenizer, length=length, stride=stride, limit=limit)
+        return Windows(texts, tokenizer, length=length, stride=stride, limit=limit)
     if isinstance(texts, ChatTexts):
         return texts.windows(length=length, stride=stride, limit=limit)
     if stride is not None:

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from attnscope.read.chats import Region, roles_of, written_out
-from attnscope.read.columns import Names, holds_text
 from attnscope.read.files import (
     check_characters,
     file_mode,
@@ -27,11 +26,11 @@ from attnscope.read.images import Images, images_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import IMAGE, PLACES, VIDEO, chat_of, has_pictures, sources_of
 from attnscope.read.shown import shown_tokens, special_ids, without_added_spaces
-from attnscope.read.sources import names_a_dataset
+from attnscope.read.sources import Names, holds_text, names_a_dataset
 from attnscope.read.videos import Video, is_film, reject_film, video_of
 from attnscope.read.windows import Window
+from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.paths import is_path
 
 _NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that hold an image or a video
 

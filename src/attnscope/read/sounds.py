@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnscope.read.files import Unchanged, decode_utf8, file_mode, files_below, is_standard_input, shown
-from attnscope.read.media import Media, items_of
+from attnscope.read.images import Media, items_of
 from attnscope.read.sources import names_a_dataset
 from attnscope.support.errors import AttnscopeError, explaining
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.bundled import TEXT
-from attnscope.read.columns import Names, reject_file_name
 from attnscope.read.files import is_standard_input
 from attnscope.read.sources import (
     ChatLines,
     Given,
     Lines,
+    Names,
     Records,
     Source,
     Stream,
@@ -22,6 +22,7 @@ from attnscope.read.sources import (
     each,
     open_path,
     open_url,
+    reject_file_name,
 )
 from attnscope.read.urls import Url, is_url
 from attnscope.support.errors import AttnscopeError

@@ -20,8 +20,8 @@ from tempfile import mkdtemp
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
+from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError, reason_of
-from attnscope.support.paths import is_path
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, more or less by half
 PATIENCE = 30.0  # seconds: where libraries below try again by themselves, a few tries take as long

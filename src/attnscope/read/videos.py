@@ -21,13 +21,12 @@ from attnscope.read.files import (
     shown,
     unpacked,
 )
-from attnscope.read.images import SUFFIXES, Images, images_of
-from attnscope.read.media import Media, items_of
+from attnscope.read.images import SUFFIXES, Images, Media, images_of, items_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import VIDEO
 from attnscope.read.sources import names_a_dataset
+from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.paths import is_path
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,7 +1,9 @@
-"""Windows: pieces of a text, as long as a model is to see them, with the characters behind every token."""
+"""Windows: pieces of a text, or lines beside their translations, with the characters behind every token."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from torch import Tensor
 
 from attnscope.read.shown import Token, probe, tokenize
 from attnscope.read.sources import Text
-from attnscope.support.errors import AttnscopeError
+from attnscope.read.texts import Corpus
+from attnscope.support.errors import AttnscopeError, explaining
 
 
 @dataclass(frozen=True)
@@ -51,48 +54,35 @@ def window_name(window: "Window | Sequence[int]", number: int) -> str:
     return f"window {number + 1}{where}"
 
 
-def cut_windows(
-    corpus: Iterable[Text],
-    tokenizer: Any,
-    *,
-    length: int,
-    stride: int | None = None,
-    limit: int | None = None,
-    frame: "Frame | None" = None,
-) -> "Windows":
-    """Cut every text of a corpus into windows of `length` tokens."""
-    frame = Frame.of(tokenizer) if frame is None else frame
-    content = length - len(frame.prefix) - len(frame.suffix)
-    if content < 1:
-        added = len(frame.prefix) + len(frame.suffix)
-        raise AttnscopeError(
-            f"length {length} leaves no room for text: the tokenizer adds special tokens ({added} a window); "
-            f"expected a length of at least {added + 1}"
-        )
-    if stride is not None and not 1 <= stride <= content:
-        raise AttnscopeError(
-            f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
-            "choose one of these, or leave it out for windows that do not overlap"
-        )
-    check_limit(limit)
-    return Windows(corpus, tokenizer, frame, content=content, stride=stride or content, limit=limit)
-
-
-def check_limit(limit: int | None) -> None:
-    """Refuse to take no window at all."""
-    if limit is not None and limit < 1:
-        raise AttnscopeError(f"found limit {limit}; expected at least 1 window: raise it, or leave it out to take all")
-
-
 class Windows:
-    """The windows of a corpus, cut while they are iterated. Made by `cut_windows`."""
+    """The windows of a corpus, of `length` tokens each, cut while they are iterated."""
 
     def __init__(
-        self, corpus: Iterable[Text], tokenizer: Any, frame: "Frame", *, content: int, stride: int, limit: int | None
+        self,
+        corpus: Iterable[Text],
+        tokenizer: Any,
+        *,
+        length: int,
+        stride: int | None = None,
+        limit: int | None = None,
+        frame: "Frame | None" = None,
     ) -> None:
+        frame = Frame.of(tokenizer) if frame is None else frame
+        added = len(frame.prefix) + len(frame.suffix)
+        content = length - added
+        if content < 1:
+            raise AttnscopeError(
+                f"length {length} leaves no room for text: the tokenizer adds special tokens ({added} a window); "
+                f"expected a length of at least {added + 1}"
+            )
+        if stride is not None and not 1 <= stride <= content:
+            raise AttnscopeError(
+                f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
+                "choose one of these, or leave it out for windows that do not overlap"
+            )
         self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
-        self._content, self._stride, self._limit = content, stride, limit
+        self._content, self._stride, self._limit = content, stride or content, limit
 
     def __iter__(self) -> Iterator[Window]:
         """Cut the corpus anew."""
@@ -190,14 +180,8 @@ class Batch:
             given["attention_mask"] = self.valid.long()
         return given
 
-    def to(self, device: torch.device | str) -> "Batch":
-        """The same on another device."""
-        groups = None if self.groups is None else self.groups.to(device)
-        inputs = {name: values.to(device) for name, values in self.inputs.items()}
-        return Batch(self.input_ids.to(device), self.valid.to(device), self.special.to(device), groups, inputs)
 
-
-def collate(windows: Sequence[Window], pad_id: int) -> Batch:
+def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> Batch:
     """Put windows side by side, padded on the right to the longest."""
     if not windows:
         raise AttnscopeError("found no window to put into a batch; expected at least one: give some windows")
@@ -212,11 +196,116 @@ def collate(windows: Sequence[Window], pad_id: int) -> Batch:
         valid[row, : len(window)] = True
         if groups is not None:
             groups[row, : len(window)] = torch.tensor(window.groups)
-    inputs = {name: _padded([window.inputs[name] for window in windows], longest) for name in windows[0].inputs}
-    return Batch(input_ids, valid, special, groups, inputs)
+    inputs: dict[str, Tensor] = {}
+    for name in windows[0].inputs:
+        inputs[name] = _padded([window.inputs[name] for window in windows], longest).to(device)
+    groups = None if groups is None else groups.to(device)
+    return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs)
 
 
 def _padded(several: Sequence[np.ndarray], longest: int) -> Tensor:
     """Arrays side by side, padded with zeros behind each dimension."""
     padded = [np.pad(values, [(0, longest - len(values))] * values.ndim) for values in several]
     return torch.from_numpy(np.stack(padded))
+
+
+#: From the token ids that a decoder shall say to the one that it reads first.
+Start = Callable[[Sequence[int]], int]
+
+
+class TargetTokenizer:
+    """A tokenizer that reads every text as a translation (transformers' ``text_target``), into a language."""
+
+    def __init__(self, tokenizer: Any, language: str | None = None) -> None:
+        has_languages = hasattr(tokenizer, "tgt_lang")
+        if language is not None and not has_languages:
+            raise AttnscopeError(
+                f"targets are in {language!r:.40}, and {type(tokenizer).__name__} has no languages: give them alone"
+            )
+        language = language or getattr(tokenizer, "tgt_lang", None)
+        self.tokenizer = tokenizer = copy(tokenizer)
+        if not has_languages:
+            return
+        if language is None:
+            raise AttnscopeError(
+                f"{type(tokenizer).__name__} begins a translation with its language: name it by "
+                'targets={"CODE": ...}, or as tgt_lang in tokenizer_config.json'
+            )
+        tokenizer.tgt_lang = language
+        advice = "Give a code that the tokenizer has"
+        with explaining(f"{type(tokenizer).__name__} cannot translate into {language!r:.40}", advice):
+            if tokenizer.unk_token_id in probe(self)[0][:1] + probe(self)[0][-1:]:
+                raise ValueError("it does not know the language")
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        """Encode a translation."""
+        return self.tokenizer(text_target=text, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
+def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
+    """What a decoder reads to say a window in training: a start token, and then all that it says but the last."""
+    first = start(said.ids)
+    here = (said.start, said.start)
+    return replace(
+        said,
+        ids=(first, *said.ids[:-1]),
+        special=(True, *said.special[:-1]),
+        spans=(here, *said.spans[:-1]),
+        tokens=(str(tokenizer.convert_ids_to_tokens(first)), *said.tokens[:-1]),
+    )
+
+
+class LinePairs:
+    """Sentences and their translations, line by line: each pair a window whose `target` the decoder reads."""
+
+    def __init__(
+        self, texts: Corpus, targets: Corpus, tokenizer: Any, start: Start, *, length: int, limit: int | None = None
+    ) -> None:
+        self._texts, self._targets = texts, targets
+        self._tokenizer, self._start = tokenizer, start
+        self._length, self._limit = length, limit
+
+    def __iter__(self) -> Iterator[Window]:
+        """Encode the lines anew."""
+        return islice(self._pairs(), self._limit)
+
+    def check(self) -> int:
+        """Go through all pairs once, so that what is wrong with a line is said before any is measured."""
+        lines, translations = (sum(1 for _ in corpus) for corpus in (self._texts, self._targets))
+        if lines != translations:
+            raise AttnscopeError(
+                f"the text has {lines} lines and the target {translations}: line i of each must be the same sentence"
+            )
+        return max(max(len(pair), len(pair.target or pair)) for pair in self)
+
+    def _pairs(self) -> Iterator[Window]:
+        target_tokenizer = TargetTokenizer(self._tokenizer, self._targets.language)
+        around_text, around_target = Frame.of(self._tokenizer), Frame.of(target_tokenizer)
+        for text, target in zip(self._texts, self._targets, strict=False):  # `check` counts them
+            blank = [not side.content.strip() for side in (text, target)]
+            if any(blank) and not all(blank):
+                name, here, there = (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
+                raise AttnscopeError(
+                    f"{name} of the {here} is blank, and that line of the {there} is not: fill it, or leave out both"
+                )
+            if not any(blank):
+                said = self._line(target, target_tokenizer, around_target, "target")
+                read = shifted(said, self._tokenizer, self._start)
+                yield replace(self._line(text, self._tokenizer, around_text, "text"), target=read)
+
+    def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
+        tokens = list(tokenize(tokenizer, text.content))
+        if not tokens:
+            raise AttnscopeError(
+                f"the tokenizer makes no token of {text.name} of the {side}; expected at least one: leave out that pair"
+            )
+        window = frame.around(tokens, text)
+        if len(window) > self._length:
+            raise AttnscopeError(
+                f"{text.name} of the {side} has {len(window)} tokens, and a window takes {self._length}: leave out "
+                "that pair of lines, or give a larger --window where the model can take it"
+            )
+        return window

@@ -10,9 +10,8 @@ import re
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import contextmanager, suppress
-from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
 from zipfile import BadZipFile
@@ -256,16 +255,3 @@ def local_folder(given: str | Path) -> Path:
         raise AttnscopeError(f"the folder of a run is {str(given)[:80]!r}; expected the name of a folder")
     reject_path_of_url(Path(given))
     return Path(given)
-
-
-def local_out(verb: Callable[P, R]) -> Callable[P, R]:
-    """Let a function reject an `out` that is no local folder before it does anything."""
-
-    @wraps(verb)
-    def checked(*arguments: P.args, **given: P.kwargs) -> R:
-        place = given.get("out")
-        if isinstance(place, str | Path):
-            given["out"] = local_folder(place)
-        return verb(*arguments, **given)
-
-    return checked

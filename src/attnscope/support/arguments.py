@@ -43,19 +43,32 @@ R = TypeVar("R")
 @overload
 def validated(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def validated(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def validated(function: Callable[..., Any] | None = None, /, **defaults: object) -> Any:
+def validated(
+    *, enter: Callable[[dict[str, Any]], AbstractContextManager[None]] = ..., **defaults: object
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def validated(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    enter: Callable[[dict[str, Any]], AbstractContextManager[None]] = lambda _: nullcontext(),
+    **defaults: object,
+) -> Any:
     """Let a public function reject, by name, arguments of a type that its signature does not have.
 
     Parameters that it shares with others (``**reading: Unpack[...]``) become part of its signature and its docstring;
     those that a caller leaves out reach it with their defaults: None, False, 0 for a seed, or one of `defaults`.
+    The function runs within ``enter(arguments)``, which may change the arguments.
     """
     if function is None:
-        return partial(_validated, defaults=defaults)
-    return _validated(function, defaults)
+        return partial(_validated, enter=enter, defaults=defaults)
+    return _validated(function, enter, defaults)
 
 
-def _validated(function: Callable[P, R], defaults: Mapping[str, object]) -> Callable[P, R]:
+def _validated(
+    function: Callable[P, R],
+    enter: Callable[[dict[str, Any]], AbstractContextManager[None]],
+    defaults: Mapping[str, object],
+) -> Callable[P, R]:
     signature, filled = inspect.signature(function), dict[str, object]()
     annotations = [parameter.annotation for parameter in signature.parameters.values()]
     if not all(isinstance(annotation, str) or annotation is inspect.Parameter.empty for annotation in annotations):
@@ -95,7 +108,7 @@ def _validated(function: Callable[P, R], defaults: Mapping[str, object]) -> Call
             if kind.is_plain:
                 bound.arguments[name] = _plain(value)
         bound.arguments = filled | bound.arguments
-        with _state():
+        with _state(), enter(bound.arguments):
             return function(*bound.args, **bound.kwargs)
 
     checking.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]

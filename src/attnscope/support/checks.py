@@ -6,7 +6,8 @@ import math
 import numbers
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -20,8 +21,8 @@ BEAMS = 1_000  # far more do not fit into memory
 STEPS = DRAWS = 10_000  # of a path, a search or a test: far more never end
 #: Parameters that are checked here and have no flag on the command line.
 WITHOUT_FLAG = {
-    *("bins", "bound", "columns", "components", "curves", "draws", "each", "fraction", "fractions"),
-    *("intervention_texts", "masked", "near", "permutations", "predictions", "residual"),
+    *("bins", "bound", "columns", "components", "curves", "draws", "each", "fractions"),
+    *("intervention_texts", "masked", "near", "permutations", "predictions"),
     *("restarts", "shift", "tests", "tokens"),
 }
 FORMATS = ("svg", "pdf", "png")  # of figures
@@ -176,3 +177,11 @@ def check_least(least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < least:
             raise AttnscopeError(f"found {name}={size}; expected {least} or more")
+
+
+def is_path(path: Path, kind: Literal["exists", "is_file", "is_dir"]) -> bool:
+    """Whether there is such a file or folder; False for what is too long for a name."""
+    try:
+        return getattr(path, kind)()
+    except OSError:  # a name that is too long
+        return False

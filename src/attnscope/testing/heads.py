@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from attnscope.kernels.rotary import rotation_rates
+from attnscope.kernels.positions import rotation_rates
 from attnscope.models.translator import IGNORED
 
 Rows = Float[np.ndarray, "row width"]

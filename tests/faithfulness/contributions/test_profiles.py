@@ -6,7 +6,6 @@ import torch
 
 from attnscope import AttnscopeError, scan
 from attnscope.capture.load import load_model
-from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study, study
 from attnscope.intervention.profiles import contribution_profiles
@@ -15,6 +14,7 @@ from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradien
 from tests.faithfulness.models import one_text
 from tests.faithfulness.oracles import block, effective
 from tests.families import tiny
+from tests.mechanism.captured import capture_inputs
 from tests.models.lineage import small
 
 BAND = 4

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
@@ -16,6 +15,7 @@ from attnscope.read.windows import Window
 from tests.faithfulness.contributions.test_profiles import by_row, joint
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
+from tests.mechanism.captured import capture_inputs
 
 QUERIES = [1, 4, 6]
 MARKS = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}

@@ -6,7 +6,14 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import best_heads, summary
 from attnscope.explanation.report import rank_explanations
-from attnscope.results.figures.explain import explain_figures, position_content, shift_controls
+from attnscope.results.figures.explain import (
+    explain_figures,
+    offset_agreement,
+    peak_agreement,
+    position_content,
+    shift_controls,
+    verdict_grid,
+)
 from attnscope.results.figures.panels import interventions, scheme_effect
 from attnscope.results.figures.positions import (
     position_components,
@@ -18,7 +25,6 @@ from attnscope.results.figures.positions import (
 )
 from attnscope.results.figures.selection import NothingToShowError
 from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
-from attnscope.results.figures.verdict import offset_agreement, peak_agreement, verdict_grid
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import explanation, without
 

@@ -72,7 +72,7 @@ def test_heads_carry_their_error_rate():
     assert set(squares(axes)) == {(0, 1)}
 
 
-def test_shapes_that_do_not_fit_are_refused():
+def test_shapes_that_do_not_fit_are_rejected():
     with pytest.raises(AttnscopeError, match=r"of one have shape \(2, 3\), and there are 3 target and 2 source"):
         alignment_maps({"one": WEIGHTS}, TARGET, SOURCE)
     with pytest.raises(AttnscopeError, match="at least one system"):

@@ -5,19 +5,17 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.explanation.arrays.components import StateMoments, canonical_correlations, principal_components
-from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
+from attnscope.explanation.arrays.components import canonical_correlations, principal_components
+from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
-from attnscope.explanation.arrays.phase_map import completion_range, phase_map, shift_controls
-from attnscope.explanation.arrays.shares import covariance, covariance_share
+from attnscope.explanation.arrays.phase_map import phase_map, shift_controls
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum, maximum_spectrum, query_key_waves
-from attnscope.intervention.arrays import adversarial_weights
 from attnscope.support.checks import finite, real, shaped
 
 pytestmark = pytest.mark.usefixtures("no_types")
 X = np.random.default_rng(0).normal(size=(16, 4))
 W = np.random.default_rng(1).normal(size=(4, 2))
-OF_HEADS = (cross_spectrum, query_key_waves, phase_map, shift_controls, completion_range)
+OF_HEADS = (cross_spectrum, query_key_waves, phase_map, shift_controls)
 OF_TABLES = {
     "X": [lambda x, of_head=of_head: of_head(x, W, W) for of_head in OF_HEADS],
     "W_Q": [*(lambda x, of_head=of_head: of_head(X, x, W) for of_head in OF_HEADS), lambda x: reparametrize(x, W)],
@@ -65,28 +63,11 @@ def test_what_is_no_table_is_refused_by_name(name, said):
         (lambda: query_key_waves(X, W, W, permutations=2.5), "permutations is 2.5 (float); expected a whole"),
         (lambda: phase_map(X, W, W, offsets=3), "offsets is 3 (int); expected two whole numbers or None"),
         (lambda: shift_controls(X, W, W, draws=-1), "draws is -1; expected a whole number of 0 or more"),
-        (lambda: completion_range(X, W, W, completions=()), "completions is (); expected one or more of"),
-        (
-            lambda: completion_range(X, W, W, completions=("haar",), draws=0),
-            "draws is 0; expected a whole number of 1 or more",
-        ),
         (lambda: cross_spectrum(X, W, W, offsets=(5, 2)), "offsets are 5 to 2; expected the lowest"),
         (lambda: cross_correlation(X, X, offsets=(5, 2)), "offsets are 5 to 2; expected the lowest"),
         (lambda: cross_correlation(X, X, near=-1), "near is -1; expected a whole number of 0 or more"),
         (lambda: cross_correlation(X, X, X), "the singular values is of shape (16, 4); expected 1 dimension"),
-        (
-            lambda: profile_agreement(np.ones(5), np.ones(5), band=2, offsets=(3, 4)),
-            "offsets are (3, 4); expected some within the band of 2",
-        ),
-        (
-            lambda: profile_agreement(np.ones((2, 5)), np.ones((3, 5)), band=2),
-            "found profiles of weights for heads (2,) and of scores for heads (3,); expected the same",
-        ),
         (lambda: reparametrize(W[:0], W), "W_Q has 0 rows and W_K 4; expected at least one in each"),
-        (lambda: covariance_share(X[0]), "terms is of shape (4,); expected (..., term, offset)"),
-        (lambda: covariance_share(X + 1j), "terms has complex numbers"),
-        (lambda: covariance(X, X + 1j), "other has complex numbers"),
-        (lambda: StateMoments.zeros(16, 4).add(X), "the states is of shape (16, 4); expected 3 dimensions"),
     ],
 )
 def test_what_is_out_of_range_is_named(call, said):
@@ -102,12 +83,6 @@ def test_lists_and_tensors_are_as_good_as_arrays():
 
 def test_a_head_that_may_look_nowhere_on_the_circle_has_no_shift():
     assert np.isnan(cross_spectrum(X, W, W, offsets=(12, 15)).band_offset)
-
-
-def test_arrays_of_faithfulness_are_checked_alike():
-    weights, values = np.eye(4), np.ones((4, 2)) * 1j
-    with pytest.raises(AttnscopeError, match="values has complex numbers"):
-        adversarial_weights(weights, values)
 
 
 def test_real_numbers_of_every_kind_are_taken():

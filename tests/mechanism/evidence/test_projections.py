@@ -9,12 +9,12 @@ import transformers as T
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
-from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.projections import projections, slices_of
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
 from tests.families import MAKERS, inputs, tiny
+from tests.mechanism.captured import capture_inputs
 
 ROPE = {"modernbert", "gpt_neox", "llama", "mistral", "gemma2", "gpt_oss"}
 FORMS = {family: "rope" if family in ROPE else "bilinear" for family in MAKERS}

@@ -11,15 +11,14 @@ from attnscope.capture.watching import watching
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.position_content import shapley_values
 from attnscope.explanation.arrays.shares import covariance_share
-from attnscope.explanation.first_layer import first_layer_split
-from attnscope.explanation.inputs import capture_inputs
 from attnscope.explanation.profiles import score_traces
 from attnscope.explanation.projections import projections
-from attnscope.explanation.tables import position_tables, replaced_positions
+from attnscope.explanation.tables import first_layer_split, position_tables, replaced_positions
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.families import inputs, tiny
 from tests.mechanism.alone import of_windows
+from tests.mechanism.captured import capture_inputs
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
 
@@ -308,7 +307,7 @@ def test_one_text_is_enough_where_the_split_is_exact():
 def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
     model = tiny(family)
     once = position_content(model, RANDOM, band=BAND, draws=20)
-    monkeypatch.setattr("attnscope.explanation.tokens.TOKENS_AT_ONCE", 0)
+    monkeypatch.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 0)
     twice = position_content(model, RANDOM, band=BAND, draws=20)
     for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
         np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

@@ -135,22 +135,6 @@ def test_a_content_head_moves_with_its_words():
     np.testing.assert_allclose(after(found, "words-zero"), 1 / LENGTH, atol=1e-6)
 
 
-@pytest.mark.parametrize("repeats", [1, 4])
-def test_at_one_layers_input_there_is_no_layernorm_to_enlarge_anything(repeats):
-    texts = random_texts(3 * repeats)
-    found = interventions(mixed_bert(SHIFTS, WAVE), texts, layer=0, band=BAND, frequencies=(4, 4), draws=10).sel(
-        layer=0
-    )
-    assert "positions-shifted" not in found.change
-    for change in WORD_CHANGES:
-        np.testing.assert_allclose(after(found, change), profiles(), atol=1e-5)
-    for change in ("positions-zero", "positions-mean"):
-        np.testing.assert_allclose(after(found, change), 1 / LENGTH, atol=1e-5)
-    np.testing.assert_allclose(after(found, "positions-reversed"), profiles()[:, ::-1], atol=1e-5)
-    np.testing.assert_allclose(after(found, "positions-band-removed"), profiles(without=4), atol=1e-5)
-    np.testing.assert_allclose(found.profile_by_id.sel(change="positions-permuted"), profiles(), atol=1e-5)
-
-
 def test_output_change_is_a_share_of_the_output_before():
     model, text = tiny("bert"), RANDOM[0]
     found = interventions(model, [text], ["positions-zero"], band=4, draws=2).output_change[0]
@@ -187,26 +171,23 @@ def test_every_family_is_left_as_it_was(family):
     assert bool((found.output_change > 1e-3).all())
 
 
-def test_a_model_without_a_table_takes_word_changes_and_one_layer():
+def test_a_model_without_a_table_takes_word_changes():
     found = interventions(tiny("llama"), RANDOM, band=BAND, draws=5)
     assert found.change.values.tolist() == list(WORD_CHANGES)
     with pytest.raises(AttnscopeError, match="no table of absolute positions"):
         interventions(tiny("llama"), RANDOM, ["positions-zero"])
-    found = interventions(tiny("llama"), RANDOM, layer=1, band=BAND, draws=5)
-    assert found.layer.values.tolist() == [1]
-    assert len(found.change) == len(WORD_CHANGES) + len(POSITION_CHANGES) - 1
 
 
 def test_special_tokens_stay_where_they_are():
     from attnscope.bundled import MODEL
     from attnscope.capture.load import load_model
     from attnscope.explanation.analyses.interventions import _special
-    from attnscope.explanation.tokens import token_ids
+    from attnscope.explanation.inputs import token_ids
     from attnscope.read.texts import Corpus
-    from attnscope.read.windows import cut_windows
+    from attnscope.read.windows import Windows
 
     loaded = load_model(MODEL, device="cpu")
-    windows = list(cut_windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
+    windows = list(Windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
     ids, special = token_ids(windows).ids, _special(windows)
     assert special.any()
     for name in ("words-shuffled", "words-repeated"):
@@ -221,15 +202,11 @@ def test_what_cannot_be_changed_is_refused():
     model = mixed_bert(rows=LENGTH + 3)
     with pytest.raises(AttnscopeError, match="there is no change 'words-burnt': choose from words-zero"):
         interventions(model, TEXTS, ["words-burnt"])
-    with pytest.raises(AttnscopeError, match="cannot be shifted by 5: 3 rows lie beyond"):
+    with pytest.raises(AttnscopeError, match="cannot be shifted by 5: 3 rows are beyond"):
         interventions(model, TEXTS, ["positions-shifted"], shift=5)
     assert "positions-shifted" not in interventions(model, TEXTS, shift=5, draws=2).change
-    with pytest.raises(AttnscopeError, match="at one layer"):
-        interventions(model, TEXTS, ["positions-shifted"], layer=0)
     with pytest.raises(AttnscopeError, match=r"found targets of shape \(1, 4\) up to 9"):
         interventions(model, TEXTS, ["words-zero"], target_offset=np.full((1, 4), 9), band=BAND)
-    with pytest.raises(AttnscopeError, match="there is no attention layer 3"):
-        interventions(model, TEXTS, layer=3)
     assert model.config.vocab_size == WORDS
 
 
@@ -239,7 +216,7 @@ def test_a_change_that_the_windows_do_not_allow_is_told():
     whole = [[5 + place % 9 for place in range(rows)]] * 2
     found = interventions(model, whole, band=4, draws=2)
     assert "positions-shifted" not in found.change.values
-    assert "0 rows lie beyond the window's" in json.loads(found.left_out)["positions-shifted"]
+    assert "0 rows are beyond the window's" in json.loads(found.left_out)["positions-shifted"]
     shorter = interventions(model, [text[:-8] for text in whole], band=4, draws=2)
     assert "positions-shifted" in shorter.change.values
     assert json.loads(shorter.left_out) == {}

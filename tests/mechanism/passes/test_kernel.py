@@ -1,4 +1,4 @@
-"""Position in every scheme: its true share is known, and the offset that its scheme foretells is found."""
+"""Position in every scheme: its true share is known, and the offset that its scheme predicts is found."""
 
 import json
 
@@ -8,8 +8,8 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.catalogue import ANALYSES
@@ -158,7 +158,7 @@ def test_agreement_that_chance_gives_may_be_accident():
         )
         verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "asked", "agree", "peak_weight"), ones))
         tree = xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict})
-        (said,) = predicted_offsets(tree, rank_explanations(tree))
+        (said,) = _position_scheme.predicted_offsets(tree, rank_explanations(tree))
         assert says in said
         assert "(1.6 by chance)" in said
         assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (says == "2 of these 4")

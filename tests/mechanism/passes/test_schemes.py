@@ -11,8 +11,7 @@ from attnscope.explanation.profiles import without_bias
 from attnscope.explanation.projections import projections
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
-from attnscope.kernels.positions import t5_buckets
-from attnscope.kernels.rotary import pair_columns, rotation
+from attnscope.kernels.positions import pair_columns, rotation, t5_buckets
 from tests.families import tiny
 from tests.mechanism.alone import of_windows
 

@@ -8,7 +8,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.measure.geometry import Grid
 from attnscope.measure.images import measure_patches
-from attnscope.measure.uniform import evenly
+from attnscope.measure.rows import evenly
 from tests.statistics.images.test_scan import by_loops
 
 GRID = Grid(rows=4, columns=4, start=1, tokens=17, class_token=0)

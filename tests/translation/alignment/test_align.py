@@ -84,7 +84,7 @@ def test_the_signature_names_all_that_the_links_depend_on(gold):
     assert json.loads(other.signature)["text"]["source_sha256"] != signature["text"]["source_sha256"]
 
 
-def test_mistakes_are_said(gold):
+def test_mistakes_are_reported(gold):
     with pytest.raises(AttnscopeError, match="the gold file has 1"):
         run(gold=Gold(gold.sure[:1], gold.possible[:1]))
     with pytest.raises(AttnscopeError, match=r"the target has no spaces between words.*--words piece"):

@@ -108,7 +108,7 @@ def test_words_can_be_pieces_and_sentences_empty(tokenizer):
     assert [pair.weights.shape for pair in pairs] == [(1, 0), (0, 2)]
 
 
-def test_mistakes_are_said(tokenizer):
+def test_mistakes_are_reported(tokenizer):
     def run(model, sources=("a",), targets=("a",), **options):
         return list(forced_alignment(model, tokenizer, list(sources), list(targets), **options))
 
@@ -138,7 +138,7 @@ def test_a_recurrent_models_weights_are_those_of_its_steps(tokenizer):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_line_on_which_the_model_overflows_is_refused(tokenizer, batch_size):
+def test_a_line_on_which_the_model_overflows_is_rejected(tokenizer, batch_size):
     model = small_model("bart")
     model.model.encoder.embed_tokens = copy.deepcopy(model.model.encoder.embed_tokens)  # not the logits' too
     with torch.no_grad():

@@ -112,12 +112,12 @@ def test_moses_and_lower_case_is_multi_bleu_on_tokenised_text():
         (["nowhere.txt"], [["a"]], {}, r"looks like a file"),
     ],
 )
-def test_what_is_wrong_is_said(hypotheses, references, options, says):
+def test_what_is_wrong_is_reported(hypotheses, references, options, says):
     with pytest.raises(AttnscopeError, match=says):
         attnscope.score(hypotheses, references, **options)
 
 
-def test_text_without_spaces_is_scored_by_its_language_or_refused():
+def test_text_without_spaces_is_scored_by_its_language_or_rejected():
     made, right = ["吾輩は猫である。名前は無い。"], ["吾輩は猫である。名前はまだ無い。"]
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--language ja"):
         attnscope.score([made], [right])

@@ -20,11 +20,10 @@ from attnscope.explanation.arrays.correlation import cross_correlation
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.evidence import Evidence, Layer, inputs_of
-from attnscope.explanation.inputs import watching_inputs
+from attnscope.explanation.inputs import Windows, batches, read, token_ids, watching_inputs
 from attnscope.explanation.profiles import score_traces
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import PositionTable
-from attnscope.explanation.tokens import Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.measure.labels import cluster_profiles, summarize

@@ -16,20 +16,19 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.bundled import MODEL
-from attnscope.capture.borrow import preserve_model_state, quiet
+from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.load import load_model
-from attnscope.capture.loaded import LoadedModel
 from attnscope.capture.processors import Tokenizer
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import NotDefinedError, labelled
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.profiles import Collected, collect_profiles, stacked_profiles
+from attnscope.explanation.inputs import Windows, batches, ids_of, read, token_ids
+from attnscope.explanation.profiles import Collected, stacked_profiles
 from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.explanation.tables import PositionTable, position_table
-from attnscope.explanation.tokens import Windows, ids_of, read, token_ids
-from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, Texts, texts_of, windows_of
@@ -54,7 +53,7 @@ MAPS, WORDS_SHOWN = 4, 6  # heads, and tokens between spacers, of the maps
 Sample = dict[str, list[int]]
 
 
-@preserve_model_state
+@verb()
 def relearn_positions(
     model: Model | None = None,
     texts: Sources = None,
@@ -290,6 +289,27 @@ def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> x
         rows=labelled("table position column", np.stack([before, after]), "position table"),
         loss=labelled("step", np.array(list(loss.values())), "masked-language-model loss", "nats per masked token"),
     )
+
+
+@torch.no_grad()
+def collect_profiles(
+    collected: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
+) -> None:
+    """Profiles of all calls but cross-attention; of every so many rows, from the first."""
+
+    def observe(site: Site, call: AttentionCall) -> Tensor:
+        output, rows = measure(call, Need(band=band))
+        if site.kind != "cross" and rows.band is not None:
+            chosen = np.arange(0, call.query.shape[2], every)
+            key = chosen[:, None] + np.arange(-band, band + 1)
+            pairs = ((key >= 0) & (key < call.key.shape[2])).sum(0)
+            sums = rows.band[:, :, ::every].double().sum(2).cpu().numpy()
+            collected.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
+        return output
+
+    with watching(model, observe):
+        for _, batch in batches(token_ids(windows)):
+            read(model, batch)
 
 
 @torch.no_grad()

@@ -22,12 +22,12 @@ from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum, query_key_waves
+from attnscope.explanation.inputs import Windows, ids_of, read, token_ids
 from attnscope.explanation.study import Study
 from attnscope.explanation.tables import position_table, word_table
-from attnscope.explanation.tokens import Windows, ids_of, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.measure.independence import RARE
+from attnscope.measure.documents import RARE
 from attnscope.measure.labels import PEAK_SHARE, direction
 from attnscope.support.errors import AttnscopeError
 from attnscope_yamamoto2023.models import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.verdict import weight_peaks
 from attnscope.explanation.arrays.spectrum import remove_band
-from attnscope.explanation.inputs import capture_inputs, changing_input, input_moments
+from attnscope.explanation.inputs import Tokens, batches, read, targets_of, token_ids
 from attnscope.explanation.profiles import (
     Collected,
     check_self_attention,
@@ -30,7 +30,6 @@ from attnscope.explanation.profiles import (
 )
 from attnscope.explanation.study import POSITION_TABLE, Picture, Section, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
-from attnscope.explanation.tokens import Tokens, batches, read, targets_of, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
 from attnscope.results.schema import Quantity, Row, Table, value_of
@@ -116,7 +115,6 @@ def interventions(
     study: Study,
     changes: Sequence[str] | None = None,
     *,
-    layer: int | None = None,
     band: Count | None = None,
     target_offset: Int[np.ndarray, "layer head"] | None = None,
     shift: Count = 8,
@@ -149,10 +147,6 @@ def interventions(
     ----------
     changes
         Names from the table; by default all that model and windows allow.
-    layer
-        Change the input of this attention layer only, and look at this layer only: X = P + C with P the mean over
-        texts at each position takes the place of table and words. Zeroing what all layers read puts them out of
-        what they were trained on; this does so for one. There is no ``positions-shifted`` here.
     band
         Largest offset.
     target_offset
@@ -183,48 +177,35 @@ def interventions(
     check_some(f"of {', '.join(CHANGES)}", changes=changes)
     model, windows = study.model, study.first(study.intervention_texts)
     band, seed = band or study.band, study.seed if seed is None else seed
-    ids = token_ids(windows, least=1 if layer is None else 2)
+    ids = token_ids(windows)
     special, target_special = _special(windows), _special(targets_of(windows) or windows)
     length = ids.length
     if frequencies is not None:
         check_frequencies(frequencies, length)
     low = round(length * 40 / 512)
     settings = Settings(shift, frequencies or (low, max(low, round(length * 60 / 512))), components, seed)
-    sites = list(capture_inputs(model, windows[0]))
-    if layer is None:
-        check_self_attention(model, sites)
-    names, left_out = _checked(model, changes, length, layer, settings)
-    means = None
-    if layer is not None:
-        means = input_moments(model, windows, layer).position_mean
-    measured = BeforeAfter(band, layer)
-    of_decoder = layer is not None and sites[layer].kind != "self"
-    for place, batch in batches(ids):
-        places = (target_special if of_decoder else special)[place]
+    names, left_out = _checked(model, changes, length, settings)
+    measured = BeforeAfter(band)
+    for part, batch in batches(ids):
         with watching(model, measured.before):
             read(model, batch)
+        check_self_attention(model, measured.sites)
         for name in names:
             measured.order = settings.order(name, length)
-            with ExitStack() as stack:
-                given = batch
-                if layer is not None and means is not None:
-                    stack.enter_context(
-                        changing_input(model, sites, layer, settings.change_of_input(name, means, places))
-                    )
-                elif name in WORD_CHANGES:
-                    beside = batch.target
-                    given = Tokens(
-                        settings.words(name, batch.ids, places),
-                        None if beside is None else settings.words(name, beside, target_special[place]),
-                        batch.names,
-                    )
-                    if name == "words-zero":
-                        stack.enter_context(_without_words(model))
-                else:
-                    rows = {table.name: settings.rows(name, table.rows, length) for table in position_tables(model)}
-                    stack.enter_context(replaced_positions(model, rows))
-                with watching(model, measured.after(name)):
-                    read(model, given)
+            changed, changing = batch, nullcontext()
+            if name in WORD_CHANGES:
+                target = batch.target
+                changed = Tokens(
+                    settings.words(name, batch.ids, special[part]),
+                    None if target is None else settings.words(name, target, target_special[part]),
+                    batch.names,
+                )
+                changing = _without_words(model) if name == "words-zero" else nullcontext()
+            else:
+                rows = {table.name: settings.rows(name, table.rows, length) for table in position_tables(model)}
+                changing = replaced_positions(model, rows)
+            with changing, watching(model, measured.after(name)):
+                read(model, changed)
     units, called = units_of(ids.documents)
     return measured.dataset(names, target_offset, units, draws, seed).assign_attrs(
         texts=len(ids),
@@ -241,30 +222,27 @@ _SHIFTED = "positions-shifted"
 
 
 def _checked(
-    model: PreTrainedModel, changes: Sequence[str] | None, length: int, layer: int | None, settings: Settings
+    model: PreTrainedModel, changes: Sequence[str] | None, length: int, settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The changes to make, each once, refused where they cannot be made."""
     unknown = [name for name in changes or () if name not in CHANGES]
     if unknown:
         raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
-    tables = [] if layer is not None else position_tables(model)
+    tables = position_tables(model)
     room = min((len(table.rows) for table in tables), default=0) - length
+    no_room = (
+        f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows are beyond the window's "
+        f"{length}. Give a smaller window (--window) or shift"
+    )
     if changes is None:
-        possible = CHANGES if layer is not None or tables else WORD_CHANGES
-        left_out = {} if room >= settings.shift or not tables else {_SHIFTED: _no_room(room, length, settings)}
+        possible = CHANGES if tables else WORD_CHANGES
+        left_out = {} if room >= settings.shift or not tables else {_SHIFTED: no_room}
         return tuple(name for name in possible if name != _SHIFTED or room >= settings.shift), left_out
-    if layer is None and any(name in POSITION_CHANGES for name in changes):
+    if any(name in POSITION_CHANGES for name in changes):
         position_table(model)  # says why there is none
     if _SHIFTED in changes and room < settings.shift:
-        raise AttnscopeError(_no_room(room, length, settings, " at one layer" * (layer is not None)))
+        raise AttnscopeError(no_room)
     return tuple(dict.fromkeys(changes)), {}
-
-
-def _no_room(room: int, length: int, settings: Settings, where: str = "") -> str:
-    return (
-        f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows lie beyond the window's "
-        f"{length}{where}. Give a smaller window (--window) or shift"
-    )
 
 
 def _special(windows: Sequence[Any]) -> Bool[Tensor, "text position"]:
@@ -372,38 +350,16 @@ class Settings:
 
     def words(self, name: str, ids: Tensor, special: Tensor) -> Tensor:
         """Other token ids; special tokens stay in their places."""
-        places = self._places(name, special).to(ids.device)
-        return ids.gather(1, places)
-
-    def change_of_input(self, name: str, means: np.ndarray, special: Tensor) -> Callable[[Tensor], Tensor]:
-        """The same changes on one layer's X, split into position means and the rest."""
-
-        def change(states: Tensor) -> Tensor:
-            position = torch.from_numpy(means).to(states)
-            content = states - position
-            if name == "words-zero":
-                content = torch.zeros_like(content)
-            elif name in WORD_CHANGES:
-                places = self._places(name, special).to(states.device)
-                content = content.gather(1, places[:, :, None].expand_as(content))
-            else:
-                position = torch.from_numpy(self.rows(name, means, len(means))).to(states)
-            return position + content
-
-        return change
-
-    def _places(self, name: str, special: Tensor) -> Tensor:
-        """Where each token's word comes from, ``(text, position)``."""
         texts, length = special.shape
-        places = torch.arange(length).repeat(texts, 1)
+        origin = torch.arange(length).repeat(texts, 1)  # of each word
         generator = np.random.default_rng(self.seed)
         for text in range(texts):
             words = torch.nonzero(~special[text])[:, 0]
             if name == "words-repeated" and len(words):
-                places[text, words] = words[len(words) // 2]
+                origin[text, words] = words[len(words) // 2]
             elif name == "words-shuffled":
-                places[text, words] = words[torch.from_numpy(generator.permutation(len(words)))]
-        return places
+                origin[text, words] = words[torch.from_numpy(generator.permutation(len(words)))]
+        return ids.gather(1, origin.to(ids.device))
 
 
 @dataclass(eq=False)
@@ -411,14 +367,15 @@ class BeforeAfter:
     """Profiles, traces and outputs of every head, before and after."""
 
     band: int
-    layer: int | None
     order: np.ndarray | None = None
     outputs: dict[int, Tensor] = field(default_factory=dict)  # of the batch, before
     collected: Collected = field(default_factory=Collected)
+    sites: list[Site] = field(default_factory=list[Site])  # all that ran
 
     def before(self, site: Site, call: AttentionCall) -> Tensor:
         profile, output = profile_and_output(call, self.band)
-        if self._wanted(site):
+        self.sites.append(site)
+        if site.kind != "cross":
             self.outputs[site.index] = output
             self.collected.add("profile", site, profile)
             self.collected.add("trace", site, score_traces(call, self.band))
@@ -427,7 +384,7 @@ class BeforeAfter:
     def after(self, name: str) -> Callable[[Site, AttentionCall], Tensor]:
         def observe(site: Site, call: AttentionCall) -> Tensor:
             profile, output = profile_and_output(call, self.band)
-            if self._wanted(site):
+            if site.kind != "cross":
                 self.collected.add(f"profile {name}", site, profile)
                 self.collected.add(f"trace {name}", site, score_traces(call, self.band))
                 self.collected.add(f"output {name}", site, _relative(output, self.outputs[site.index]))
@@ -437,9 +394,6 @@ class BeforeAfter:
             return output
 
         return observe
-
-    def _wanted(self, site: Site) -> bool:
-        return site.kind != "cross" if self.layer is None else site.index == self.layer
 
     def dataset(
         self, names: Sequence[str], target: np.ndarray | None, units: Sequence[Hashable], draws: int, seed: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.explanation.arrays.shares import covariance, covariance_share, jackknife, without_own
-from attnscope.explanation.first_layer import FirstLayerSplit, first_layer_split
+from attnscope.explanation.inputs import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
 from attnscope.explanation.profiles import (
     Collected,
     bias_traces,
@@ -35,7 +35,7 @@ from attnscope.explanation.profiles import (
 )
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.study import Picture, Section, analysis
-from attnscope.explanation.tokens import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
+from attnscope.explanation.tables import FirstLayerSplit, first_layer_split
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
@@ -169,11 +169,9 @@ def position_content(
     model, windows = study.model, study.first()
     band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=2 if method == "means" else 1)
-    splitter: Splitter = MeanSplit()
-    if method == "exact":
-        splitter = ExactSplit(model)
-        if layers is None:
-            layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
+    splitter = ExactSplit(model) if method == "exact" else MeanSplit()
+    if method == "exact" and layers is None:
+        layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
     first = _FirstPass(layers, band, splitter, keep=len(ids) * ids.length <= TOKENS_AT_ONCE)
     for _, batch in batches(ids):
         with watching(model, first.observe):
@@ -240,7 +238,7 @@ class _FirstPass:
 
     layers: Sequence[int] | None
     band: int
-    splitter: Splitter
+    splitter: MeanSplit | ExactSplit
     keep: bool
     biased: bool = False  # whether some layer adds a bias to its scores
     collected: Collected = field(default_factory=Collected)
@@ -275,7 +273,7 @@ class _SecondPass:
     sites: list[Site]
     target: np.ndarray
     band: int
-    splitter: Splitter
+    splitter: MeanSplit | ExactSplit
     biased: bool  # whether some layer has a bias, which is a term then
     found: Collected = field(default_factory=Collected)
     calls: dict[int, AttentionCall] = field(default_factory=dict)
@@ -406,23 +404,6 @@ def _shares_of_means(
         return shares(without_own(moved, products, others), kept)
 
     return jackknife(shares(split, list(range(texts))), documents, without)
-
-
-@runtime_checkable
-class Splitter(Protocol):
-    """A way to tell position from content: it sees all texts once, and then splits one after the other."""
-
-    def add(self, site: Site, call: AttentionCall) -> None:
-        """Learn from a batch of texts."""
-        ...
-
-    def prepare(self, tokens: Tokens) -> None:
-        """Make ready for one text."""
-        ...
-
-    def __call__(self, site: Site, call: AttentionCall) -> PositionAndContent:
-        """Split that text's queries and keys."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ from attnscope.explanation.analyses.verdict import (
     weight_peaks,
 )
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
+from attnscope.explanation.inputs import batches, model_inputs, read, token_ids
 from attnscope.explanation.profiles import (
     bias_traces,
     pairs_at,
@@ -37,9 +38,8 @@ from attnscope.explanation.profiles import (
 )
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, SCHEME, SHARES, Picture, Section, analysis
-from attnscope.explanation.tokens import batches, model_inputs, read, token_ids
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.rotary import Rotation, pair_columns
+from attnscope.kernels.positions import Rotation, pair_columns
 from attnscope.measure.documents import units_of
 from attnscope.results.schema import Quantity, Row
 from attnscope.support.arguments import Count, Draws, Seed

@@ -11,8 +11,8 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import Labelled, NotDefinedError, labelled
+from attnscope.explanation.inputs import batches, interval, read, token_ids
 from attnscope.explanation.study import Picture, Section, analysis
-from attnscope.explanation.tokens import batches, interval, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.store.arrays import padded_heads

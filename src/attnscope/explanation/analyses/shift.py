@@ -149,7 +149,7 @@ def phase_map(
             "with the scores of the layer's other heads), and how alike both profiles rank the offsets that the mask"
             " allows. Softmax lies between the two, so this is measured, not implied; where all weights are nearly "
             "equal it holds without any head preferring an offset.",
-            draw="attnscope.results.figures.verdict:peak_agreement",
+            draw="attnscope.results.figures.explain:peak_agreement",
         ),
     ),
     units="tokens",

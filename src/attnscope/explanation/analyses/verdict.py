@@ -439,7 +439,7 @@ VERDICT = Analysis(
             "verdict",
             "Offsets and what position explains",
             _caption,
-            draw="attnscope.results.figures.verdict:verdict_grid",
+            draw="attnscope.results.figures.explain:verdict_grid",
         ),
         Picture(
             "offset-agreement",
@@ -447,7 +447,7 @@ VERDICT = Analysis(
             "One disc for each head that prefers an offset, larger the more it weighs it. On the diagonal weights "
             "and scores find the same offset. Both readings are of the same trace, so the right panel checks the "
             "reading, not the head.",
-            draw="attnscope.results.figures.verdict:offset_agreement",
+            draw="attnscope.results.figures.explain:offset_agreement",
         ),
     ),
     units="tokens",

@@ -19,10 +19,10 @@ from attnscope.explanation.analyses.verdict import BY_ACCIDENT
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import remove_band
+from attnscope.explanation.inputs import Windows, batches, read, token_ids
 from attnscope.explanation.profiles import Collected, mean_profile, profile_and_output, with_interval
 from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Picture, analysis
 from attnscope.explanation.tables import position_tables, replaced_positions
-from attnscope.explanation.tokens import Windows, batches, read, token_ids
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.results.schema import Row

@@ -60,49 +60,28 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
 class StateMoments:
     """Position means and total covariance of hidden states, without keeping the states."""
 
-    texts: int  # number of texts seen, all of one length
-    position_mean: Float[np.ndarray, "position width"]  # mean state at each position, shape (position, width)
-    # sum over all tokens of the outer products of states about their common mean, shape (width, width)
+    texts: int  # all of one length
+    position_mean: Float[np.ndarray, "position width"]
+    # sum over all tokens of the outer products of states about their common mean
     scatter: Float[np.ndarray, "width width"]
 
     @classmethod
     def zeros(cls, positions: int, width: int) -> StateMoments:
-        """Nothing seen yet."""
+        """Those of no text."""
         return cls(0, np.zeros((positions, width)), np.zeros((width, width)))
 
     @property
     def covariance(self) -> Float[np.ndarray, "width width"]:
-        """Total covariance over all tokens (divided by their number), shape (width, width)."""
-        if not self.texts:
-            raise AttnscopeError("no text was added; add at least one before asking for the covariance")
+        """Total covariance over all tokens (divided by their number)."""
         return self.scatter / (self.texts * len(self.position_mean))
 
-    def add(self, states: Float[np.ndarray, "text place state"]) -> StateMoments:
-        """Add the states of some texts, shape (text, position, width); returns itself."""
-        values = shaped("the states", states, "text, position, width")
-        _, positions, width = values.shape
-        agree("positions", "the batch", positions, "what was added before", self.position_mean.shape[0])
-        agree("columns", "the batch", width, "what was added before", self.position_mean.shape[1])
-        if len(values):
-            means = values.mean(0)
-            about = (values - means.mean(0)).reshape(-1, width)
-            self._absorb(len(values), means, about.T @ about)
-        return self
-
-    def merge(self, other: StateMoments) -> StateMoments:
-        """Add what another one saw; returns itself."""
-        agree("positions", "the other", other.position_mean.shape[0], "this", self.position_mean.shape[0])
-        agree("columns", "the other", other.position_mean.shape[1], "this", self.position_mean.shape[1])
-        if other.texts:
-            self._absorb(other.texts, other.position_mean, other.scatter)
-        return self
-
-    def _absorb(self, texts: int, means: np.ndarray, scatter: np.ndarray) -> None:
-        total = self.texts + texts
-        apart = means.mean(0) - self.position_mean.mean(0)
-        between = len(means) * self.texts * texts / total
-        self.scatter = self.scatter + scatter + between * np.outer(apart, apart)
-        self.position_mean = self.position_mean + (means - self.position_mean) * (texts / total)
+    def merge(self, other: StateMoments) -> None:
+        """Add what another one has."""
+        total = self.texts + other.texts
+        apart = other.position_mean.mean(0) - self.position_mean.mean(0)
+        between = len(other.position_mean) * self.texts * other.texts / total
+        self.scatter = self.scatter + other.scatter + between * np.outer(apart, apart)
+        self.position_mean = self.position_mean + (other.position_mean - self.position_mean) * (other.texts / total)
         self.texts = total
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Complex, Float
+from scipy.stats import rankdata
 
 from attnscope.explanation.arrays.checks import (
     check_offsets,
@@ -24,8 +25,7 @@ from attnscope.explanation.arrays.checks import (
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import NEAR, RANGES, Offsets, Peaks, find_peaks, fisher_g, transform
 from attnscope.support.arguments import Natural, validated
-from attnscope.support.checks import agree, finite, shaped
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.checks import agree, shaped
 
 Mode = Literal["paper", "centre_k", "centre_both"]
 MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
@@ -148,39 +148,27 @@ def cross_correlation(
     )
 
 
-@validated
 def profile_agreement(
-    weights: Float[np.ndarray, "*head offset"],
-    scores: Float[np.ndarray, "*head score_offset"],
+    weights: Float[np.ndarray, " offset"],
+    scores: Float[np.ndarray, " offset"],
     *,
-    band: int = 10,
-    offsets: tuple[int, int] | None = None,
+    band: int,
+    offsets: Offsets | None = None,
 ) -> xr.Dataset:
-    """Compare where attention weights concentrate with where the scores' trace peaks."""
-    first, second = (_inside("the weights' profiles", weights, band), _inside("the scores' profiles", scores, band))
-    dims = {0: "", 1: "head", 2: "layer head"}.get(first.ndim - 1)
-    if dims is None:
-        raise AttnscopeError(
-            f"profiles have shape {first.shape}; expected (offset), (head, offset) or (layer, head, offset)"
-        )
-    if first.shape != second.shape:
-        raise AttnscopeError(
-            f"found profiles of weights for heads {first.shape[:-1]} and of scores for heads {second.shape[:-1]}; "
-            "expected the same heads in both"
-        )
-    check_offsets(offsets)
+    """Compare where a head's weights concentrate with where its scores peak, from ``-band`` to ``band``."""
     low, high = offsets or (-band, band)
     low, high = max(low, -band), min(high, band)
-    if low > high:
-        raise AttnscopeError(f"offsets are {offsets}; expected some within the band of {band}")
-    first, second = (side[..., low + band : high + band + 1] for side in (first, second))
-    where, there = first.argmax(-1) + low, second.argmax(-1) + low
+    weights, scores = (profile[low + band : high + band + 1] for profile in (weights, scores))
+    where, there = weights.argmax() + low, scores.argmax() + low
+    a, b = (rankdata(profile) - (len(profile) + 1) / 2 for profile in (weights, scores))
+    size = np.sqrt((a**2).sum() * (b**2).sum())
+    spearman = (a * b).sum() / np.where(size > 0, size, np.nan)
     return xr.Dataset(
         {
-            "weight_argmax": labelled(dims, where, "offset of the largest weight", "tokens"),
-            "score_argmax": labelled(dims, there, "offset of the largest score", "tokens"),
-            "equal_argmax": labelled(dims, where == there, "same offset"),
-            "spearman": labelled(dims, _spearman(first, second), f"rank correlation over {high - low + 1} offsets"),
+            "weight_argmax": labelled("", where, "offset of the largest weight", "tokens"),
+            "score_argmax": labelled("", there, "offset of the largest score", "tokens"),
+            "equal_argmax": labelled("", where == there, "same offset"),
+            "spearman": labelled("", spearman, f"rank correlation over {high - low + 1} offsets"),
         },
         attrs={"band": band},
     )
@@ -210,26 +198,6 @@ def _covariance(
     spectra = np.fft.rfft(query, size, axis=0).conj() * np.fft.rfft(key, size, axis=0)
     circular = np.fft.irfft(spectra, size, axis=0).T
     return np.concatenate([circular[:, size - length + 1 :], circular[:, :length]], 1)
-
-
-def _inside(name: str, profiles: np.ndarray, band: int) -> np.ndarray:
-    values = finite(name, profiles)
-    offsets = values.shape[-1] if values.ndim else 0
-    if offsets % 2 == 0 or band < 1 or offsets < 2 * band + 1:
-        raise AttnscopeError(
-            f"{name} have {offsets} offsets and the band is {band}; expected an odd number, -n..n, "
-            "with n at least the band, and a band of at least 1"
-        )
-    centre = offsets // 2
-    return values[..., centre - band : centre + band + 1]
-
-
-def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    from scipy.stats import rankdata
-
-    a, b = (rankdata(x, axis=-1) - (x.shape[-1] + 1) / 2 for x in (first, second))
-    size = np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
-    return np.asarray((a * b).sum(-1) / np.where(size > 0, size, np.nan))
 
 
 @validated

@@ -48,7 +48,7 @@ def reparametrize(
     Parameters
     ----------
     query_weight, key_weight
-        W_Q and W_K of one head, shapes (width, r), so that ``Q = X W_Q``. With biases: see `affine`.
+        W_Q and W_K of one head, shapes (width, r), so that ``Q = X W_Q``. With biases: see `append_one`.
 
     Returns
     -------
@@ -77,18 +77,9 @@ def reparametrize(
     return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - kept)
 
 
-def affine(
-    weight: Float[np.ndarray, "width r"], bias: Float[np.ndarray, " bias_r"]
-) -> Float[np.ndarray, "affine_width r"]:
-    """A weight with its bias below it, for inputs with a 1 at their end: ``[X, 1] [W; b] = X W + b``."""
-    weight, bias = shaped("the weight", weight, "width, r"), shaped("the bias", bias, "r")
-    agree("columns", "the weight", weight.shape[1], "the bias", len(bias))
-    return np.vstack([weight, bias])
-
-
 @validated
 def append_one(inputs: Float[np.ndarray, "position width"]) -> Float[np.ndarray, "position affine_width"]:
-    """[X, 1]: the inputs that weights from `affine` expect, shape (position, width + 1), float64."""
+    """[X, 1], for weights with their bias in a row below: ``[X, 1] [W; b] = X W + b``."""
     values = shaped("the inputs", inputs, "position, width")
     return np.hstack([values, np.ones((len(values), 1))])
 

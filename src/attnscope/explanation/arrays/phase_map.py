@@ -12,20 +12,12 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from attnscope.explanation.arrays.checks import check_offsets, choose, head_arrays, in_band, labelled, weighted_median
+from attnscope.explanation.arrays.checks import check_offsets, head_arrays, in_band, labelled, weighted_median
 from attnscope.explanation.arrays.correlation import common_shift, cross_spectrum, shifts_near
-from attnscope.explanation.arrays.decomposition import (
-    COMPLETIONS,
-    Completion,
-    RotationPlanes,
-    haar,
-    head_rotation,
-    reparametrize,
-)
+from attnscope.explanation.arrays.decomposition import Completion, RotationPlanes, haar, head_rotation, reparametrize
 from attnscope.explanation.arrays.spectrum import Offsets, transform
 from attnscope.support.arguments import Count, Natural, validated
-from attnscope.support.checks import check_whole, shaped
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.checks import shaped
 
 _REAL = 1e-8  # |sin angle| below which an eigenvalue is +1 or -1: its vector is real and has no direction
 
@@ -131,40 +123,24 @@ def vector_energy(
     return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
 
 
-@validated
 def completion_range(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
     key_weight: Float[np.ndarray, "key_width key_r"],
     *,
-    completions: tuple[Completion, ...] = ("minimal", "haar"),
-    draws: Natural = 5,
-    band: tuple[int, int] | None = None,
-    offsets: tuple[int, int] | None = None,
-    seed: Natural = 0,
+    draws: int = 5,
+    seed: int = 0,
+    **where: Any,
 ) -> xr.Dataset:
-    """What `phase_map` reads off the line, under several completions: how far the free choice matters."""
-    for completion in completions:
-        choose("completion", completion, COMPLETIONS)
-    if not completions:
-        raise AttnscopeError(f"completions is (); expected one or more of {', '.join(COMPLETIONS)}")
-    if completions == ("haar",):
-        check_whole(1, draws=draws)
-    runs: list[tuple[str, Completion, int]] = [
-        (f"haar {draw}" if completion == "haar" else completion, completion, seed + draw)
-        for completion in completions
-        for draw in range(draws if completion == "haar" else 1)
+    """The line of `phase_map` under the minimal and several random completions: how far the free choice matters."""
+    runs: dict[str, tuple[Completion, int]] = {"minimal": ("minimal", seed)}
+    runs |= {f"haar {draw}": ("haar", seed + draw) for draw in range(draws)}
+    lines = [
+        phase_map(inputs, query_weight, key_weight, completion=completion, bins=1, seed=number, **where)
+        for completion, number in runs.values()
     ]
-    maps = [
-        phase_map(
-            inputs, query_weight, key_weight, completion=completion, band=band, offsets=offsets, bins=1, seed=number
-        )
-        for _, completion, number in runs
-    ]
-    names = [name for name, _, _ in runs]
-    return xr.concat(
-        [drawn[["line_shift", "share_near"]] for drawn in maps], xr.Variable("completion", names), combine_attrs="drop"
-    )
+    names = xr.Variable("completion", list(runs))
+    return xr.concat([line[["line_shift", "share_near"]] for line in lines], names, combine_attrs="drop")
 
 
 def _parked_energy(

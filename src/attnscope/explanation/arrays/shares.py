@@ -9,27 +9,18 @@ from jaxtyping import Float
 from scipy import special
 
 from attnscope.measure.documents import LEAST, membership
-from attnscope.support.arguments import validated
-from attnscope.support.checks import real
-from attnscope.support.errors import AttnscopeError
 
 
-@validated
 def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np.ndarray, "*batch term"]:
     r"""Share of each term in the variance over offsets of the sum of all."""
-    terms = real("terms", terms)
-    if terms.ndim < 2:  # noqa: PLR2004
-        raise AttnscopeError(f"terms is of shape {terms.shape}; expected (..., term, offset)")
     total = terms.sum(-2, keepdims=True)
     variance = covariance(total, total)
     with np.errstate(invalid="ignore", divide="ignore"):
         return covariance(terms, total) / np.where(variance > 0, variance, np.nan)
 
 
-@validated
 def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Covariance over the last axis, by the number of values; NaN left out of both."""
-    own, other = real("own", own), real("other", other)
     known = np.isfinite(own) & np.isfinite(other)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
     own, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(own, other))
@@ -37,13 +28,11 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray((own * other).sum(-1) / count[..., 0])
 
 
-@validated
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
     """Mean product over all pairs of different texts, from the product of means and the mean of each text's own."""
     return np.asarray((texts * of_means - own) / (texts - 1))
 
 
-@validated
 def jackknife(
     whole: np.ndarray, documents: Sequence[Hashable], without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from attnscope.intervention.ablation import ESTIMATES
-from attnscope.intervention.verdicts import effect_of
+from attnscope.intervention.verdicts import PEAK, effect_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
@@ -82,7 +82,7 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     tree = report.result
     yield "effect-intervals", effect_intervals(report)
     yield "effect-maps", grid(report)
-    if any(row["peak_weight"] is not None for row in report.rows):
+    if any(row[PEAK.name] is not None for row in report.rows):
         yield "weight-against-effect", weight_against_effect(report)
     if "forbidden" in tree:
         yield "forbidden", forbidden_maps(tree["forbidden"].to_dataset())
@@ -131,7 +131,7 @@ def weight_against_effect(report: Report) -> Figure:
     """Draw how sharply each head attends to one offset against what the loss does without it."""
     names = _ablations(report)
     name = "mean" if "mean" in names else names[0]
-    rows = [row for row in report.rows if row["peak_weight"] is not None]
+    rows = [row for row in report.rows if row[PEAK.name] is not None]
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     with figure_style():
         figure = Figure(figsize=(5.6, 3.4), layout="constrained")
@@ -141,7 +141,7 @@ def weight_against_effect(report: Report) -> Figure:
             some = [row for row in rows if row["kind"] == kind]
             effects = [effect_of(row, name) for row in some]
             axes.scatter(
-                [row["peak_weight"] for row in some],
+                [row[PEAK.name] for row in some],
                 [effect.mean for effect in effects],
                 s=[26 if effect.shown else 12 for effect in effects],
                 facecolors=["none" if effect.shown is False else colour for effect in effects],
@@ -162,14 +162,14 @@ def weight_against_effect(report: Report) -> Figure:
 
 def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
     """Names of the heads that stand out: the largest effects, and the sharpest that have none."""
-    idle = sorted((row for row in rows if row[f"{name}_shown"] is False), key=lambda row: -row["peak_weight"])
+    idle = sorted((row for row in rows if row[f"{name}_shown"] is False), key=lambda row: -row[PEAK.name])
     apart = float(np.ptp([row[f"{name}_mean"] for row in rows])) / 12
     named = [row for row in rows[:_NAMED] if abs(row[f"{name}_mean"]) > apart]  # near 0 names would overlap
     for row in [*named, *(row for row in idle[:1] if row not in named)]:
-        right = row["peak_weight"] > 0.8  # noqa: PLR2004 there the name is to the left of its point
+        right = row[PEAK.name] > 0.8  # noqa: PLR2004 there the name is to the left of its point
         axes.annotate(
             f"{row['layer']}.{row['head']}",
-            (row["peak_weight"], row[f"{name}_mean"]),
+            (row[PEAK.name], row[f"{name}_mean"]),
             xytext=(-5 if right else 5, 2),
             textcoords="offset points",
             ha="right" if right else "left",
