@@ -151,13 +151,13 @@ def intervene(
             "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
             "forbid_first or forbid_tokens too"
         )
-    chosen = tuple(name for name in ABLATIONS if name in ablations)
+    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations]
     settings = {
         "window": length,
         "limit": limit,
         "batch_size": batch_size,
         "forbid": rule.words,
-        "ablations": list(chosen),
+        "ablations": [*chosen],
         "steps": steps,
         "search": search,
         "curves": curves,

@@ -82,7 +82,7 @@ def _fields(item: object, number: int) -> Mapping[str, Any]:
     )
 
 
-def _in_files(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
+def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
     """Fields of each pair, and where they stand: in a file of JSON Lines, or in texts whose lines i belong together."""
     if len(paths) == 1:
         named = [(f"{shown(paths[0])}, line {number}", fields) for number, fields in json_objects(paths[0], "clean")]
@@ -94,7 +94,9 @@ def _in_files(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
                     f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, "
                     "as line i belongs to line i"
                 )
-        rows = [dict(zip(_FIELDS, row, strict=False)) for row in zip(*columns, strict=True)]
+        rows: list[dict[str, Any]] = [
+            {str(name): text for name, text in zip(_FIELDS, row, strict=False)} for row in zip(*columns, strict=True)
+        ]
         named = [(f"{shown(paths[0])}, line {number}", row) for number, row in enumerate(rows, 1)]
     else:
         raise AttnscopeError(

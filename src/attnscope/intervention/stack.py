@@ -256,18 +256,8 @@ def _output_layer(model: PreTrainedModel) -> nn.Module | None:
 
 def _of_first(call: AttentionCall, texts: int) -> AttentionCall:
     """The call of the first variant."""
-
-    def first(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or len(tensor) == 1 else tensor[:texts]
-
-    return replace(
-        call,
-        query=call.query[:texts],
-        key=call.key[:texts],
-        value=call.value[:texts],
-        mask=first(call.mask),
-        bias=first(call.bias),
-    )
+    parts = {name: getattr(call, name) for name in ("query", "key", "value", "mask", "bias")}
+    return replace(call, **{name: part[:texts] for name, part in parts.items() if part is not None})
 
 
 def _at(rows: Tensor, places: Tensor) -> Tensor:

@@ -382,8 +382,8 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
         rest = [f"for {some} more it depends on the ablation"] * (some > 0)
         rest += [f"{idle} {'has' if idle == 1 else 'have'} no significant effect"] * (idle > 0)
         sentences.append(
-            f"Of {heads} taken out one at a time, {worse} {_verb('raise', worse)} the loss and {better} "
-            f"{_verb('lower', better)} it under {each}{_listed(ablations)} ablation"
+            f"Of {heads} taken out one at a time, {worse} raise{'s' * (worse == 1)} the loss and {better} "
+            f"lower{'s' * (better == 1)} it under {each}{_listed(ablations)} ablation"
             f"{''.join(f'; {part}' for part in rest)} {tested}."
         )
     if several and idle < len(rows):
@@ -469,10 +469,6 @@ def describe_agreement(agreement: xr.Dataset, names: Sequence[str]) -> str:
             doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
             parts.append(f"{ESTIMATORS[name]} {f'{value:.2f}'.replace('-', '−')}{doubt}")
     return "; ".join(parts)
-
-
-def _verb(verb: str, number: int) -> str:
-    return f"{verb}{'s' * (number == 1)}"
 
 
 def _listed(names: Sequence[str], last: str = "and") -> str:
