@@ -14,7 +14,7 @@ from attnscope.explanation.report import rank_explanations
 from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.pools import over_documents
-from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads, rank_patch_heads
+from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of
@@ -39,7 +39,6 @@ READERS = {
         heads_far_from_uniform,
         peaks,
         over_documents,
-        rank_patch_heads,
         lambda result: write_report(result, None, "page.html"),
     ),
 }

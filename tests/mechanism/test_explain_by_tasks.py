@@ -7,7 +7,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.explanation import evidence as _gather
 from attnscope.explanation import explain as _explain
-from attnscope.explanation import tokens as _tokens
+from attnscope.explanation import inputs as _tokens
 from attnscope.explanation.catalogue import known_analyses
 from attnscope.results.merge import merge
 from attnscope.store.runs import is_finished

@@ -58,7 +58,7 @@ def scans(corpus, tmp_path_factory):
             model, texts = tiny(name), corpus
             given |= {"window": WINDOW, "by": "kind"}
         run = tmp_path_factory.mktemp(name) / "run"
-        pools = attnscope.scan(model, texts, pool=SIZE, out=run, **given)
+        pools = attnscope.scan(model, texts, pool=SIZE, out=run, show=False, **given)
         ends = np.cumsum(pools.window_count.values)
         numbers = np.split(open_run(run, part="windows").pooled_window.values, ends[:-1])
         return attnscope.scan(model, texts, **given), pools, numbers
@@ -161,7 +161,7 @@ def test_tasks_give_the_same_pools(corpus, tmp_path):
     given = {"window": WINDOW, "pool": SIZE, "by": "kind", "groups": "kinds", "statistics": "entropy,band_sum"}
 
     def scan(name, task=None):
-        return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", **given)
+        return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", show=False, **given)
 
     whole = scan("whole")
     assert not scan("run", "1/2").data_vars

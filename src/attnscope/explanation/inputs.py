@@ -107,15 +107,22 @@ def ids_of(window: Window | Sequence[int]) -> Sequence[int]:
 def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
     """Arguments of a forward pass; without a target, the decoder of an encoder-decoder reads the same text."""
     tokens = tokens.each(lambda ids: ids.to(model.device))
-    given = {"input_ids": tokens.ids}
+    inputs = {"input_ids": tokens.ids}
     if model.config.is_encoder_decoder:
-        given["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
-    return given
+        inputs["decoder_input_ids"] = tokens.ids if tokens.target is None else tokens.target
+    return inputs
 
 
 def read(model: PreTrainedModel, tokens: Tokens) -> None:
     """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
     forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
+
+
+def read_all(model: PreTrainedModel, tokens: Tokens, observe: Callable[[Site, AttentionCall], Tensor]) -> None:
+    """Run all texts through the model, with every attention call for `observe`, which returns its output."""
+    with watching(model, observe):
+        for _, batch in batches(tokens):
+            read(model, batch)
 
 
 def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:

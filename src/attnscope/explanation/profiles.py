@@ -15,9 +15,8 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.spectrum import Offsets
-from attnscope.explanation.inputs import Windows, batches, interval, read, token_ids
+from attnscope.explanation.inputs import Windows, interval, read_all, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.measure.documents import units_of
@@ -223,9 +222,7 @@ def profiles_of_variants(
             collected.add(name, site, mean_profile(variant, band))
         return output
 
-    with watching(model, observe):
-        for _, batch in batches(ids):
-            read(model, batch)
+    read_all(model, ids, observe)
     check_self_attention(model, list(collected.sites.values()))
     effects = stacked_profiles(collected, band, documents=ids.documents, draws=draws, seed=seed)
     return effects.assign_attrs(length=ids.length)

@@ -78,14 +78,14 @@ def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projection
         for hook in hooks:
             hook.remove()
     recorder.close()
-    return recorder.found
+    return recorder.projections
 
 
 @dataclass(eq=False)
 class _Recorder:
     """Watches the linear layers of one forward pass, and matches them at each attention call."""
 
-    found: dict[Site, Projections] = field(default_factory=dict)
+    projections: dict[Site, Projections] = field(default_factory=dict)
     linears: list[LayerRun] = field(default_factory=list)
     norms: list[LayerRun] = field(default_factory=list)
     rotations: list[Rotation] = field(default_factory=list)
@@ -115,18 +115,18 @@ class _Recorder:
             self.rotations += _rotations(*returned)
 
     def _find_output(self, event: LayerRun) -> None:
-        if self.waiting is not None and event.given.numel() == self.waiting[1].numel():
+        if self.waiting is not None and event.received.numel() == self.waiting[1].numel():
             finish, output = self.waiting
-            if factor_of(event.given.reshape(output.shape), output) == 1.0:
-                projections = finish(event)
-                self.found[projections.site] = projections
+            if factor_of(event.received.reshape(output.shape), output) == 1.0:
+                made = finish(event)
+                self.projections[made.site] = made
                 self.waiting = None
 
     def close(self) -> None:
         """The output projection of the call before must have come by now."""
         if self.waiting is not None:
-            projections = self.waiting[0](None)
-            self.found[projections.site] = projections
+            made = self.waiting[0](None)
+            self.projections[made.site] = made
             self.waiting = None
 
     def observe(self, site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class _Recorder:
         def finish(event: LayerRun | None) -> Projections:
             return _assemble(site, call, matches, event, (query_states, key_states), output.shape)
 
-        self.found[site] = finish(None)  # keeps the order of the calls
+        self.projections[site] = finish(None)  # keeps the order of the calls
         self.waiting = (finish, output.transpose(1, 2).flatten(2))
         self.linears.clear()
         self.norms.clear()
@@ -247,8 +247,8 @@ def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tu
     for role, match, own in (("query", query, states[0]), ("key", key, states[1])):
         if match is None:
             return "unknown", f"no linear layer gives its {role}"
-        given = match.event.given
-        if given.numel() != own.numel() or factor_of(given.reshape(own.shape), own) != 1.0:
+        received = match.event.received
+        if received.numel() != own.numel() or factor_of(received.reshape(own.shape), own) != 1.0:
             return ("unknown", f"its {role} comes from {match.event.name}, which does not read the layer's input")
     assert query is not None  # noqa: S101 looked at above
     assert key is not None  # noqa: S101
@@ -287,7 +287,7 @@ class LayerRun:
 
     name: str
     module: nn.Module
-    given: Tensor
+    received: Tensor
     returned: Tensor
 
 
@@ -355,7 +355,7 @@ class PathSearch:
         for norm in self.norms:
             if norm.returned.numel() != target.numel():
                 continue
-            after, before = (_by_head(states, target.shape) for states in (norm.returned, norm.given))
+            after, before = (_by_head(states, target.shape) for states in (norm.returned, norm.received))
             for turn in (None, *self.rotations):
                 if factor_of(target, after if turn is None else turn(after)) is None:
                     continue

@@ -27,7 +27,7 @@ from attnscope.explanation.tables import PositionTable, position_scheme, positio
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import window_name
+from attnscope.read.windows import TargetTokenizer, shifted, window_name
 from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
@@ -127,9 +127,9 @@ class Study:
         """Some windows, by default 8, for analyses that take several passes."""
         return self.windows[: count or self.few_texts]
 
-    def defaults(self, **given: Any) -> dict[str, Any]:
+    def defaults(self, **settings: Any) -> dict[str, Any]:
         """Settings of one analysis; what is None is as in the study."""
-        return {name: getattr(self, name) if value is None else value for name, value in given.items()}
+        return {name: getattr(self, name) if value is None else value for name, value in settings.items()}
 
     def lacks(self, analysis: Analysis) -> str:
         """Why the model does not admit an analysis; empty where it does."""
@@ -138,9 +138,9 @@ class Study:
     def run(self, analyses: Sequence[Analysis]) -> None:
         """Make all these analyses, into `results`; those that are not defined, into `reasons`."""
         self._known = {analysis.name: analysis for analysis in analyses}
-        asked = [analysis for analysis in analyses if analysis.asked(self)]
-        for number, analysis in enumerate(asked):
-            self.share = READING + (1 - READING) * number / len(asked)
+        requested = [analysis for analysis in analyses if analysis.requested(self)]
+        for number, analysis in enumerate(requested):
+            self.share = READING + (1 - READING) * number / len(requested)
             self.tell(Progress(analysis.name.replace("_", " "), self.share))
             self._make(analysis)
 
@@ -148,7 +148,7 @@ class Study:
         """What another analysis of this study gives, made now if it is not there; None where it is not defined."""
         if name not in self.results and name not in self.reasons and name in self._known:
             analysis = self._known[name]
-            if analysis.asked(self):
+            if analysis.requested(self):
                 self._make(analysis)
         return self.results.get(name)
 
@@ -279,10 +279,10 @@ def pairs_of_windows(
 def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
     """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
     start = decoder_start(loaded.model)
-    said = equal_windows(target, loaded, length, len(windows), target=True)
+    cut = equal_windows(target, loaded, length, len(windows), target=True)
     return [
         replace(window, target=shifted(words, loaded.tokenizer, start))
-        for window, words in zip(windows, said, strict=False)
+        for window, words in zip(windows, cut, strict=False)
     ]
 
 
@@ -357,7 +357,7 @@ class Analysis:
     pictures: tuple[Picture, ...] = ()
     table: TextTable | None = None
     units: str = "1"  # of its main quantity
-    asked: Callable[[Study], bool] = field(default=lambda _: True)  # whether this study wants it
+    requested: Callable[[Study], bool] = field(default=lambda _: True)  # whether it is part of this study
     # called before any text is read: raises if the analysis, requested by name, cannot be made
     check: Callable[[Study], None] = field(default=lambda _: None)
     # what its numbers depend on beside the study's settings: part of the signature

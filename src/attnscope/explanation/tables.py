@@ -217,8 +217,8 @@ def _split(
             )
             if not _close(norm.returned @ matrix.T + constant.double().cpu(), x):
                 continue
-        if _close(norm.given - without.norms[number].given, rows):
-            deviation = torch.sqrt(norm.given.var(-1, unbiased=False) + norm.module.eps)
+        if _close(norm.received - without.norms[number].received, rows):
+            deviation = torch.sqrt(norm.received.var(-1, unbiased=False) + norm.module.eps)
             position = (rows - rows.mean(-1, keepdim=True)) / deviation[:, None]
             if norm.module.elementwise_affine:
                 position = position * norm.module.weight.detach().double().cpu()
@@ -233,7 +233,7 @@ class _Norm:
     """What one LayerNorm was given and returned for the first text, float64."""
 
     module: nn.LayerNorm
-    given: Tensor
+    received: Tensor
     returned: Tensor
 
 
@@ -248,8 +248,8 @@ class _Pass:
     def of(cls, model: PreTrainedModel, inputs: Inputs) -> _Pass:
         whole = cls([], {})
 
-        def note(module: nn.LayerNorm, given: tuple[Tensor, ...], returned: Tensor) -> None:
-            whole.norms.append(_Norm(module, _first(given[0]), _first(returned)))
+        def note(module: nn.LayerNorm, arguments: tuple[Tensor, ...], returned: Tensor) -> None:
+            whole.norms.append(_Norm(module, _first(arguments[0]), _first(returned)))
 
         def observe(site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
             whole.states[site] = _first(query_states)

@@ -14,7 +14,7 @@ from attnscope.measure import stored
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end
-from attnscope.measure.ranking import majority_names, patch_peaks, peaks, rank_heads, top_keys
+from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
 from attnscope.results.figures.selection import noun_of, of_entries
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.runs import RunFolder
@@ -169,7 +169,7 @@ def _heads(results: xr.Dataset) -> Table:
             values |= {f"{name}_{bound}": ends[name].sel(bound=bound).values for bound in ("low", "high")}
     if "group_weight" in results:
         values |= _group_columns(results)
-    highest = patch_peaks(results) if "patch_profile" in results else peaks(results)
+    highest = peaks(results)
     values |= {str(name): array.values for name, array in (highest or {}).items()}
     labels = majority_names(results)
     rows: list[Row] = []

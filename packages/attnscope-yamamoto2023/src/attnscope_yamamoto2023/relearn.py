@@ -23,7 +23,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import NotDefinedError, labelled
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.inputs import Windows, batches, ids_of, read, token_ids
+from attnscope.explanation.inputs import Windows, ids_of, read, read_all, token_ids
 from attnscope.explanation.profiles import Collected, stacked_profiles
 from attnscope.explanation.study import Analysis, Picture, Section, TextTable
 from attnscope.explanation.tables import PositionTable, position_table
@@ -307,9 +307,7 @@ def collect_profiles(
             collected.add(name, site, np.where(pairs > 0, sums / np.maximum(pairs, 1), np.nan))
         return output
 
-    with watching(model, observe):
-        for _, batch in batches(token_ids(windows)):
-            read(model, batch)
+    read_all(model, token_ids(windows), observe)
 
 
 @torch.no_grad()

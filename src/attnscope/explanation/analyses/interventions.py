@@ -106,7 +106,7 @@ def _of_study(study: Study) -> xr.Dataset:
         ),
     ),
     units="weight",
-    asked=lambda study: study.intervention_texts > 0,
+    requested=lambda study: study.intervention_texts > 0,
     few_texts=True,
     tables=_table,
 )
@@ -301,8 +301,8 @@ def remove_components(rows: Float[np.ndarray, "position width"], count: int) -> 
     """Project the first `count` principal components out of the rows; their mean stays."""
     mean = rows.mean(0)
     _, _, directions = np.linalg.svd(rows - mean, full_matrices=False)
-    kept = directions[:count]
-    return rows - (rows - mean) @ kept.T @ kept
+    leading = directions[:count]
+    return rows - (rows - mean) @ leading.T @ leading
 
 
 def random_phases(rows: Float[np.ndarray, "position width"], seed: int) -> Float[np.ndarray, "position width"]:

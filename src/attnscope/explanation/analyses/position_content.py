@@ -17,7 +17,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.explanation.arrays.shares import covariance, covariance_share, jackknife, without_own
-from attnscope.explanation.inputs import TOKENS_AT_ONCE, Tokens, batches, model_inputs, read, token_ids
+from attnscope.explanation.inputs import TOKENS_AT_ONCE, Tokens, model_inputs, read, read_all, token_ids
 from attnscope.explanation.profiles import (
     Collected,
     bias_traces,
@@ -173,9 +173,7 @@ def position_content(
     if method == "exact" and layers is None:
         layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
     first = _FirstPass(layers, band, splitter, keep=len(ids) * ids.length <= TOKENS_AT_ONCE)
-    for _, batch in batches(ids):
-        with watching(model, first.observe):
-            read(model, batch)
+    read_all(model, ids, first.observe)
     sites = first.sites()
     if layers is None:
         check_self_attention(model, sites)
@@ -234,7 +232,7 @@ def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray,
 
 @dataclass(eq=False)
 class _FirstPass:
-    """Profiles of every text, and whatever the splitter wants to learn of it; if few, their calls are kept."""
+    """Profiles of every text, and whatever the splitter wants to learn of it; if few, their calls are chosen."""
 
     layers: Sequence[int] | None
     band: int
@@ -275,7 +273,7 @@ class _SecondPass:
     band: int
     splitter: MeanSplit | ExactSplit
     biased: bool  # whether some layer has a bias, which is a term then
-    found: Collected = field(default_factory=Collected)
+    collected: Collected = field(default_factory=Collected)
     calls: dict[int, AttentionCall] = field(default_factory=dict)
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
@@ -289,7 +287,7 @@ class _SecondPass:
         target = self.target[[site.index for site in self.sites].index(site.index)]
         self.calls.setdefault(site.index, call)
         for name, values in self._layer(call, self.splitter(site, call), target).items():
-            self.found.add(name, site, values[None])
+            self.collected.add(name, site, values[None])
 
     def _layer(self, call: AttentionCall, sides: PositionAndContent, target: np.ndarray) -> dict[str, np.ndarray]:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
@@ -326,7 +324,7 @@ def _dataset(
     first: _FirstPass, second: _SecondPass, documents: Sequence[Hashable], draws: int, seed: int, *, of_means: bool
 ) -> xr.Dataset:
     over, _ = units_of(documents)
-    stacked, forbidden, pairs = second.found.stacked, second.forbidden(), second.pairs()
+    stacked, forbidden, pairs = second.collected.stacked, second.forbidden(), second.pairs()
     trace = stacked("trace")
     trace[np.broadcast_to(forbidden[None, :, :, None], trace.shape)] = np.nan
     variables: dict[str, Any] = {}
@@ -356,13 +354,13 @@ def _dataset(
         share = _exact_shares(trace.mean(0) / pairs)
         shares = share, np.full_like(share, np.nan), np.full_like(share, np.nan)
         if len(set(documents)) >= FEWEST_EXACT:
-            left = [_exact_shares(np.tensordot(kept, trace, 1) / pairs) for kept in without_each(documents)]
+            left = [_exact_shares(np.tensordot(weights, trace, 1) / pairs) for weights in without_each(documents)]
             shares = share, *jackknife_interval(share, np.array(left))
     for end, parts in zip(("", "_low", "_high"), shares, strict=True):
         add("share" + end, parts[..., :-1], ("term",), "share of the variance over offsets", "share")
         add(POSITION.name + end, parts[..., -1], (), "share of the variance over offsets", "share")
     terms = [*TERMS, *([BIAS] if second.biased else [])]
-    return xr.Dataset(variables, {**second.found.coordinates(second.band), "term": terms})
+    return xr.Dataset(variables, {**second.collected.coordinates(second.band), "term": terms})
 
 
 def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[np.ndarray, "*batch offset"]:
@@ -386,22 +384,22 @@ def _shares_of_means(
     texts, total = len(trace), trace.sum(-2) / pairs
     bias = trace[..., len(TERMS) :, :].sum(-2) / pairs
 
-    def shares(split: np.ndarray, kept: list[int]) -> np.ndarray:
-        mean = total[kept].mean(0)
+    def shares(split: np.ndarray, chosen: list[int]) -> np.ndarray:
+        mean = total[chosen].mean(0)
         variance = covariance(mean, mean)
-        together = covariance(bias[kept].mean(0), mean)
-        own = covariance(bias[kept], total[kept]).mean(0)
-        parts = [covariance(split / pairs, mean), without_own(together, own, len(kept))]
+        together = covariance(bias[chosen].mean(0), mean)
+        own = covariance(bias[chosen], total[chosen]).mean(0)
+        parts = [covariance(split / pairs, mean), without_own(together, own, len(chosen))]
         of_products, of_bias = (part / np.where(variance > 0, variance, np.nan) for part in parts)
         none, position = 0 * of_products, of_products + of_bias
         of_terms = [of_products, none, none, 1 - position, of_bias][: trace.shape[-2]]
         return np.stack([*of_terms, position], -1)
 
-    def without(text: int, kept: list[int]) -> np.ndarray:
+    def without(text: int, chosen: list[int]) -> np.ndarray:
         own, others = trace[text], texts - 1
         moved = own[..., 0, :] - (own[..., 1, :] + own[..., 2, :]) / others + own[..., 3, :] / others**2
-        products = trace[kept][..., : len(TERMS), :].sum(-2).mean(0)
-        return shares(without_own(moved, products, others), kept)
+        products = trace[chosen][..., : len(TERMS), :].sum(-2).mean(0)
+        return shares(without_own(moved, products, others), chosen)
 
     return jackknife(shares(split, list(range(texts))), documents, without)
 

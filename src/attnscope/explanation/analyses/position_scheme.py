@@ -14,7 +14,6 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.verdict import (
     BY_ACCIDENT,
     MOST,
@@ -26,7 +25,7 @@ from attnscope.explanation.analyses.verdict import (
     weight_peaks,
 )
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
-from attnscope.explanation.inputs import batches, model_inputs, read, token_ids
+from attnscope.explanation.inputs import Tokens, model_inputs, read_all, token_ids
 from attnscope.explanation.profiles import (
     bias_traces,
     pairs_at,
@@ -47,6 +46,8 @@ from attnscope.support.checks import check_some
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
+
+    from transformers import PreTrainedModel
 
     from attnscope.explanation.study import Study
 
@@ -188,11 +189,7 @@ def scheme_kernel(
     model, windows = study.model, study.first()
     band, seed = band or study.band, study.seed if seed is None else seed
     ids = token_ids(windows, least=2)
-    rotations = {
-        site.index: made.rotation
-        for site, made in projections(model, model_inputs(model, ids[:1])).items()
-        if made.rotation is not None
-    }
+    rotations = _rotations(model, ids)
     layers: dict[int, _Layer] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
@@ -202,9 +199,7 @@ def scheme_kernel(
             return layers[site.index].add(call)
         return profile_and_output(call, 0)[1]
 
-    with watching(model, observe):
-        for _, batch in batches(ids):
-            read(model, batch)
+    read_all(model, ids, observe)
     rng = np.random.default_rng(seed)
     units, called = units_of(ids.documents)
     judged = [layers[index].judged(units, draws, rng) for index in sorted(layers)]
@@ -220,11 +215,19 @@ def scheme_kernel(
     )
 
 
+def _rotations(model: PreTrainedModel, ids: Tokens) -> dict[int, Rotation]:
+    """The rotation of queries and keys of each layer that has one."""
+    matrices = projections(model, model_inputs(model, ids[:1]))
+    return {site.index: made.rotation for site, made in matrices.items() if made.rotation is not None}
+
+
 def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
-    asked = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
+    of_preferring = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
     makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
-    return kernel.assign(asked.data_vars).assign(offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes))
+    return kernel.assign(of_preferring.data_vars).assign(
+        offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes)
+    )
 
 
 _NEAR = 1.0  # tokens: offsets that lie no further apart count as one
@@ -334,7 +337,7 @@ class _Account:
 
     def product(self, subset: Sequence[int]) -> Complex[np.ndarray, "head pair"]:
         """Mean query times mean key of different texts, so that what a token shares with itself does not count."""
-        assert self.turning is not None  # noqa: S101 asked for where something turns
+        assert self.turning is not None  # noqa: S101 called where something turns
         query, key = self.parts["query"][subset].conj(), self.parts["key"][subset]
         return self.turning.factor * without_own(query.mean(0) * key.mean(0), (query * key).mean(0), len(subset))
 
@@ -490,11 +493,7 @@ def rotation_effect(
     band, seed = band or study.band, study.seed if seed is None else seed
     periods = PERIODS if periods is None else periods
     ids = token_ids(windows)
-    turns = {
-        site.index: made.rotation
-        for site, made in projections(model, model_inputs(model, ids[:1])).items()
-        if made.rotation is not None
-    }
+    turns = _rotations(model, ids)
 
     def variants(site: Site, call: AttentionCall) -> dict[str, AttentionCall]:
         turn = turns.get(site.index)

@@ -9,9 +9,8 @@ import xarray as xr
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
 from attnscope.explanation.arrays.checks import Labelled, NotDefinedError, labelled
-from attnscope.explanation.inputs import batches, interval, read, token_ids
+from attnscope.explanation.inputs import interval, read_all, token_ids
 from attnscope.explanation.study import Picture, Section, analysis
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
@@ -153,7 +152,5 @@ def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Floa
             by_site.setdefault(site, []).append(np.stack([place.double().cpu().numpy() for place in places], -1))
         return output
 
-    with watching(study.model, observe):
-        for _, batch in batches(token_ids(rows)):
-            read(study.model, batch)
+    read_all(study.model, token_ids(rows), observe)
     return {site: np.concatenate(parts) for site, parts in by_site.items()}

@@ -120,10 +120,10 @@ def phase_map(
     xarray.Dataset
         As `attnscope.explanation.arrays.phase_map.phase_map`, with the dimensions ``layer, head``.
     """
-    band, given = band or study.frequencies, study.defaults(completion=completion, seed=seed)
+    band, settings = band or study.frequencies, study.defaults(completion=completion, seed=seed)
     return over_heads(
         study.evidence,
-        lambda layer, head: map_of_head(*inputs_of(layer, head), offsets=layer.reach.offsets, band=band, **given),
+        lambda layer, head: map_of_head(*inputs_of(layer, head), offsets=layer.reach.offsets, band=band, **settings),
     )
 
 
@@ -266,8 +266,8 @@ def shift_controls(
     """
     check_some("pairs (layer, head)", heads=heads)
     check_whole(0, DRAWS, draws=draws)
-    given = study.defaults(seed=seed)
-    return controls_of_heads(study.evidence, heads, band=band or study.frequencies, draws=draws, **given)
+    settings = study.defaults(seed=seed)
+    return controls_of_heads(study.evidence, heads, band=band or study.frequencies, draws=draws, **settings)
 
 
 def controls_of_heads(
@@ -287,9 +287,9 @@ def controls_of_heads(
         strange = layer.matrices(other, affine=True)[1] if layer.projections.group < layer.heads else None
         where: dict[str, Any] = {"band": band, "offsets": layer.reach.offsets}
         lost = controls_of_head(*inputs, other_key=strange, **where, draws=draws, seed=seed)
-        kept = completion_range(*inputs, **where, draws=draws, seed=seed)
-        kept = kept.rename(line_shift="completed_shift", share_near="completed_share")
-        return lost.merge(kept).expand_dims(layer=[pair[0]], head=[head])
+        completed = completion_range(*inputs, **where, draws=draws, seed=seed)
+        completed = completed.rename(line_shift="completed_shift", share_near="completed_share")
+        return lost.merge(completed).expand_dims(layer=[pair[0]], head=[head])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return xr.merge(pool.map(of_head, heads), join="outer", compat="no_conflicts", combine_attrs="drop")

@@ -69,7 +69,7 @@ def ranked_rows(verdict: xr.Dataset, columns: Mapping[str, xr.DataArray | None])
     weight.
     """
     own = {name: verdict.get(name) for name in (*_columns(verdict), "asked")}
-    rows = rows_of(own | columns, verdict[WEIGHT.name].transpose("layer", "head"))
+    rows = rows_of({**own, **columns}, verdict[WEIGHT.name].transpose("layer", "head"))
     for row in rows:
         row["agree"] = bool(row["agree"]) if row.pop("asked") else None
         row["weights_of"] = None if row["weights_of"] == row["layer"] else row["weights_of"]

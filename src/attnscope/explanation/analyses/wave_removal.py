@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,8 +134,8 @@ def wave_removal(
     }
     chosen = frequencies or responsible_band(np.abs(np.concatenate(list(by_layer.values()))))
     gains = {layer.site.index: gain_without_band(layer.moments, *chosen) for layer in study.evidence.bilinear}
-    given = study.defaults(band=band, seed=seed)
-    return band_removed(study.model, study.first(), by_layer, chosen, gains=gains, draws=draws, **given)
+    settings = study.defaults(band=band, seed=seed)
+    return band_removed(study.model, study.first(), by_layer, chosen, gains=gains, draws=draws, **settings)
 
 
 _HALF = 0.5  # of the cross-spectra's amplitude, that the band holds
@@ -205,57 +206,40 @@ def band_removed(
     scores = {
         index: np.stack([score_of_band(head, length, first, last) for head in heads]) for index, heads in cross.items()
     }
-    collected = _Profiles(band, scores, gains or {})
+    collected, gains = Collected(), gains or {}
+
+    def without(site: Site, call: AttentionCall) -> AttentionCall:
+        """The call with the scores of these waves taken off."""
+        index = torch.arange(length)
+        offsets = index - index[:, None] + length - 1
+        scale = call.scale * gains.get(site.index, 1.0)
+        waves = torch.from_numpy(scale * scores[site.index])[:, offsets].to(call.query)[None]
+        return replace(call, scale=scale, bias=-waves if call.bias is None else call.bias - waves)
+
+    def observe(name: str, site: Site, call: AttentionCall) -> Tensor:
+        profile, output = profile_and_output(call, band)
+        if site.index in scores:
+            collected.add(name, site, profile)
+            if name == "before":
+                collected.add("expected", site, mean_profile(without(site, call), band))
+        return output
+
     for _, batch in batches(ids):
-        with watching(model, collected.before):
+        with watching(model, partial(observe, "before")):
             read(model, batch)
-        with replaced_positions(model, rows), watching(model, collected.after):
+        with replaced_positions(model, rows), watching(model, partial(observe, "after")):
             read(model, batch)
     units, called = units_of(ids.documents)
-    return collected.dataset(units, draws, seed).assign_attrs(
+    profiles = {name: collected.stacked(name) for name in ("before", "expected", "after")}
+    variables: dict[str, Any] = {}
+    for name, values in profiles.items():
+        dims, about = ("layer", "head", "offset"), {"long_name": "mean weight", "units": "weight"}
+        variables |= with_interval(f"profile_{name}", dims, values, units, draws=draws, seed=seed, attrs=about)
+    fits = _fits(profiles["before"], profiles["expected"], profiles["after"], units, seed)
+    variables |= {name: ((), value, {"units": "1"}) for name, value in fits.items()}
+    return xr.Dataset(variables, collected.coordinates(band)).assign_attrs(
         frequencies=[first, last], texts=len(ids), length=length, intervals_over=called
     )
-
-
-@dataclass(eq=False)
-class _Profiles:
-    """Profiles of every text as the model is, as expected, and without the waves."""
-
-    band: int
-    scores: dict[int, np.ndarray]  # (head, offset), unscaled, by layer
-    gains: Mapping[int, float]
-    collected: Collected = field(default_factory=Collected)
-
-    def before(self, site: Site, call: AttentionCall) -> Tensor:
-        profile, output = profile_and_output(call, self.band)
-        if site.index in self.scores:
-            self.collected.add("before", site, profile)
-            self.collected.add("expected", site, mean_profile(self._without(site, call), self.band))
-        return output
-
-    def after(self, site: Site, call: AttentionCall) -> Tensor:
-        profile, output = profile_and_output(call, self.band)
-        if site.index in self.scores:
-            self.collected.add("after", site, profile)
-        return output
-
-    def _without(self, site: Site, call: AttentionCall) -> AttentionCall:
-        length = call.query.shape[2]
-        index = torch.arange(length)
-        places = index - index[:, None] + length - 1
-        scale = call.scale * self.gains.get(site.index, 1.0)
-        taken = torch.from_numpy(scale * self.scores[site.index])[:, places].to(call.query)[None]
-        return replace(call, scale=scale, bias=-taken if call.bias is None else call.bias - taken)
-
-    def dataset(self, units: Sequence[Hashable], draws: int, seed: int) -> xr.Dataset:
-        profiles = {name: self.collected.stacked(name) for name in ("before", "expected", "after")}
-        variables: dict[str, Any] = {}
-        for name, values in profiles.items():
-            dims, about = ("layer", "head", "offset"), {"long_name": "mean weight", "units": "weight"}
-            variables |= with_interval(f"profile_{name}", dims, values, units, draws=draws, seed=seed, attrs=about)
-        fits = _fits(profiles["before"], profiles["expected"], profiles["after"], units, seed)
-        variables |= {name: ((), value, {"units": "1"}) for name, value in fits.items()}
-        return xr.Dataset(variables, self.collected.coordinates(self.band))
 
 
 def _fits(
@@ -263,13 +247,13 @@ def _fits(
 ) -> dict[str, float]:
     """How well the changes ``(window, layer, head, offset)`` were predicted, and those of other heads."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
-    measured, foretold = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
-    here, there = measured.mean(0), foretold.mean(0)
+    measured, predicted = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
+    here, there = measured.mean(0), predicted.mean(0)
     fit = _fit(here, there)
     low = high = np.nan
     if len(set(units)) >= LEAST:
         left = [
-            _fit(np.tensordot(weights, measured, 1), np.tensordot(weights, foretold, 1))
+            _fit(np.tensordot(weights, measured, 1), np.tensordot(weights, predicted, 1))
             for weights in without_each(units)
         ]
         low, high = jackknife_interval(fit, np.array(left))
@@ -287,6 +271,6 @@ def _fits(
 
 
 def _fit(measured: np.ndarray, expected: np.ndarray) -> float:
-    """Share of the change that was foretold; NaN where nothing changed."""
+    """Share of the change that was predicted; NaN where nothing changed."""
     moved = float((measured**2).sum())
     return 1 - float(((measured - expected) ** 2).sum()) / moved if moved > 0 else np.nan

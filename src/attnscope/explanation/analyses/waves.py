@@ -79,12 +79,12 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
     xarray.Dataset
         As `attnscope.explanation.arrays.spectrum.query_key_waves`, with the dimensions ``layer, head``.
     """
-    evidence, given = study.evidence, study.defaults(seed=seed) | {"permutations": permutations}
+    evidence, settings = study.evidence, study.defaults(seed=seed) | {"permutations": permutations}
     # tests are corrected for all heads together
     tests = sum(2 * layer.heads * layer.matrices(0, affine=False)[0].shape[1] for layer in evidence.bilinear)
 
     def of_head(layer: Layer, head: int) -> xr.Dataset:
-        return waves_of_head(append_one(layer.sample), *layer.matrices(head, affine=True), tests=tests, **given)
+        return waves_of_head(append_one(layer.sample), *layer.matrices(head, affine=True), tests=tests, **settings)
 
     return over_heads(evidence, of_head)
 

@@ -148,20 +148,20 @@ def canonical_correlations(
     power, basis = power[::-1], basis[:, ::-1]
     if not power[0] > 0:
         raise NotDefinedError("the covariance of the states is zero; expected states that vary")
-    kept = _stored(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
+    rank = _leading(power, variance, max(len(power) * np.finfo(float).eps, rounding / _GOOD))
     left, values, _ = np.linalg.svd(table - table.mean(0), full_matrices=False)
     if not values[0] ** 2 > _rounding(table):
         raise NotDefinedError("the table is the same at every position; expected one that varies")
-    rows = _stored(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
-    # (position, kept): positions in the whitened states; left is already whitened, up to sqrt(T)
-    whitened = (means - means.mean(0)) @ basis[:, :kept] / np.sqrt(power[:kept])
+    rows = _leading(values**2, variance, (max(table.shape) * np.finfo(float).eps) ** 2)
+    # (position, component): positions in the whitened states; left is already whitened, up to sqrt(T)
+    whitened = (means - means.mean(0)) @ basis[:, :rank] / np.sqrt(power[:rank])
     correlations = np.linalg.svd(whitened.T @ left[:, :rows] / np.sqrt(len(means)), compute_uv=False)
     if correlations.max() > 1 + (_GOOD if rounding or variance < 1 else _CLIPPED):
         raise AttnscopeError(
             f"a correlation is {correlations.max():.3g}, above 1: the covariance is not the total covariance of the "
             "states behind the position means. Take both from one StateMoments"
         )
-    return _correlations(np.minimum(correlations, 1.0), kept, rows, tokens, strong)
+    return _correlations(np.minimum(correlations, 1.0), rank, rows, tokens, strong)
 
 
 def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
@@ -169,7 +169,7 @@ def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
     return float((len(columns) * np.finfo(float).eps) ** 2 * (columns**2).sum())
 
 
-def _stored(power: np.ndarray, variance: float, least: float) -> int:
+def _leading(power: np.ndarray, variance: float, least: float) -> int:
     """How many leading components hold the share; those lost in rounding are never kept."""
     sound = int((power > least * power[0]).sum())
     share = np.cumsum(power[:sound]) / power[:sound].sum()

@@ -69,12 +69,12 @@ def reparametrize(
     second, other = np.linalg.qr(key_weight)
     left, values, right = np.linalg.svd(inner @ other.T, full_matrices=False)
     width = max(len(query_weight), len(key_weight))
-    kept = int((values > width * np.finfo(float).eps * values[:1]).sum())
-    query, key, values = first @ left[:, :kept], second @ right[:kept].T, values[:kept]
-    sign = np.sign(query[np.abs(query).argmax(0), np.arange(kept)])
+    rank = int((values > width * np.finfo(float).eps * values[:1]).sum())
+    query, key, values = first @ left[:, :rank], second @ right[:rank].T, values[:rank]
+    sign = np.sign(query[np.abs(query).argmax(0), np.arange(rank)])
     near = np.diff(values) > -NEAR * values[:-1]
-    group = np.concatenate([np.zeros(min(kept, 1), np.int64), np.cumsum(~near)])
-    return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - kept)
+    group = np.concatenate([np.zeros(min(rank, 1), np.int64), np.cumsum(~near)])
+    return Decomposition(query * sign, values, key * sign, group, query_weight.shape[1] - rank)
 
 
 @validated
