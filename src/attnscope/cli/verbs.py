@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli import options
 from attnscope.cli.options import INPUT, SCALE, argument, option, varied
-from attnscope.cli.output import emit, new_console
-from attnscope.cli.place import run
+from attnscope.cli.output import emit, new_console, run
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 

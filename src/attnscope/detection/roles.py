@@ -330,7 +330,8 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
         raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
     with own_random_numbers(), quiet():
         torch.manual_seed(seed)
-        other = _redrawn(model) if name == "initialised" else {key: _in_disorder(own[key]) for key in own}
+        fresh = type(model)(copy.deepcopy(model.config)) if name == "initialised" else None
+        other = {key: _in_disorder(values) for key, values in own.items()} if fresh is None else fresh.state_dict()
     try:
         for key, parameter in model.named_parameters():
             parameter.data = other[key].to(own[key])  # not in place: graphs that hold the old values stay valid
@@ -338,11 +339,6 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
     finally:
         for key, parameter in model.named_parameters():
             parameter.data = own[key]
-
-
-def _redrawn(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    fresh = type(model)(copy.deepcopy(model.config))
-    return {key: parameter.data for key, parameter in fresh.named_parameters()}
 
 
 def _in_disorder(values: torch.Tensor) -> torch.Tensor:
