@@ -108,7 +108,7 @@ def test_what_cannot_be_looked_at_is_not_0():
     told = as_json(report(found, data=True), "")
     chosen = [row["share"] for row in told["tables"]["offsets"] if row["of"] == "chosen"]
     assert {one for share in chosen for one in share[2:]} == {None}
-    assert any("no query look there" in note for note in told["notes"])
+    assert any("the mask hides this offset" in note for note in told["notes"])
 
 
 def test_offsets_in_another_order_are_the_same_question():
