@@ -7,13 +7,11 @@ import xarray as xr
 
 from attnscope import AttnscopeError
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
-from attnscope.comparison.findings import changes_of
-from attnscope.comparison.findings import headline as difference_headline
+from attnscope.comparison.diff import changes_of
 from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.report import rank_explanations
-from attnscope.intervention.patch_findings import patch_headline, patched_positions
-from attnscope.intervention.verdicts import headline as faithfulness_headline
+from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.pools import over_documents
 from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
@@ -31,10 +29,10 @@ GRID = {"prefers": (("layer", "head"), [[True]])}
 EXPLAINED = of("explain", xr.DataTree.from_dict({"verdict": xr.Dataset(GRID)}))
 READERS = {
     "explain": (rank_explanations, analyses_of, lambda tree: report_of("explain", tree), explain_figures),
-    "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
-    "patch": (patched_positions, patch_headline),
+    "intervene": (verdicts, lambda tree: report_of("intervene", tree)),
+    "patch": (patched_positions, lambda tree: report_of("patch", tree)),
     "roles": (counts_of, lambda result: report_of("roles", result)),
-    "diff": (changes_of, difference_headline),
+    "diff": (changes_of, lambda result: report_of("diff", result)),
     "contrasts": (contrast_rows, describe_contrasts),
     "scan": (
         rank_heads,

@@ -142,8 +142,10 @@ def test_pairs_of_groups_of_pools_of_one_window_are_those_of_windows(single):
     expected, found = (group_pairs(results) for results in single)
     assert len(found) == len(expected) == 9
     for own, other in zip(found, expected, strict=True):
-        assert (own.query, own.key, own.layer, own.head) == (other.query, other.key, other.layer, other.head)
-        assert (own.weight, own.equal, own.places) == pytest.approx((other.weight, other.equal, other.places))
+        for name in ("query", "key", "layer", "head"):
+            assert own[name] == other[name]
+        for name in ("weight", "equal", "places"):
+            assert own[name] == pytest.approx(other[name])
 
 
 def test_contrasts_say_pools_and_their_windows(scans):
