@@ -114,7 +114,7 @@ def diff(
     out: str | Path | Callable[[Signature], Path] | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Hold two scans of the same corpus against each other: checkpoints of one training, a model and its tuned form.
+    """Compare two scans of the same corpus: checkpoints of one training, or a model and its tuned form.
 
     Both models read the same windows, so every text is compared with itself; so is every image and every sound.
 
