@@ -57,16 +57,16 @@ def main() -> None:
         excluded.append(((interval.low > 0) | (interval.high < 0)).ravel())
         pairs = group_pairs(found)
         leading += pairs
-        told += any(pair.beyond_chance for pair in pairs)
+        told += any(pair["beyond_chance"] for pair in pairs)
     print(f"{given.model}: {found.sizes['window']} windows, intervals over {len(set(units))} {called}")
     print(
         f"weight less that of the places, any head: {np.abs(np.concatenate(away)).mean():.4f} in the mean, "
         f"{np.abs(np.concatenate(away)).max():.4f} at most; interval without 0: {np.concatenate(excluded).mean():.1%}"
     )
-    above = np.array([pair.above for pair in leading])
+    above = np.array([pair["above"] for pair in leading])
     print(
         f"the leading head of a pair, above both: {above.mean():.4f} in the mean, {above.max():.4f} at most; interval "
-        f"above 0: {np.mean([pair.low > 0 for pair in leading]):.1%} of {len(leading)}"
+        f"above 0: {np.mean([pair['low'] > 0 for pair in leading]):.1%} of {len(leading)}"
     )
     print(f"tables with a head that is called above both beyond chance: {told} of {given.times}")
 

@@ -42,7 +42,7 @@ def test_a_real_head_is_what_it_is(run):
 
 
 def test_a_folder_will_do(tmp_path):
-    attnscope.scan(limit=8, window=48, out=tmp_path / "run")
+    attnscope.scan(limit=8, window=48, out=tmp_path / "run", show=False)
     assert attnscope.expect(tmp_path / "run", layer=0, head=3).looks_at(-1) > 0.9
 
 

@@ -7,16 +7,14 @@ import xarray as xr
 
 from attnscope import AttnscopeError
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
-from attnscope.comparison.findings import changes_of
-from attnscope.comparison.findings import headline as difference_headline
+from attnscope.comparison.diff import changes_of
 from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.report import rank_explanations
-from attnscope.intervention.patch_findings import patch_headline, patched_positions
-from attnscope.intervention.verdicts import headline as faithfulness_headline
+from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.pools import over_documents
-from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads, rank_patch_heads
+from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of
@@ -31,17 +29,16 @@ GRID = {"prefers": (("layer", "head"), [[True]])}
 EXPLAINED = of("explain", xr.DataTree.from_dict({"verdict": xr.Dataset(GRID)}))
 READERS = {
     "explain": (rank_explanations, analyses_of, lambda tree: report_of("explain", tree), explain_figures),
-    "intervene": (verdicts, faithfulness_headline, lambda tree: report_of("intervene", tree)),
-    "patch": (patched_positions, patch_headline),
+    "intervene": (verdicts, lambda tree: report_of("intervene", tree)),
+    "patch": (patched_positions, lambda tree: report_of("patch", tree)),
     "roles": (counts_of, lambda result: report_of("roles", result)),
-    "diff": (changes_of, difference_headline),
+    "diff": (changes_of, lambda result: report_of("diff", result)),
     "contrasts": (contrast_rows, describe_contrasts),
     "scan": (
         rank_heads,
         heads_far_from_uniform,
         peaks,
         over_documents,
-        rank_patch_heads,
         lambda result: write_report(result, None, "page.html"),
     ),
 }

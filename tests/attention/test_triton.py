@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -181,21 +182,29 @@ def test_of_equal_largest_weights_the_first_key_is_named(name):
     assert torch.equal(rows.largest_key.cpu(), first_of_the_largest(TIES[name]))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, in the interpreter
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["causal", "random mask, causal", "soft cap"])
-def test_rows_that_look_at_a_strange_key_are_nan_and_no_others(name, number):
-    """-inf leaves a weight of 0: the running sum of the entropy shows it, or the norm of the keys."""
+@cache  # for all numbers
+def clean(name):
+    """A call whose queries have one sign where keys are strange, and what is measured of it."""
     query = CALLS[name].query.clone()
     query[..., 3].abs_()
-    clean = replace(CALLS[name], query=query)
-    key = clean.key.clone()
+    call = replace(CALLS[name], query=query)
+    return call, measure(there(call), NEED, engine="triton")
+
+
+NEED = Need(entropy=True, band=2)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, in the interpreter
+@pytest.mark.parametrize("name", ["causal", "random mask, causal", "soft cap"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_rows_that_look_at_a_strange_key_are_nan_and_no_others(name, number):
+    """-inf leaves a weight of 0: the running sum of the entropy shows it, or the norm of the keys."""
+    call, (expected, of_clean) = clean(name)
+    key = call.key.clone()
     key[0, 1, 7, 3] = number  # and no score is of the other sign
-    need = Need(entropy=True, band=2)
-    may = causal_mask(N, N) if clean.mask is None else causal_mask(N, N) & clean.mask[0, 1]
+    may = causal_mask(N, N) if call.mask is None else causal_mask(N, N) & call.mask[0, 1]
     reached = torch.stack([torch.zeros(N, dtype=torch.bool), may[:, 7]])[None]
-    output, rows = measure(there(replace(clean, key=key)), need, engine="triton")
-    expected, of_clean = measure(there(clean), need, engine="triton")
+    output, rows = measure(there(replace(call, key=key)), NEED, engine="triton")
     for one, other in ((output, expected), (rows.entropy, of_clean.entropy), (rows.band, of_clean.band)):
         assert bool(one[reached.to(DEVICE)].isnan().all())
         assert torch.equal(one[~reached.to(DEVICE)], other[~reached.to(DEVICE)])

@@ -11,7 +11,7 @@ from attnscope.capture.borrow import inner_model
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses.position_table import position_spectrum
 from attnscope.explanation.analyses.shift import cross_spectrum
-from attnscope.intervention.predictions import texts_under_study
+from attnscope.explanation.study import study
 from attnscope.intervention.weight_tests import uniform_test
 from attnscope.support.errors import AttnscopeError
 from tests.statistics.generation.writers import writer
@@ -82,7 +82,7 @@ CALLS = {  # by the name of a fixture: who reads
         "walk": lambda model, **own: attnscope.walk(model, TEXTS[0], **own)["weights"],
         "an analysis": lambda model, **own: cross_spectrum(model, **FEW, **own),
         "a position table": lambda model, **_: position_spectrum(model),
-        "a test of weights": lambda model, **own: uniform_test(texts_under_study(model, TEXTS, **own)),
+        "a test of weights": lambda model, **own: uniform_test(study(model, **FEW, **own)),
     },
     "writing": {"generate": lambda model, **own: attnscope.generate(model, TEXTS, new_tokens=2, **own)},
     "translating": {

@@ -20,7 +20,7 @@ def scan_with_broken(package, reason, tmp_path):
     (tmp_path / "text.txt").write_text("The tide is out.")
     paths = [str(stub), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(  # packages are imported anew
-        [sys.executable, "-m", "attnscope", "scan", "bundled", "text.txt", "--no-report"],
+        [sys.executable, "-m", "attnscope", "scan", "bundled", "text.txt", "--no-report", "--statistics", "entropy"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,

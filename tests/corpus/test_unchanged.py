@@ -38,7 +38,7 @@ def scan_of(path, *, out, batch, change):
         if batches == batch:
             change()
 
-    return attnscope.scan(texts=[path], out=out, window=32, batch_size=1, device="cpu", progress=tell)
+    return attnscope.scan(texts=[path], out=out, window=32, batch_size=1, device="cpu", show=False, progress=tell)
 
 
 def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library, tmp_path):
@@ -47,7 +47,7 @@ def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library,
     with pytest.raises(AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*same command again"):
         scan_of(library, out=out, batch=1, change=lambda: file.write_text(before.replace("tide", "tram")))
     file.write_text(before)
-    resumed = attnscope.scan(texts=[library], out=out, window=32, batch_size=1, device="cpu")
+    resumed = attnscope.scan(texts=[library], out=out, window=32, batch_size=1, device="cpu", show=False)
     whole = attnscope.scan(texts=[library], window=32, batch_size=1, device="cpu")
     assert resumed.attrs["signature"] == whole.attrs["signature"]
     np.testing.assert_array_equal(resumed.profile, whole.profile)

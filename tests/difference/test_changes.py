@@ -9,7 +9,7 @@ import attnscope
 from attnscope.comparison import diff
 
 NAMES = ["entropy", "first_token", "max_weight", "outside", "mean_offset", "gini_simpson"]
-SPLITS = 200
+SPLITS = 120
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +17,8 @@ def measured(data):
     """Statistics of real paragraphs, (text, cell); each paragraph is a document."""
     texts = [
         line for line in (data / "wikitext-2" / "valid.txt").read_text(encoding="utf-8").splitlines() if len(line) > 300
-    ][:160]
-    found = attnscope.scan(texts=texts, window=48, limit=160, statistics=NAMES)
+    ][:100]
+    found = attnscope.scan(texts=texts, window=32, limit=100, statistics=NAMES)
     return np.concatenate([found[name].values.reshape(found.sizes["window"], -1) for name in NAMES], 1)
 
 
@@ -61,7 +61,7 @@ def test_a_shift_of_two_hundredths_is_found_in_nine_of_ten_paired_comparisons(me
     shares = NAMES.index("max_weight") * 12
     found = []
     for seed in range(50):
-        changes = generator.normal(0, 0.05, (len(measured), measured.shape[1]))
+        changes = generator.normal(0, 0.05, (160, measured.shape[1]))
         changes[:, shares : shares + 4] += 0.02
         found.append(diff.changes_by_document(changes, range(len(changes)), seed=seed).changed[shares : shares + 4])
     assert np.mean(found) >= 0.9

@@ -13,7 +13,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
-from attnscope.comparison.findings import _quantities, changes_of, headline, value_headings
+from attnscope.comparison.diff import _quantities, changes_of, value_headings
 from attnscope.results.render import _rich_table
 from attnscope.results.reports import report_of, write_page
 from attnscope.results.schema import Table
@@ -25,6 +25,10 @@ from tests.pictures import SIDE, looking_vit
 WIDTH = 32  # of a head
 _SAMPLE = "".join(path.read_text(encoding="utf-8") for path in sorted(TEXT.iterdir()))
 DOCUMENTS = [_SAMPLE[start : start + 150] for start in range(0, 80 * 150, 150)]
+
+
+def sentences(verb, result):
+    return report_of(verb, result).finding.sentences
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,7 @@ def test_the_head_that_was_changed_changed_most_and_those_below_it_not_at_all(sc
     assert not found.changed.sel(layer=1, head=[0, 2, 3]).any()
     assert found.attrs["matching"] == "number"
     assert float(found.profile_distance.sel(layer=1, head=1)) > float(found.profile_distance.sel(layer=2).max())
-    assert "heads changed in some statistic" in headline(found)[0]
+    assert "heads changed in some statistic" in sentences("diff", found)[0]
 
 
 def test_means_are_those_of_the_scans(scans):
@@ -65,7 +69,7 @@ def test_means_are_those_of_the_scans(scans):
 def test_a_model_does_not_differ_from_itself(scans):
     found = attnscope.diff(scans / "before", scans / "before")
     assert not found.changed.any()
-    assert headline(found) == ["Nothing differs: both scans have the same numbers everywhere."]
+    assert sentences("diff", found) == ["Nothing differs: both scans have the same numbers everywhere."]
 
 
 def test_where_nothing_differs_there_is_no_table(scans):
@@ -82,7 +86,7 @@ def test_a_small_change_can_be_read(scans, tmp_path):
     after = before.copy(deep=True)
     after["entropy"] = after.entropy - np.random.default_rng(0).normal(4.2e-5, 1e-7, after.entropy.shape)
     found = attnscope.diff(before, after, out=tmp_path / "run")
-    assert "(−0.000" in headline(found)[-2]
+    assert "(−0.000" in sentences("diff", found)[-2]
     first = changes_of(found)[0]
     page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
     assert ">−4.2e−5<" in page
@@ -195,7 +199,7 @@ def test_heads_of_vision_encoders_are_matched_by_patches():
     found = attnscope.diff(first, other, heads="profile")
     assert found.partner.values.tolist() == [[3, 2, 1, 0]]
     assert bool(found.changed.sel(statistic="entropy").all())
-    assert "over 6 images" in headline(found)[0]
+    assert "over 6 images" in sentences("diff", found)[0]
 
 
 def test_models_that_cut_images_otherwise_are_refused():
@@ -221,7 +225,7 @@ def untrained(seed):
 def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
     found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
     assert found.attrs["kinship"] == "not shown"
-    *others, last = headline(found)
+    *others, last = sentences("diff", found)
     assert "as nothing shows those of one number to be the same" in last
     assert last.endswith("Nothing shows them to be the same heads.")
     assert "asked" not in last
@@ -238,16 +242,16 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
 
 def test_how_heads_were_matched_is_said_as_it_was(scans):
     tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
-    assert headline(tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
-    assert "profiles, as was asked for (" in headline(tuned["profile"])[-1]
+    assert sentences("diff", tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
+    assert "profiles, as was asked for (" in sentences("diff", tuned["profile"])[-1]
     for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
-        said = headline(tuned["profile"].assign_attrs(kinship=kinship))[-1]
+        said = sentences("diff", tuned["profile"].assign_attrs(kinship=kinship))[-1]
         assert "one to one, so that the pairs of a layer are together most alike." in said
     assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
-    assert "its number, as was asked for: these are no more alike" in headline(strangers)[-1]
+    assert "its number, as was asked for: these are no more alike" in sentences("diff", strangers)[-1]
     runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
-    assert "no offset profiles that would tell" in headline(attnscope.diff(*runs))[-1]
+    assert "no offset profiles that would tell" in sentences("diff", attnscope.diff(*runs))[-1]
 
 
 def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
@@ -258,8 +262,8 @@ def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
     assert found.statistic.values.tolist() == once.statistic.values.tolist()
     assert found.p.equals(once.p)
     said = "special_tokens has the same numbers as first_token here, and is counted once, as first_token."
-    assert said in headline(found)
-    assert said not in headline(once)
+    assert said in sentences("diff", found)
+    assert said not in sentences("diff", once)
     assert "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic
     assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == ["special_tokens"]
 

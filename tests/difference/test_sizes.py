@@ -5,8 +5,7 @@ import pytest
 
 import attnscope
 from attnscope.comparison.contrasts import contrasts
-from attnscope.comparison.diff import sizes
-from attnscope.comparison.findings import changes_of
+from attnscope.comparison.diff import changes_of, sizes
 from tests.difference.test_contrasts import scan_of
 
 

@@ -22,8 +22,10 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from attnscope.explanation.study import Study
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
+from attnscope.read.encoded import texts_of, windows_of
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 32, "vocab_size": 50}
 MODELS = {
@@ -81,3 +83,9 @@ def inputs_of(model):
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.randint(3, 50, (2, 7), generator=generator)
     return inputs
+
+
+def one_text(loaded, text):
+    """A model that is to read one text."""
+    windows = list(windows_of(texts_of([text]), loaded.tokenizer, length=128))
+    return Study(loaded.model, windows, name=loaded.name, loaded=loaded)

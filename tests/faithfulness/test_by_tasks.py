@@ -6,7 +6,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import PAIRS
 from attnscope.intervention import intervene as _intervene_job
-from attnscope.intervention.pairs import read_pairs
+from attnscope.intervention.pairs import pairs_of_input
 from attnscope.results.merge import merge
 from attnscope.store.runs import is_finished
 from attnscope.store.units import parts_of
@@ -69,7 +69,7 @@ def test_merged_by_hand_it_is_ended_by_the_command(whole, tmp_path, monkeypatch)
     out = tmp_path / "run"
     intervene(out, "1/2")
     with monkeypatch.context() as patched:
-        patched.setattr(_intervene_job.InterventionJob, "parts", lambda *_: 1 / 0)
+        patched.setattr(_intervene_job, "heads_of", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             intervene(out, "2/2")
     merged = merge(out)
@@ -79,7 +79,7 @@ def test_merged_by_hand_it_is_ended_by_the_command(whole, tmp_path, monkeypatch)
 
 
 def test_pairs_that_are_patched_by_tasks(tmp_path):
-    given = {"pairs": read_pairs(PAIRS)[:4], "batch_size": 2, "steps": 1, "device": "cpu"}
+    given = {"pairs": pairs_of_input(PAIRS)[:4], "batch_size": 2, "steps": 1, "device": "cpu"}
     whole = attnscope.patch("bundled", out=tmp_path / "whole", **given)
     assert "task" in attnscope.patch("bundled", out=tmp_path / "run", task="1/2", **given).attrs
     assert same(attnscope.patch("bundled", out=tmp_path / "run", task="2/2", **given), whole)

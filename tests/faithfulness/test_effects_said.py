@@ -5,12 +5,15 @@ import pytest
 import xarray as xr
 
 from attnscope.intervention.effects import heads_of
-from attnscope.intervention.patch_findings import patch_headline
-from attnscope.intervention.verdicts import headline, verdicts
+from attnscope.intervention.verdicts import verdicts
 from attnscope.results.figures.intervene import captions, effect_intervals
 from attnscope.results.reports import report_of
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
+
+
+def sentences(verb, result):
+    return report_of(verb, result).finding.sentences
 
 
 def _largest(sentences):
@@ -21,7 +24,7 @@ def _largest(sentences):
 def test_the_largest_of_many_is_not_held_up_where_none_is_told_from_0():
     tree = planted_intervention(effect=0.0)
     tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
-    said = headline(tree)
+    said = sentences("intervene", tree)
     assert _largest(said).endswith(" ablation). It is not significant (corrected for all heads and ablations).")
     assert " to " not in _largest(said)
     assert said[1].startswith("None of 6 heads significantly changes the loss")
@@ -31,7 +34,7 @@ def test_the_largest_is_named_and_whether_it_is_significant_and_then_the_largest
     tree = planted_intervention(wild=0.8)
     first = verdicts(tree)[0]
     assert (first["layer"], first["head"], first["matters"]) == (1, 2, 0)
-    said = headline(tree)
+    said = sentences("intervene", tree)
     place = said.index(_largest(said))
     assert "nats, without head 1.2 (" in said[place]
     assert said[place].endswith("It is not significant (corrected for all heads and ablations).")
@@ -57,11 +60,11 @@ def test_of_models_in_which_no_head_matters_one_in_twenty_shows_one_over_all_abl
 def test_a_model_worse_than_guessing_is_said_first(guess, worse):
     tree = planted_intervention()  # its loss is 2.0
     tree["effects"] = tree["effects"].to_dataset().assign(guess_loss=("window", np.full(12, guess)))
-    assert headline(tree)[0].startswith("This model predicts worse than guessing") == worse
+    assert sentences("intervene", tree)[0].startswith("This model predicts worse than guessing") == worse
 
 
 def test_heads_are_counted_in_whole_sentences():
-    said = headline(planted_intervention())[1]
+    said = sentences("intervene", planted_intervention())[1]
     assert said.startswith(
         "Of 6 heads taken out one at a time, 1 raises the loss and 0 lower it under each of zero, mean and resample "
         "ablation; for 1 more it depends on the ablation; 4 have no significant effect ("
@@ -78,15 +81,15 @@ def test_heads_are_counted_in_whole_sentences():
 def test_of_patched_places_too(change, says):
     tree = planted_patching(change)
     tree["patched"]["shown"] = tree["patched"].shown & (change > 0)
-    assert says in _largest(patch_headline(tree))
-    assert ("% to " in _largest(patch_headline(tree))) == (change > 0)
+    assert says in _largest(sentences("patch", tree))
+    assert ("% to " in _largest(sentences("patch", tree))) == (change > 0)
 
 
 def test_the_largest_patched_place_is_named_before_a_smaller_one_that_is_significant():
     tree = planted_patching(3.5)
     places = tree["patched"]
     places["effect"][0, 1], places["recovered"][0, 1], places["shown"][0, 1] = 9.0, 1.11, False
-    (said,) = (sentence for sentence in patch_headline(tree) if "largest change" in sentence)
+    (said,) = (sentence for sentence in sentences("patch", tree) if "largest change" in sentence)
     assert "The largest change is 111% of the way, with block 0 at 1. It is not significant" in said
     assert "The largest significant change is 88% of the way (87% to 88%), with block 0 at 2." in said
 
@@ -106,5 +109,5 @@ def test_a_search_is_said_beside_what_each_head_does_alone():
     tree["heads"]["shown"] = xr.zeros_like(tree["heads"].shown)
     searched = 0.1 * xr.ones_like(tree["heads"].effect.isel(ablation=0, drop=True))
     tree["search"] = xr.Dataset({"searched": searched}, attrs={"passes": 10, "removed": 2})
-    (said,) = (sentence for sentence in headline(tree) if sentence.startswith("Search"))
+    (said,) = (sentence for sentence in sentences("intervene", tree) if sentence.startswith("Search"))
     assert said.endswith("It is an estimate without a test; none of these has a significant effect alone.")

@@ -13,9 +13,10 @@ from attnscope.intervention.ablation import search_heads
 from attnscope.intervention.edits import Forbidden, knock_out
 from attnscope.intervention.intervene import intervene
 from attnscope.intervention.predictions import prediction_session
-from attnscope.intervention.verdicts import headline, verdicts
+from attnscope.intervention.verdicts import verdicts
 from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -27,6 +28,10 @@ TEXTS = [
     "She wrote a letter to her brother, who lived in the harbour town.",
     "It rained all day, and the streets were empty.",
 ]
+
+
+def sentences(verb, result):
+    return report_of(verb, result).finding.sentences
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +80,13 @@ def test_an_order_of_heads_is_said_with_its_chance_and_without_interval(tree):
     """No usual interval over texts is right for a rank correlation over heads: see `agreement_of`."""
     agreement = tree["agreement"].to_dataset()
     assert set(agreement.data_vars) == {"rank_correlation", "chance"}
-    (said,) = (sentence for sentence in headline(tree) if sentence.startswith("Rank correlation"))
+    (said,) = (sentence for sentence in sentences("intervene", tree) if sentence.startswith("Rank correlation"))
     at = agreement.sel(estimator="attribution", ablation="mean")
     assert f"(12 heads over 6 windows): attribution patching {float(at.rank_correlation):.2f}" in said
     assert " to " not in said
     unsure = tree.copy()
     unsure["agreement"] = agreement.assign(chance=agreement.chance * 0 + 0.16)
-    (said,) = (sentence for sentence in headline(unsure) if sentence.startswith("Rank correlation"))
+    (said,) = (sentence for sentence in sentences("intervene", unsure) if sentence.startswith("Rank correlation"))
     assert said.count(" (a random order as high in 16% of cases)") == 3
 
 
@@ -150,7 +155,7 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
     best = max(verdicts(found), key=lambda row: row["forbidden_mean"])
     assert (best["layer"], best["head"]) == (0, 3)
     assert best["forbidden_weight"] > 0.8
-    assert any("may not attend to offset −1 and token '.'" in sentence for sentence in headline(found))
+    assert any("may not attend to offset −1 and token '.'" in sentence for sentence in sentences("intervene", found))
 
 
 def test_cross_attention_has_no_offsets_that_could_be_forbidden():

@@ -13,7 +13,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.intervention.pairs import EncodedPairs, Pair
 from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
-from attnscope.intervention.patch_findings import patch_headline, patched_positions
+from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.stack import stacked_passes
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
@@ -24,6 +24,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = [("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back")]
 PAIRS = [Pair(f"It was {a}<mask> the game.", f"It was {b}<mask> the game.", " of", " to") for a, b in WORDS]
 LONGER = Pair("It was part<mask> the game in the city.", "It was due<mask> the game in the city.", " of", " to")
+
+
+def sentences(verb, result):
+    return report_of(verb, result).finding.sentences
 
 
 def causal():
@@ -85,7 +89,7 @@ def test_a_path_of_many_pairs_is_that_of_each_pair(loaded):
     alone = np.concatenate([patch(loaded, [pair], receiver=(2, 1))["pairs"].difference for pair in PAIRS])
     np.testing.assert_allclose(found["pairs"].difference, alone, atol=2e-5)
     assert found["pairs"].attrs["direction"] == "noising"
-    assert any("in head 2.1 alone" in sentence for sentence in patch_headline(found))
+    assert any("in head 2.1 alone" in sentence for sentence in sentences("patch", found))
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
@@ -125,7 +129,7 @@ def test_one_pair_says_nothing_of_others(loaded):
     readings = captions(report_of("patch", found))
     assert all("significant" not in reading for _, reading in readings.values())
     assert "that takes 6 or more pairs" in readings["recovered-map"][1]
-    assert any("There are no intervals" in sentence for sentence in patch_headline(found))
+    assert any("There are no intervals" in sentence for sentence in sentences("patch", found))
 
 
 def test_of_pairs_without_effects_at_most_one_in_twenty_shows_one():
@@ -232,10 +236,10 @@ def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
 
 
 def test_answers_that_the_model_does_not_know_are_told(tree):
-    assert not any("A coin" in sentence for sentence in patch_headline(tree))
+    assert not any("A coin" in sentence for sentence in sentences("patch", tree))
     pairs = tree["pairs"].to_dataset()
     pairs["clean"] = pairs.clean * np.where(np.arange(pairs.sizes["pair"]) % 2, 1, -1)
     changed = tree.copy()
     changed["pairs"] = pairs
-    (said,) = [sentence for sentence in patch_headline(changed) if "A coin" in sentence]
+    (said,) = [sentence for sentence in sentences("patch", changed) if "A coin" in sentence]
     assert "nothing shows that the model knows these answers" in said

@@ -6,7 +6,7 @@ import torch
 
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.pairs import Pair, read_pairs
+from attnscope.intervention.pairs import Pair, pairs_of_input
 from attnscope.intervention.patch import patch
 from attnscope.kernels.engines import attend_in_full
 from attnscope.support.errors import AttnscopeError
@@ -126,6 +126,6 @@ def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
 def test_a_file_without_pairs_is_refused(tmp_path, text):
     (tmp_path / "pairs.jsonl").write_text(text)
     with pytest.raises(AttnscopeError):
-        read_pairs(tmp_path / "pairs.jsonl")
+        pairs_of_input(tmp_path / "pairs.jsonl")
     with pytest.raises(AttnscopeError):
-        read_pairs(tmp_path / "none.jsonl")
+        pairs_of_input(tmp_path / "none.jsonl")

@@ -9,7 +9,7 @@ import pytest
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.intervention.ablation import checked_sets, effects, joint_ablation
+from attnscope.intervention.ablation import effects, joint_ablation
 from attnscope.results.reports import report_of, write_page
 from attnscope.testing.catalogue import build
 
@@ -47,8 +47,7 @@ def test_backup_heads_lose_far_more_together_than_their_sum(name):
     (pair,) = animal.redundant
     asked = benchmark("zoo")._Asked(animal)
     single = next(effects(asked, ["zero"], steps=0))
-    sets = checked_sets([pair], asked.cells)
-    found = joint_ablation(asked, sets, ["zero"], single).isel(ablation=0)
+    found = joint_ablation(asked, [pair], ["zero"], single).isel(ablation=0)
     assert float(found.between.isel(set=0)) > float(found.alone.isel(set=0))
     assert bool(found.between_shown.isel(set=0))
 
@@ -62,7 +61,7 @@ def benchmark(name):
 
 
 @pytest.mark.parametrize(
-    ("sets", "says"), [([[(3, 0)]], "no head 3.0"), ([[(0, 9)]], "no head 0.9"), ([[]], "without heads")]
+    ("sets", "says"), [([[(3, 0)]], "no head 3.0"), ([[(0, 9)]], "no head 0.9"), ([[]], "found no heads")]
 )
 def test_heads_that_do_not_exist_are_refused(sets, says):
     with pytest.raises(AttnscopeError, match=says):

@@ -100,7 +100,7 @@ def contents(content):
 def whole(tmp_path_factory):
     """A finished scan, one that is not, and one by tasks of which the last has not put all together."""
     place = tmp_path_factory.mktemp("whole")
-    given = {"texts": TEXTS, "batch_size": 2}
+    given = {"texts": TEXTS, "batch_size": 2, "show": False}
     attnscope.scan(**given, out=place / "run")
     attnscope.scan(**given, out=place / "run.tasks" / "1-of-1")
     forged_again(place / "run.tasks" / "1-of-1", lambda manifest: manifest["state"].update(texts=2, units=[0]))

@@ -15,7 +15,7 @@ from attnscope.results.export import export
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    attnscope.scan("bundled", TEXT, window=32, limit=24, batch_size=4, pool=4, out=folder, device="cpu")
+    attnscope.scan("bundled", TEXT, window=32, limit=24, batch_size=4, pool=4, out=folder, show=False, device="cpu")
     return folder
 
 
@@ -44,7 +44,7 @@ def test_each_head_is_a_chunk_and_the_heads_of_a_layer_a_file(run, tmp_path):
 
 
 def test_a_run_without_pools_opens_lazily(tmp_path):
-    result = attnscope.scan("bundled", TEXT, window=32, limit=9, out=tmp_path / "run", device="cpu")
+    result = attnscope.scan("bundled", TEXT, window=32, limit=9, out=tmp_path / "run", show=False, device="cpu")
     store = export(tmp_path / "run", "zarr", out=tmp_path / "run.zarr", variables=["entropy", "profile"])
     opened = xr.open_zarr(store, chunks=None)
     assert set(opened.data_vars) == {"entropy", "profile"}

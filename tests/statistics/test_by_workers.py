@@ -124,7 +124,7 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
     whole, out = runs()[1], tmp_path / "run"
     by_workers = {"ray": "local", "workers": 2}
     with pytest.raises(KeyboardInterrupt):
-        scan(out=out, progress=stop, **(by_workers if first == "workers" else {}))
+        scan(out=out, show=False, progress=stop, **(by_workers if first == "workers" else {}))
     held = [*RunFolder(out, {"command": "scan"}).look().files]
     assert any(name.startswith("pieces/") for name in held)
     measured = []
@@ -135,7 +135,7 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
 
     own = TextReader.measure_batch
     monkeypatch.setattr(TextReader, "measure_batch", note)
-    found = scan(out=out, **(by_workers if first != "workers" else {}))
+    found = scan(out=out, show=False, **(by_workers if first != "workers" else {}))
     assert found.identical(whole)
     if first == "workers":
         assert sum(measured) == 36 - 24

@@ -205,8 +205,8 @@ def vowels(tokens):
 def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     given = {"texts": TEXTS, "statistics": "entropy"}
     plain = attnscope.scan(**given)
-    first = attnscope.scan(**given, groups="kinds", out=tmp_path / "run")
-    again = attnscope.scan(**given, groups="kinds", out=tmp_path / "run")
+    first = attnscope.scan(**given, groups="kinds", out=tmp_path / "run", show=False)
+    again = attnscope.scan(**given, groups="kinds", out=tmp_path / "run", show=False)
     assert first.identical(again)
     assert first.entropy_by_group.dims == ("window", "layer", "head", "group_query")
     assert "groups" not in json.loads(plain.attrs["signature"])["settings"]

@@ -105,7 +105,7 @@ def test_of_pools_it_is_read_without_them(tmp_path, monkeypatch):
     texts = [" ".join(random.choice(words, random.integers(20, 90))) for _ in range(30)]
     given = {"window": 24, "batch_size": 8, "device": "cpu"}
     windows = attnscope.scan("bundled", texts, **given)
-    pools = attnscope.scan("bundled", texts, out=tmp_path / "run", pool=16, **given)
+    pools = attnscope.scan("bundled", texts, out=tmp_path / "run", pool=16, show=False, **given)
     monkeypatch.setattr(RunFolder, "piece", lambda *_: 1 / 0)
     found = open_run(tmp_path / "run", part="heads")
     expected = over_documents(windows)

@@ -125,7 +125,7 @@ def scans(corpus):
 def kept(corpus, tmp_path_factory):
     """A finished run in pools, and what it returned."""
     out = tmp_path_factory.mktemp("kept") / "run"
-    return out, attnscope.scan("bundled", corpus, window=24, pool=SIZE, device="cpu", out=out)
+    return out, attnscope.scan("bundled", corpus, window=24, pool=SIZE, device="cpu", out=out, show=False)
 
 
 @pytest.mark.parametrize("name", ["bundled", "llama", "bart"])

@@ -58,7 +58,7 @@ def scans(corpus, tmp_path_factory):
             model, texts = tiny(name), corpus
             given |= {"window": WINDOW, "by": "kind"}
         run = tmp_path_factory.mktemp(name) / "run"
-        pools = attnscope.scan(model, texts, pool=SIZE, out=run, **given)
+        pools = attnscope.scan(model, texts, pool=SIZE, out=run, show=False, **given)
         ends = np.cumsum(pools.window_count.values)
         numbers = np.split(open_run(run, part="windows").pooled_window.values, ends[:-1])
         return attnscope.scan(model, texts, **given), pools, numbers
@@ -142,8 +142,10 @@ def test_pairs_of_groups_of_pools_of_one_window_are_those_of_windows(single):
     expected, found = (group_pairs(results) for results in single)
     assert len(found) == len(expected) == 9
     for own, other in zip(found, expected, strict=True):
-        assert (own.query, own.key, own.layer, own.head) == (other.query, other.key, other.layer, other.head)
-        assert (own.weight, own.equal, own.places) == pytest.approx((other.weight, other.equal, other.places))
+        for name in ("query", "key", "layer", "head"):
+            assert own[name] == other[name]
+        for name in ("weight", "equal", "places"):
+            assert own[name] == pytest.approx(other[name])
 
 
 def test_contrasts_say_pools_and_their_windows(scans):
@@ -159,7 +161,7 @@ def test_tasks_give_the_same_pools(corpus, tmp_path):
     given = {"window": WINDOW, "pool": SIZE, "by": "kind", "groups": "kinds", "statistics": "entropy,band_sum"}
 
     def scan(name, task=None):
-        return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", **given)
+        return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", show=False, **given)
 
     whole = scan("whole")
     assert not scan("run", "1/2").data_vars

@@ -33,7 +33,7 @@ def given(name):
 @pytest.mark.parametrize("name", ["bundled", "llama", "bart"])
 def test_what_is_read_is_what_was_measured(name, tmp_path):
     measured = attnscope.scan(**given(name))
-    kept = attnscope.scan(**given(name), out=tmp_path / "run")
+    kept = attnscope.scan(**given(name), out=tmp_path / "run", show=False)
     assert kept.profile.identical(measured.profile)
     assert open_run(tmp_path / "run").identical(kept)
     run = RunFolder(tmp_path / "run", json.loads(kept.attrs["signature"])).look()
@@ -47,13 +47,13 @@ def test_a_profile_that_the_lengths_do_not_give_is_kept(tmp_path):
     )
     torch.manual_seed(0)
     asked = {"model": T.FunnelModel(config).eval(), "texts": TEXTS, "tokenizer": small_tokenizer(), "window": 12}
-    kept, measured = attnscope.scan(**asked, out=tmp_path / "run"), attnscope.scan(**asked)
+    kept, measured = attnscope.scan(**asked, out=tmp_path / "run", show=False), attnscope.scan(**asked)
     assert not np.array_equal(profile_of(kept), kept.profile, equal_nan=True)
     assert kept.profile.identical(measured.profile)
 
 
 def test_without_sums_the_profile_is_kept_by_itself(tmp_path):
-    kept = attnscope.scan(**given("bundled"), statistics="profile", out=tmp_path / "run")
+    kept = attnscope.scan(**given("bundled"), statistics="profile", out=tmp_path / "run", show=False)
     assert np.isfinite(kept.profile.values).any()
 
 

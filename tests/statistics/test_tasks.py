@@ -25,7 +25,7 @@ SIZES = {"window": 32, "batch_size": 4, "limit": 30}
 
 
 def scan(out, task=None, **more):
-    return attnscope.scan("bundled", TEXT, **SIZES, out=out, task=task, device="cpu", **more)
+    return attnscope.scan("bundled", TEXT, **SIZES, out=out, task=task, device="cpu", **{"show": False} | more)
 
 
 @pytest.fixture(scope="module")

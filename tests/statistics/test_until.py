@@ -42,7 +42,9 @@ def test_few_documents_count_by_window_and_few_windows_not_at_all():
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     """A scan that nothing stopped but its own intervals, kept in a folder."""
-    return attnscope.scan("bundled", TEXT, until=0.06, out=tmp_path_factory.mktemp("until") / "run", **GIVEN)
+    return attnscope.scan(
+        "bundled", TEXT, until=0.06, out=tmp_path_factory.mktemp("until") / "run", show=False, **GIVEN
+    )
 
 
 def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
@@ -84,7 +86,7 @@ def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monk
         if progress.told["windows"] > windows:
             raise KeyboardInterrupt
 
-    given = {"until": 0.06, "out": tmp_path / "run", **GIVEN}
+    given = {"until": 0.06, "out": tmp_path / "run", "show": False, **GIVEN}
     with monkeypatch.context() as patched:
         patched.setattr(_reader, "FLUSH_SECONDS", 0.0)
         patched.setattr(_reader, "FLUSH_SHARE", 0.0)

@@ -15,7 +15,13 @@ from attnscope.capture.checkpoint import main_inputs, saved_config
 from attnscope.capture.families import frames_of_wave, frames_of_window, image_token_of, seconds_at_once
 from attnscope.capture.load import AS_SAVED, Loading, load_model, what_is_read
 from attnscope.capture.placement import device_of
-from attnscope.capture.processors import hash_of_settings, load_preprocessor, load_tokenizer, tokenizer_repository
+from attnscope.capture.processors import (
+    hash_of_settings,
+    load_image_processor,
+    load_preprocessor,
+    load_tokenizer,
+    tokenizer_repository,
+)
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_state
 

@@ -147,10 +147,9 @@ def _verified(
             made = forward(model, inputs, called, None if valid is None else lambda _: valid)
     if not sites:
         raise _no_calls(model)
-    unseen = sorted(module for module in ran if not any(related(module, other) for other in seen))
-    # a layer, rather than what holds it
-    unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
-    if unseen:
+    if unseen := sorted(module for module in ran - seen if not any(related(module, other) for other in seen)):
+        # a layer, rather than what holds it
+        unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
             f"{type(model.get_submodule(unseen[0])).__name__}): its statistics would be "

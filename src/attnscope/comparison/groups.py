@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnscope.measure.documents import FEW, LEAST, above_zero, by_document, units_in
-from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     import xarray as xr
+
+    from attnscope.results.schema import Row
 
 SMALLEST = 0.01  # of the weight: nothing nearer to the larger null is called beyond chance
 #: What a reader of the pairs has to know.
@@ -24,38 +25,6 @@ GROUP_PAIRS_CAUTION = (
     "untrained models prefer groups too: it does not say that anything was learned."
 )
 NULLS = f"Equal: equal weights over what a token may see. {GROUP_PAIRS_CAUTION}"
-
-
-@dataclass(frozen=True)
-class GroupPair:
-    """The head that looks most from the tokens of one group to those of another."""
-
-    query: str  # the groups
-    key: str
-    layer: int  # the head, and the kind of attention of its layer
-    head: int
-    attention: str
-    # its weight, that of equal weights and that by its places alone; means over the windows that have both groups
-    weight: float
-    equal: float
-    places: float
-    low: float  # 95% interval of `above`, by the bootstrap over documents; NaN with fewer than 6 windows
-    high: float
-    # how many windows (in a scan of pools: pools) have both groups, and what the interval is over
-    windows: int
-    over: str
-    # whether it is above both nulls beyond chance, by 0.01 or more: if no head were in any pair, one would be found
-    # in at most 5% of results (see `group_pairs`)
-    beyond_chance: bool | None
-
-    @property
-    def above(self) -> float:
-        """Weight less the larger of what equal weights and its places give."""
-        return self.weight - max(self.equal, self.places)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON, which knows no NaN."""
-        return with_nulls(asdict(self) | {"above": self.above})
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +57,16 @@ class MeanGroupWeights:
         return self.weight - np.maximum(self.equal, self.places)
 
 
-def group_pairs(results: xr.Dataset) -> list[GroupPair]:
-    """For each pair of groups the head whose weight is furthest above equal weights and its places; the furthest
-    first.
+def group_pairs(results: xr.Dataset) -> list[Row]:
+    """For each pair of groups the head furthest above uniform attention and its positions; the furthest first.
+
+    Means are over the windows (in a scan of pools: pools) that have both groups. The interval is of `above`, the weight
+    less the larger of both nulls, by the bootstrap over what `over` names; NaN with fewer than 6. `beyond_chance`: it
+    is 0.01 or more, and more than chance: were no head in any pair, one would be found in at most 5% of results.
     """
     means = MeanGroupWeights.of(results)
     significant = _beyond_chance(results, means, units_in(results)[0])
-    pairs: list[GroupPair] = []
+    pairs: list[Row] = []
     for i, query in enumerate(results.group_query.values):
         for j, key in enumerate(results.group_key.values):
             own = means.above[:, :, i, j]
@@ -111,31 +83,32 @@ def group_pairs(results: xr.Dataset) -> list[GroupPair]:
             drawn, called = units_in(results, there)
             interval = by_document(each[there], drawn)
             pairs.append(
-                GroupPair(
-                    str(query),
-                    str(key),
-                    int(results.layer[layer]),
-                    int(results["head"][head]),
-                    str(results.layer_kind.values[layer]),
-                    weight,
-                    equal,
-                    places,
-                    float(interval.low),
-                    float(interval.high),
-                    int(there.sum()),
-                    f"{len(set(drawn))} {called}",
-                    None if significant is None else bool(significant[layer, head, i, j]),
-                )
+                {
+                    "query": str(query),
+                    "key": str(key),
+                    "layer": int(results.layer[layer]),
+                    "head": int(results["head"][head]),
+                    "attention": str(results.layer_kind.values[layer]),
+                    "weight": weight,
+                    "equal": equal,
+                    "places": places,
+                    "low": float(interval.low),
+                    "high": float(interval.high),
+                    "windows": int(there.sum()),
+                    "over": f"{len(set(drawn))} {called}",
+                    "beyond_chance": None if significant is None else bool(significant[layer, head, i, j]),
+                    "above": weight - max(equal, places),
+                }
             )
-    return sorted(pairs, key=lambda pair: -pair.above)
+    return sorted(pairs, key=lambda pair: -pair["above"])
 
 
-def said_of(pairs: Sequence[GroupPair]) -> str:
+def said_of(pairs: Sequence[Row]) -> str:
     """In how many pairs some head is above both nulls, as far as that is known."""
     if not pairs:
         return "No pair of groups is there"
-    above = [pair for pair in pairs if pair.above > 0 and pair.beyond_chance]
-    if any(pair.beyond_chance is None for pair in pairs):
+    above = [pair for pair in pairs if pair["above"] > 0 and pair["beyond_chance"]]
+    if any(pair["beyond_chance"] is None for pair in pairs):
         return f"Pairs of groups beyond chance: not tested, fewer than {FEW} documents"
     if not above:
         return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
@@ -145,12 +118,12 @@ def said_of(pairs: Sequence[GroupPair]) -> str:
     )
 
 
-def explain_no_interval(pairs: Sequence[GroupPair]) -> str:
+def explain_no_interval(pairs: Sequence[Row]) -> str:
     """Why pairs have no interval, with a space behind; nothing where all have one."""
-    short = next((pair for pair in pairs if pair.low != pair.low), None)
+    short = next((pair for pair in pairs if pair["low"] != pair["low"]), None)
     if short is None:
         return ""
-    return f"A pair without an interval: fewer than {LEAST} {short.over.partition(' ')[2]} have both groups. "
+    return f"A pair without an interval: fewer than {LEAST} {short['over'].partition(' ')[2]} have both groups. "
 
 
 def _beyond_chance(results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]) -> np.ndarray | None:

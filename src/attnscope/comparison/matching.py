@@ -36,40 +36,14 @@ def match_heads(
     """Give for each head the number of its partner in the same layer of the other model.
 
     ``number`` takes heads as they are counted. ``profile`` pairs the heads of each layer one to one, so that the total
-    variation distances of the pairs' offset profiles have the least sum: a head may have another beside it than the
-    one that is most like it. Several assignments often have this sum; then the one whose numbers lie closest is taken,
-    by the sum of squares. ``auto`` takes ``number`` where heads of one number are more alike than in 95% of random
-    orders (checkpoints of one training, a tuned or quantised model), else ``profile``.
+    variation distances of the pairs' offset profiles have the least sum; of several such assignments, the one whose
+    numbers lie closest, by the sum of squares. ``auto`` takes ``number`` where heads of one number are more alike than
+    in 95% of random orders (checkpoints of one training, a tuned or quantised model), else ``profile``.
 
     The best assignment of any two sets of heads makes pairs that are somewhat alike. Pairs by profile are therefore
     shown to be kin only where the two models match better than 95% of random halves of the heads of both, layer by
-    layer. Where each head has its twin in the other model, halves part the twins; where the models are no kin, halves
-    match as well as they do. Models trained alike may match better than halves without being kin: what is shown is
-    that pairs are more alike than chance makes them.
-
-    Parameters
-    ----------
-    before, after
-        Mean profiles; NaN beyond a layer's heads.
-    matching
-        Which rule.
-    seed
-        Seed of the random orders and halves.
-
-    Returns
-    -------
-    Matched
-        Partner of each head (a head that is not there is its own), the rule that was taken, and whether pairs are more
-        alike than by chance. With before and after exchanged pairs and kinship are the same.
-
-    Examples
-    --------
-    >>> profiles = np.eye(6)[None].repeat(3, 0)
-    >>> match_heads(profiles, profiles).rule
-    'number'
-    >>> turned = match_heads(profiles, profiles[:, [1, 2, 3, 4, 5, 0]])
-    >>> turned.partner[0].tolist(), turned.rule, turned.kinship
-    ([5, 0, 1, 2, 3, 4], 'profile', 'shown')
+    layer: where each head has its twin in the other model, halves part the twins. Models trained alike may match better
+    than halves without being kin. With before and after exchanged pairs and kinship are the same.
     """
     if _comes_later(before, after):  # always asked one way round: ties are broken alike, and the same halves drawn
         found = match_heads(after, before, matching=matching, seed=seed)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import xarray as xr
+from scipy import stats
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import random_sets, sparse_effects
 from attnscope.intervention.effects import by_layer, effect_variables, of_layers
-from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
+from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.stack import replacing, replacing_sets
 from attnscope.measure.documents import units_of
 from attnscope.support.arguments import validated
@@ -112,17 +113,20 @@ def _estimates(
     session: PredictionSession, asked: Questions, stands_in: dict[Ablation, list[Tensor]], steps: int
 ) -> tuple[_Variable, _Variable]:
     """Importance ``(window, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
-    gradients = HeadGradients(session.model)
-    outputs = gradients.of(asked)
+    model = session.model
+    outputs = loss_gradients(model, asked)
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
     first_order, integrated, by_input = [], [], []
     for ablation, others in stands_in.items():
         first_order.append(by_layer(attribution(outputs, others)))
-        along = [gradients.of(asked, gates_towards(others, share)) for share in middles]
-        slopes = [_gate_gradient(step, others, share) for step, share in zip(along, middles, strict=True)]
+        along = [loss_gradients(model, asked, gates_towards(others, share)) for share in middles]
+        slopes = [
+            by_layer(attribution([(output, gradient / (1 - share)) for output, gradient in step], others))
+            for step, share in zip(along, middles, strict=True)
+        ]
         integrated.append(np.mean(slopes, 0))
         if ablation == "resample":
-            moved = [gradients.of(asked, towards_donor=share) for share in middles]
+            moved = [loss_gradients(model, asked, towards_donor=share) for share in middles]
             mean = [
                 (output, torch.stack([step[call][1] for step in moved]).mean(0))
                 for call, (output, _) in enumerate(outputs)
@@ -135,12 +139,6 @@ def _estimates(
         (("window", "layer", "head"), by_layer(importance(outputs))),
         (("window", "estimator", "ablation", "layer", "head"), estimates),
     )
-
-
-def _gate_gradient(outputs: Sequence[tuple[Tensor, Tensor]], others: Sequence[Tensor], share: float) -> np.ndarray:
-    r"""Derivative of the loss in each head's gate, where every gate stands at `share`."""
-    remaining = [(output, gradient / (1 - share)) for output, gradient in outputs]
-    return by_layer(attribution(remaining, others))
 
 
 def _column(values: Tensor) -> np.ndarray:
@@ -281,37 +279,14 @@ def _sets_of(
     inside = np.concatenate([np.arange(count) + layer * max(heads) for layer, count in enumerate(heads)])
     ranks: list[np.ndarray] = []  # (text, head): place of each head in an order
     for scores in orders.values():
-        both = np.stack([_ranks(half.reshape(-1)[inside]) for half in scores])
+        flat = [np.nan_to_num(half.reshape(-1)[inside], nan=-np.inf) for half in scores]
+        both = np.stack([stats.rankdata(-half, method="ordinal") - 1 for half in flat])  # the largest is 0
         ranks.append(both[made_on])
     ranks += [np.broadcast_to(shuffle, (len(made_on), len(shuffle))) for shuffle in shuffles]
     return np.stack([rank < count for rank in ranks for count in removed])
 
 
-def _ranks(scores: np.ndarray) -> np.ndarray:
-    ranks = np.empty(len(scores), dtype=np.int64)
-    ranks[np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")] = np.arange(len(scores))
-    return ranks
-
-
 Heads = Sequence[tuple[int, int]]
-
-
-def checked_sets(together: Sequence[Heads], cells: Heads) -> list[list[tuple[int, int]]]:
-    """Sets of heads that exist, each head once."""
-    known = set(cells)
-    sets: list[list[tuple[int, int]]] = []
-    for heads in together:
-        chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
-        for layer, head in chosen:
-            if (layer, head) not in known:
-                raise AttnscopeError(
-                    f"there is no head {layer}.{head} to take out (--together): layers go from 0 to "
-                    f"{max(known)[0]}, heads from 0 to {max(effect for _, effect in known)}"
-                )
-        if not chosen:
-            raise AttnscopeError("found a set without heads (--together); expected heads, as in 0.1,0.3")
-        sets.append(chosen)
-    return sets
 
 
 @validated

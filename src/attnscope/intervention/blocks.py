@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -378,15 +378,8 @@ def _sum(record: Record) -> Tensor:
 def _detached(call: AttentionCall) -> AttentionCall:
     if not torch.is_grad_enabled():
         return call
-    return AttentionCall(
-        *(side.detach() for side in (call.query, call.key, call.value)),
-        scale=call.scale,
-        causal=call.causal,
-        mask=call.mask,
-        bias=None if call.bias is None else call.bias.detach(),
-        softcap=call.softcap,
-        sinks=None if call.sinks is None else call.sinks.detach(),
-    )
+    parts = {name: getattr(call, name) for name in ("query", "key", "value", "bias", "sinks")}
+    return replace(call, **{name: part.detach() for name, part in parts.items() if part is not None})
 
 
 def value_outputs(record: Record) -> Float[Tensor, "head key width"]:

@@ -169,6 +169,22 @@ def inputs_of(model: PreTrainedModel, window: Window | Sequence[int]) -> dict[st
     return {name: torch.tensor([list(ids_of(text))], device=model.device) for name, text in given.items()}
 
 
+def checked_heads(
+    heads: Sequence[tuple[int, int]], known: Sequence[tuple[int, int]], name: str
+) -> list[tuple[int, int]]:
+    """Heads that exist, each once."""
+    chosen = list(dict.fromkeys((int(layer), int(head)) for layer, head in heads))
+    for layer, head in chosen:
+        if (layer, head) not in known:
+            raise AttnscopeError(
+                f"there is no head {layer}.{head} ({name}): layers go from 0 to {max(known)[0]}, heads from 0 to "
+                f"{max(number for _, number in known)}"
+            )
+    if not chosen:
+        raise AttnscopeError(f"found no heads ({name}); expected some, such as [(0, 1), (0, 3)], or 0.1,0.3")
+    return chosen
+
+
 @dataclass(frozen=True, eq=False)
 class Sides:
     """Where the tokens of either text stand, in matrices over both: first the source, then the target."""
@@ -210,14 +226,6 @@ def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
     return f"{type(model).__name__} has no head that predicts: its output is hidden states, not logits"
 
 
-def check_predictions(model: PreTrainedModel, inputs: dict[str, Any], what: str) -> None:
-    """Refuse a model that predicts nothing, where predictions are compared."""
-    if reason := lacks_predictions(model, inputs):
-        raise AttnscopeError(
-            f"{what} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
-        )
-
-
 def log_probabilities(
     logits: Float[Tensor, "batch *position outcome"], positions: Int[Tensor, " prediction"] | None = None
 ) -> Float[Tensor, "batch prediction outcome"]:
@@ -250,15 +258,10 @@ def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: boo
 
 @torch.no_grad()
 def leave_one_out(
-    model: PreTrainedModel,
-    inputs: dict[str, Tensor],
-    positions: Int[Tensor, " prediction"],
-    name: str,
-    tokens: Sequence[int] | None = None,
+    model: PreTrainedModel, inputs: dict[str, Tensor], positions: Int[Tensor, " prediction"], name: str
 ) -> Float[Tensor, "token prediction"]:
-    """Total variation distance of each prediction from what it is when no query may look at a token."""
+    """Total variation distance of each prediction from what it is when no query may attend to a token."""
     sides = sides_of(inputs)
-    chosen = list(range(sides.tokens)) if tokens is None else list(tokens)
     hidden = torch.tensor([], dtype=torch.int64)
     largest = 1
 
@@ -281,8 +284,8 @@ def leave_one_out(
     whole = run([-1])
     largest = max(largest, whole.numel())
     size = max(1, NUMBERS_AT_ONCE // largest)
-    changes = [(run(chosen[at : at + size]) - whole).abs().sum(-1) / 2 for at in range(0, len(chosen), size)]
-    return torch.cat(changes) if changes else whole.new_zeros(0, whole.shape[1])
+    parts = torch.arange(sides.tokens).split(size)
+    return torch.cat([(run(part.tolist()) - whole).abs().sum(-1) / 2 for part in parts])
 
 
 _SIDES = ("input_ids", "decoder_input_ids")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.calls import values_of, weights_of
 from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.intervention.pairs import one_token
+from attnscope.intervention.stack import replacing
 from attnscope.intervention.weight_tests import same_size
 from attnscope.kernels.engines import attend_in_full
 from attnscope.measure.documents import units_of
@@ -112,7 +113,7 @@ def knock_out(
                     parts.append((unknown, unknown))
                     continue
                 queries, keys = asked.reading.sides(site.kind)
-                knocked = _Knocked(rule, queries.valid, keys.input_ids, renormalise=renormalise)
+                knocked = _Knocked(rule, queries.valid, keys.input_ids, renormalise)
 
                 def edits(some: range, call: int = call, knocked: _Knocked = knocked) -> dict[int, Edit]:
                     return {call: knocked.edit(some)}
@@ -149,31 +150,29 @@ def knock_out(
     )
 
 
+@dataclass(eq=False)
 class _Knocked:
     """Outputs of one call without what the rule forbids."""
 
-    def __init__(self, rule: Forbidden, valid: Tensor, keys: Tensor, *, renormalise: bool) -> None:
-        self.rule, self.valid, self.keys, self.renormalise = rule, valid, keys, renormalise
-        self.share = torch.empty(0, dtype=torch.float32)
+    rule: Forbidden
+    valid: Tensor  # queries that are no padding, ``(text, query)``
+    keys: Tensor  # token ids, ``(text, key)``
+    renormalise: bool
+    share: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float32))  # of weight that is forbidden
 
-    def edit(self, heads: Iterable[int]) -> Callable[[AttentionCall, Tensor], Tensor]:
+    def edit(self, heads: Sequence[int]) -> Edit:
         """Variant i has the i-th of these heads changed."""
-        chosen = list(heads)
 
         def change(call: AttentionCall, output: Tensor) -> Tensor:
             _, weights = attend_in_full(call)
-            kept = weights.masked_fill(self.rule.where(weights.shape[2], self.keys)[:, None], 0)
+            left = weights.masked_fill(self.rule.where(weights.shape[2], self.keys)[:, None], 0)
             rows = weights.sum(-1)
-            lost = torch.where(self.valid[:, None], rows - kept.sum(-1), 0).sum(-1)
+            lost = torch.where(self.valid[:, None], rows - left.sum(-1), 0).sum(-1)
             self.share = lost / self.valid.sum(-1, keepdim=True)
             if self.renormalise:
-                kept = kept * (rows / kept.sum(-1).clamp(min=1e-30))[..., None]
+                left = left * (rows / left.sum(-1).clamp(min=1e-30))[..., None]
             value = call.value.repeat_interleave(call.group, 1)
-            other = (kept.to(value.dtype) @ value).to(output.dtype)
-            output = output.clone()
-            for variant, head in enumerate(chosen):
-                output[variant, :, head] = other[:, head]
-            return output
+            return replacing(heads, [(left.to(value.dtype) @ value).to(output.dtype)] * len(heads))(call, output)
 
         return change
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -102,12 +103,17 @@ def order_agreement(
     if not (np.isfinite(first).all() and np.ptp(first) and np.ptp(other)):
         return np.nan, np.nan
     own = float(np.corrcoef(stats.rankdata(first), stats.rankdata(other))[0, 1])
+    return own, float((_of_random_orders(len(first), seed) >= own).mean()) if np.isfinite(own) else np.nan
+
+
+@lru_cache(maxsize=4)
+def _of_random_orders(heads: int, seed: int) -> np.ndarray:
+    """Rank correlations of random orders of so many heads: the same for all estimates of a result."""
     generator = np.random.default_rng(seed)
-    order = np.arange(len(first), dtype=float)
+    order = np.arange(heads, dtype=float)
     order -= order.mean()
     shuffled = np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)])
-    chance = float((shuffled @ order / (order @ order) >= own).mean())  # of random orders with one as large
-    return own, chance if np.isfinite(own) else np.nan
+    return shuffled @ order / (order @ order)
 
 
 def _of_heads(values: np.ndarray) -> np.ndarray:

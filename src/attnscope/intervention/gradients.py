@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,74 +29,66 @@ if TYPE_CHECKING:
     Gate = Callable[[int, Tensor], Tensor]
 
 
-@dataclass(eq=False)
-class HeadGradients:
-    """Forward and backward passes of one model that keep each head's output and its gradient."""
+def loss_gradients(
+    model: PreTrainedModel, questions: Questions, gate: Gate | None = None, towards_donor: float | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Output of each call and the gradient of the loss there, ``(text, head, query, value_width)`` each."""
+    reading = questions.reading
+    inputs = reading.inputs(model)
+    others: dict[str, Tensor] = {}
+    if towards_donor is not None:
+        for name, side in (("input_ids", reading.text), ("decoder_input_ids", reading.target)):
+            if name in inputs:
+                others[name] = side.input_ids.roll(1, 0).gather(1, donor_positions(side.valid))
 
-    model: PreTrainedModel
-    _outputs: list[Tensor] = field(default_factory=list)
-    _gate: Gate | None = None
+    def loss(logits: Tensor) -> Tensor:
+        logits = logits.gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
+        return questions.scores(logits[None])["loss"].sum()
 
-    def of(
-        self, questions: Questions, gate: Gate | None = None, towards_donor: float | None = None
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Output of each call and the gradient of the loss there, ``(text, head, query, value_width)`` each."""
-        reading = questions.reading
-        inputs = reading.inputs(self.model)
-        others: dict[str, Tensor] = {}
-        if towards_donor is not None:
-            for name, side in (("input_ids", reading.text), ("decoder_input_ids", reading.target)):
-                if name in inputs:
-                    others[name] = side.input_ids.roll(1, 0).gather(1, donor_positions(side.valid))
-
-        def loss(logits: Tensor) -> Tensor:
-            logits = logits.gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
-            return questions.scores(logits[None])["loss"].sum()
-
-        return self.of_inputs(inputs, loss, gate, others, towards_donor or 0.0)
-
-    def of_inputs(
-        self,
-        inputs: dict[str, Tensor],
-        quantity: Callable[[Tensor], Tensor],
-        gate: Gate | None = None,
-        others: Mapping[str, Tensor] | None = None,
-        share: float = 0.0,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Output of each call and the gradient there of a quantity of the logits."""
-        self._outputs, self._gate = [], gate
-        moved = _embeddings_moved(self.model, inputs, others or {}, share)
-        with _frozen(self.model), watching(self.model, self._observe), moved, torch.enable_grad():
-            wanted = quantity(main_output(self.model(**inputs)))
-            gradients = torch.autograd.grad(wanted, self._outputs, allow_unused=True, materialize_grads=True)
-        outputs, self._outputs = self._outputs, []
-        return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
-
-    def _observe(self, _: Site, call: AttentionCall) -> Tensor:
-        output = output_with_gradient(call)
-        if self._gate is not None:
-            output = self._gate(len(self._outputs), output)
-        if not output.requires_grad:
-            output = output.detach().requires_grad_()
-        self._outputs.append(output)
-        return output
+    return head_gradients(model, inputs, loss, gate, others, towards_donor or 0.0)
 
 
-def answers_difference(gradients: HeadGradients, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
+def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
     """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text."""
 
     def difference(logits: Tensor) -> Tensor:
-        asked = logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))
-        return pairs.difference(asked).sum()
+        return pairs.difference(logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))).sum()
 
     others = {} if share is None else {"input_ids": pairs.corrupted}
-    layers = gradients.of_inputs({"input_ids": pairs.clean}, difference, others=others, share=share or 0.0)
+    layers = head_gradients(model, {"input_ids": pairs.clean}, difference, None, others, share or 0.0)
     return [gradient for _, gradient in layers]
+
+
+def head_gradients(
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    quantity: Callable[[Tensor], Tensor],
+    gate: Gate | None = None,
+    others: Mapping[str, Tensor] | None = None,
+    share: float = 0.0,
+) -> list[tuple[Tensor, Tensor]]:
+    """Output of each call and the gradient there of a quantity of the logits."""
+    outputs: list[Tensor] = []
+
+    def observe(_: Site, call: AttentionCall) -> Tensor:
+        output = output_with_gradient(call)
+        if gate is not None:
+            output = gate(len(outputs), output)
+        if not output.requires_grad:
+            output = output.detach().requires_grad_()
+        outputs.append(output)
+        return output
+
+    moved = _embeddings_moved(model, inputs, others or {}, share)
+    with _frozen(model), watching(model, observe), moved, torch.enable_grad():
+        wanted = quantity(main_output(model(**inputs)))
+        gradients = torch.autograd.grad(wanted, outputs, allow_unused=True, materialize_grads=True)
+    return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
 
 
 def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray, "window head"]]:
     r"""Head importance of Michel et al. (2019), equation 2, for each text."""
-    return [_summed(output * gradient).abs().double().cpu().numpy() for output, gradient in layers]
+    return [(output * gradient).sum((2, 3)).abs().double().cpu().numpy() for output, gradient in layers]
 
 
 def attribution(
@@ -105,7 +96,7 @@ def attribution(
 ) -> list[Float[np.ndarray, "window head"]]:
     r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output."""
     return [
-        _summed((other - output) * gradient).double().cpu().numpy()
+        ((other - output) * gradient).sum((2, 3)).double().cpu().numpy()
         for (output, gradient), other in zip(layers, stands_in, strict=True)
     ]
 
@@ -113,10 +104,6 @@ def attribution(
 def gates_towards(stands_in: Sequence[Tensor], share: float) -> Gate:
     """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it."""
     return lambda call, output: torch.lerp(output, stands_in[call].to(output), share)
-
-
-def _summed(product: Tensor) -> Tensor:
-    return product.sum((2, 3))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
@@ -18,7 +18,8 @@ from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.analyses.verdict import WHY
 from attnscope.explanation.catalogue import ANALYSES
 from attnscope.explanation.study import DEFAULT_TEXTS, FEW_TEXTS, Study
-from attnscope.intervention.ablation import checked_sets, effects, half_of, joint_ablation, removal_curves, search_heads
+from attnscope.intervention.ablation import effects, half_of, joint_ablation, removal_curves, search_heads
+from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
 from attnscope.intervention.predictions import ABLATIONS, Ablation, prediction_session
@@ -30,7 +31,7 @@ from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -141,7 +142,7 @@ def intervene(
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     asked = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
     asked.check()
-    sets = checked_sets(together, asked.cells)
+    sets = [checked_heads(heads, asked.cells, "together, --together") for heads in together]
     rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule:
         rule.check(asked.windows)
@@ -150,27 +151,13 @@ def intervene(
             "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
             "forbid_first or forbid_tokens too"
         )
-    job = InterventionJob(
-        asked,
-        tuple(name for name in ABLATIONS if name in ablations),
-        variants,
-        steps,
-        search,
-        curves,
-        why,
-        band,
-        seed,
-        reading["progress"] or no_progress,
-        rule,
-        renormalise,
-        sets,
-    )
+    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations]
     settings = {
         "window": length,
         "limit": limit,
         "batch_size": batch_size,
         "forbid": rule.words,
-        "ablations": list(job.ablations),
+        "ablations": [*chosen],
         "steps": steps,
         "search": search,
         "curves": curves,
@@ -182,57 +169,20 @@ def intervene(
     }
     signature = signature_of("intervene", loaded, corpus, target, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
-    return tree_of(
-        ("effects", "window"),
-        job.batches,
-        job.parts,
-        signature,
-        attributes,
-        out=reading["out"],
-        task=task,
-        repair=reading["repair"],
-    )
+    told = reading["progress"] or no_progress
+    of_effects = 0.6 if curves or search else 0.9  # share of the work that effects are, about
 
+    def batches(done: Done) -> Iterator[xr.Dataset | None]:
+        def tell(at: Progress) -> None:
+            told(replace(at, share=of_effects * at.share))
 
-@dataclass(eq=False)
-class InterventionJob:
-    """What one call of `intervene` measures: see there."""
+        return effects(asked, chosen, done=done, variants=variants, steps=steps, progress=tell)
 
-    asked: PredictionSession
-    ablations: tuple[Ablation, ...]
-    variants: int | None
-    steps: int
-    search: bool
-    curves: bool
-    why: bool
-    band: int
-    seed: int
-    tell: Tell
-    rule: Forbidden
-    renormalise: bool
-    together: Sequence[Sequence[tuple[int, int]]]
-
-    @property
-    def _of_effects(self) -> float:
-        """Share of the work that effects are, about."""
-        return 0.6 if self.curves or self.search else 0.9
-
-    def batches(self, done: Done) -> Iterator[xr.Dataset | None]:
-        """Effects on single texts, batch after batch; None for one that is done."""
-        return effects(
-            self.asked,
-            self.ablations,
-            done=done,
-            variants=self.variants,
-            steps=self.steps,
-            progress=lambda at: self.tell(replace(at, share=self._of_effects * at.share)),
-        )
-
-    def parts(self, measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """What the effects come to, and what is set beside them; what is not there, and why."""
         parts: dict[str, xr.Dataset] = {}
         skipped: dict[str, str] = {}
-        session, seed, windows = self.asked, self.seed, list(self.asked.windows)
+        windows = list(asked.windows)
 
         def keep(name: str, make: Callable[[], xr.Dataset]) -> None:
             parts[name] = make() if run is None else run.made(name, make)
@@ -246,48 +196,62 @@ class InterventionJob:
                 keep(name, lambda: made)
 
         def tell(what: str, share: float) -> None:
-            self.tell(Progress(what, self._of_effects + share))
+            told(Progress(what, of_effects + share))
 
         keep("heads", lambda: heads_of(measured, seed=seed))
-        if self.steps:
+        if steps:
             keep("agreement", lambda: agreement_of(measured, seed=seed))
         tell("where heads look", 0.0)
-        keep("where", lambda: attention_of_heads(session.loaded, windows, band=self.band))
-        if self.why:
+        keep("where", lambda: attention_of_heads(loaded, windows, band=band))
+        if why:
             tell("why they look there", 0.03)
-            keep_if_defined("why", lambda: explanations_of_heads(session.loaded, windows, band=self.band, seed=seed))
-            keep_if_defined("trust", lambda: trust_in_weights(session.loaded, windows, band=self.band))
-            keep("shuffled", lambda: shuffled_weights(session, seed=seed))
-        if self.rule:
+            keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, band=band, seed=seed))
+            keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
+            keep("shuffled", lambda: shuffled_weights(asked, seed=seed))
+        if rule:
             tell("heads that may not look there", 0.08)
-            keep("forbidden", lambda: knock_out(session, self.rule, renormalise=self.renormalise, seed=seed))
-        if self.together:
+            keep("forbidden", lambda: knock_out(asked, rule, renormalise=renormalise, seed=seed))
+        if sets:
             tell("chosen heads taken out together", 0.09)
-            keep("together", lambda: joint_ablation(session, self.together, self.ablations, measured, seed=seed))
-        if self.search:
+            keep("together", lambda: joint_ablation(asked, sets, chosen, measured, seed=seed))
+        if search:
             tell("search by random sets", 0.1)
-            keep("search", lambda: search_heads(session, seed=seed))
-        if self.curves:
+            keep("search", lambda: search_heads(asked, seed=seed))
+        if curves:
             tell("heads taken out together", 0.2)
-            keep_if_defined("curves", lambda: self._curves(measured, parts["where"]))
-        self.tell(Progress("done", 1.0))
+            keep_if_defined("curves", lambda: _curves(asked, measured, parts["where"], chosen, seed))
+        told(Progress("done", 1.0))
         return parts, {"skipped": json.dumps(skipped)}
 
-    def _curves(self, measured: xr.Dataset, where: xr.Dataset) -> xr.Dataset:
-        """Curves by effects, by estimates and by what `scan` measures."""
-        ablation: Ablation = "mean" if "mean" in self.ablations else self.ablations[0]
-        halves = half_of(self.asked.documents)
-        means = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
-        means = [part.sel(ablation=ablation).mean("window") for part in means]
-        orders = {"effect": [part.loss_change.values for part in means]}
-        if self.steps:
-            for name in ("attribution", "integrated"):
-                orders[name] = [part.estimate.sel(estimator=name).values for part in means]
-            orders["importance"] = [part.importance.values for part in means]
-        for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
-            if name in where:  # weights hardly differ between halves of the texts: one order for both
-                orders[f"{'low ' if sign < 0 else ''}{name}"] = [sign * where[name].values] * 2
-        return removal_curves(self.asked, orders, ablation=ablation, seed=self.seed)
+    return tree_of(
+        ("effects", "window"),
+        batches,
+        parts,
+        signature,
+        attributes,
+        out=reading["out"],
+        task=task,
+        repair=reading["repair"],
+    )
+
+
+def _curves(
+    asked: PredictionSession, measured: xr.Dataset, where: xr.Dataset, ablations: Sequence[Ablation], seed: int
+) -> xr.Dataset:
+    """Curves by effects, by estimates and by what `scan` measures."""
+    ablation: Ablation = "mean" if "mean" in ablations else ablations[0]
+    halves = half_of(asked.documents)
+    means = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
+    means = [part.sel(ablation=ablation).mean("window") for part in means]
+    orders = {"effect": [part.loss_change.values for part in means]}
+    if "estimate" in measured:
+        for name in ("attribution", "integrated"):
+            orders[name] = [part.estimate.sel(estimator=name).values for part in means]
+        orders["importance"] = [part.importance.values for part in means]
+    for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
+        if name in where:  # weights hardly differ between halves of the texts: one order for both
+            orders[f"{'low ' if sign < 0 else ''}{name}"] = [sign * where[name].values] * 2
+    return removal_curves(asked, orders, ablation=ablation, seed=seed)
 
 
 _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")

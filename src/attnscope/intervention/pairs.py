@@ -18,13 +18,10 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.intervention.predictions import kind_of_question
 from attnscope.read.files import check_characters, decode_utf8, json_objects, lines_of, read_bytes, shown
 from attnscope.read.shown import IdNames, with_marked_spaces
-from attnscope.support.arguments import validated
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 _FIELDS = ("clean", "corrupted", "answer", "wrong")
-_WHOLE: Mapping[str, Any] = dict.fromkeys(_FIELDS, "")  # has every field
-
 _SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
 
 _MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
@@ -42,55 +39,83 @@ class Pair:
     wrong: str
 
 
-#: A file of JSON Lines, two or four text files (see `read_pairs`), or pairs themselves, as `Pair` or mappings.
+#: A file of JSON Lines, two or four text files, or pairs themselves, as `Pair` or mappings.
 Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
 
 
-@validated
-def read_pairs(*paths: Path, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    r"""Read pairs from one file of JSON Lines, or from text files whose lines i belong together."""
-    usual = {"answer": answer, "wrong": wrong}
-    if len(paths) == 1:
-        (path,) = paths
-        objects = list(json_objects(path, "clean"))
-        _reject_unused([fields for _, fields in objects], usual)
-        pairs = [pair_of(fields, f"{shown(path)}, line {number}", usual) for number, fields in objects]
-    elif len(paths) in {_SIDES, _ALL}:
-        _reject_unused([_WHOLE] * (len(paths) == _ALL), usual)
-        pairs = _paired(paths, usual)
+def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
+    """Pairs from files (see `patch`), or from pairs themselves; `answer` and `wrong` are of those that have none."""
+    items: list[Any] = [pairs] if isinstance(pairs, Path) else _listed(pairs)
+    if all(isinstance(item, Path) for item in items):
+        named = _in_files(items)
     else:
-        raise AttnscopeError(
-            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
-            "(answers and wrong answers too)"
-        )
-    if not pairs:
-        raise AttnscopeError(
-            f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
-            "line by line"
-        )
-    return pairs
-
-
-def _reject_unused(pairs: Sequence[Mapping[str, Any]], usual: Mapping[str, str | None]) -> None:
-    """Refuse an answer for all pairs that none of them takes: what was asked for would not be what is measured."""
-    unused = [name for name, value in usual.items() if value is not None and all(name in pair for pair in pairs)]
-    if pairs and unused:
+        named = [(f"pair {number}", _fields(item, number)) for number, item in enumerate(items, 1)]
+    usual = {name: value for name, value in (("answer", answer), ("wrong", wrong)) if value is not None}
+    if unused := [name for name in usual if all(name in fields for _, fields in named)]:
         options = " and ".join(f"{name} (--{name})" for name in unused)
         raise AttnscopeError(
             f"no pair uses {options}: each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or give "
             "pairs without"
         )
+    return [_pair(usual | dict(fields), where) for where, fields in named]
 
 
-def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str | None]) -> Pair:
-    """One pair from its fields; `usual` holds answers for those that have none."""
-    if isinstance(given, Pair):
-        given = asdict(given)
-    fields = {name: value for name, value in usual.items() if value is not None} | dict(given)
+def _listed(pairs: object) -> list[Any]:
+    if isinstance(pairs, str | bytes | Mapping | Pair) or not isinstance(pairs, Iterable):
+        raise AttnscopeError(
+            f"pairs are of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
+            f"list, each with {', '.join(_FIELDS)}"
+        )
+    items = list(cast("Iterable[object]", pairs))
+    if not items:
+        raise AttnscopeError("found no pair of texts; expected one or more")
+    return items
+
+
+def _fields(item: object, number: int) -> Mapping[str, Any]:
+    if isinstance(item, Pair):
+        return asdict(item)
+    if isinstance(item, Mapping):
+        return cast("Mapping[str, Any]", item)
+    raise AttnscopeError(
+        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(_FIELDS)}"
+    )
+
+
+def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Fields of each pair, and where they stand: in a file of JSON Lines, or in texts whose lines i belong together."""
+    if len(paths) == 1:
+        named = [(f"{shown(paths[0])}, line {number}", fields) for number, fields in json_objects(paths[0], "clean")]
+    elif len(paths) in {_SIDES, _ALL}:
+        columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
+        for path, column in zip(paths[1:], columns[1:], strict=True):
+            if len(column) != len(columns[0]):
+                raise AttnscopeError(
+                    f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, "
+                    "as line i belongs to line i"
+                )
+        rows: list[dict[str, Any]] = [
+            {str(name): text for name, text in zip(_FIELDS, row, strict=False)} for row in zip(*columns, strict=True)
+        ]
+        named = [(f"{shown(paths[0])}, line {number}", row) for number, row in enumerate(rows, 1)]
+    else:
+        raise AttnscopeError(
+            f"found {len(paths)} files of pairs; expected one of JSON Lines, two of texts (clean, corrupted), or four "
+            "(answers and wrong answers too)"
+        )
+    if not named:
+        raise AttnscopeError(
+            f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
+            "line by line"
+        )
+    return named
+
+
+def _pair(fields: Mapping[str, Any], where: str) -> Pair:
     for name in _FIELDS:
         if name not in fields:
-            keys = ", ".join(map(str, given)) or "none"
-            mend = _MEND if name in usual else f"Each pair has {', '.join(_FIELDS)}"
+            keys = ", ".join(map(str, fields)) or "none"
+            mend = _MEND if name in {"answer", "wrong"} else f"Each pair has {', '.join(_FIELDS)}"
             raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
         if not isinstance(fields[name], str):
             raise AttnscopeError(
@@ -98,36 +123,6 @@ def pair_of(given: Pair | Mapping[str, Any], where: str, usual: Mapping[str, str
             )
         check_characters(fields[name], where)
     return Pair(*(str(fields[name]) for name in _FIELDS))
-
-
-def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    """Pairs from what a verb is given: files, or pairs themselves as `Pair` or mappings."""
-    if isinstance(pairs, Path):
-        return read_pairs(pairs, answer=answer, wrong=wrong)
-    given = cast("object", pairs)
-    if isinstance(given, str | bytes | Mapping | Pair) or not isinstance(given, Iterable):
-        raise AttnscopeError(
-            f"pairs are of type {type(given).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
-            f"list, each with {', '.join(_FIELDS)}"
-        )
-    items = list(cast("Iterable[object]", given))
-    if not items:
-        raise AttnscopeError("found no pair of texts; expected one or more")
-    paths = [item for item in items if isinstance(item, Path)]
-    if len(paths) == len(items):
-        return read_pairs(*paths, answer=answer, wrong=wrong)
-    usual = {"answer": answer, "wrong": wrong}
-    checked = [_checked(item, number) for number, item in enumerate(items, 1)]
-    _reject_unused([_WHOLE if isinstance(item, Pair) else item for item in checked], usual)
-    return [pair_of(item, f"pair {number}", usual) for number, item in enumerate(checked, 1)]
-
-
-def _checked(item: object, number: int) -> Pair | Mapping[str, Any]:
-    if isinstance(item, Pair | Mapping):
-        return cast("Pair | Mapping[str, Any]", item)
-    raise AttnscopeError(
-        f"pair {number} is of type {type(item).__name__}; expected a Pair, or a mapping with {', '.join(_FIELDS)}"
-    )
 
 
 @dataclass(frozen=True)
@@ -140,21 +135,6 @@ class PairTexts:
         """SHA-256 of all texts and answers."""
         rows = [[getattr(pair, name) for name in _FIELDS] for pair in self.pairs]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
-
-
-def _paired(paths: Sequence[Path], usual: Mapping[str, str | None]) -> list[Pair]:
-    columns = [lines_of(decode_utf8(read_bytes(path), shown(path))) for path in paths]
-    for path, column in zip(paths[1:], columns[1:], strict=True):
-        if len(column) != len(columns[0]):
-            raise AttnscopeError(
-                f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, as "
-                "line i belongs to line i"
-            )
-    names = _FIELDS[: len(paths)]
-    return [
-        pair_of(dict(zip(names, row, strict=True)), f"{shown(paths[0])}, line {number}", usual)
-        for number, row in enumerate(zip(*columns, strict=True), 1)
-    ]
 
 
 @dataclass(frozen=True, eq=False)

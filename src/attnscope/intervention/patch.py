@@ -22,7 +22,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
-from attnscope.intervention.gradients import HeadGradients, answers_difference
+from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
     EncodedPairs,
     PairTexts,
@@ -81,11 +81,9 @@ def patch(
     model
         See `attnscope.scan`.
     pairs
-        A file of JSON Lines, two or four text files (see `attnscope.intervention.pairs.read_pairs`), or pairs
-        themselves, as
-        `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer`` and
-        ``wrong``. The bundled
-        model brings its own.
+        A file of JSON Lines, two text files (clean, corrupted) or four (answers and wrong answers too) whose lines i
+        belong together, or pairs themselves, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``,
+        ``corrupted``, ``answer`` and ``wrong``. The bundled model brings its own.
     answer, wrong
         Answers of all pairs that have none of their own; refused where each has one.
     task
@@ -395,7 +393,7 @@ class PatchJob:
                 passes.plain({"input_ids": encoded.clean}, encoded.places)
                 own = passes.outputs
             shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
-            slopes = [answers_difference(HeadGradients(model), encoded, share) for share in shares]
+            slopes = [answers_difference(model, encoded, share) for share in shares]
         layers: list[np.ndarray] = []
         for patched, donor, *gradients in zip(own, others, *slopes, strict=True):
             parts = (donor - patched) * torch.stack(gradients).mean(0)

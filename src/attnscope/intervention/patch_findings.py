@@ -13,7 +13,7 @@ from attnscope.intervention.verdicts import ESTIMATORS, SURE, describe_agreement
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads
-from attnscope.support.numbers import count
+from attnscope.support.numbers import are, count
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -154,12 +154,6 @@ def _kinds(rows: Sequence[Row]) -> str:
     return "positions" if "position" in rows[0] else "heads"
 
 
-@reads("patch")
-def patch_headline(tree: xr.DataTree) -> list[str]:
-    """What patching comes to, in sentences that report how sure they are."""
-    return _sentences(tree, patched_positions(tree))
-
-
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     pairs, kinds = tree["pairs"].to_dataset(), _kinds(rows)
     number = pairs.sizes["pair"]
@@ -180,8 +174,8 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     largest = describe_largest(effects, lambda place, effect: _describe_share(rows[place], effect), kinds)
     sentences.append(" ".join([_what_is_done(tree), *largest]))
     if number < LEAST:
-        there = "is 1" if number == 1 else f"are {number}"
-        sentences.append(f"There are no intervals: that takes {LEAST} or more pairs of one kind, and there {there}.")
+        few = f"that takes {LEAST} or more pairs of one kind, and there {are(number)}"
+        sentences.append(f"There are no intervals: {few}.")
     else:
         shown = [row["recovered"] or 0 for row in rows if row["shown"]]
         towards = sum(share > 0 for share in shown)
@@ -212,8 +206,10 @@ def _unsolved(right: int, pairs: int) -> list[str]:
 def _describe_share(row: Row, effect: Effect) -> str:
     """How far the prediction goes, with an interval where the effect has one."""
     share = recovered_of(row)
-    share = share if np.isfinite(effect.low) else Effect(share.mean)
-    return f"{describe_patched_share(share)}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
+    text = f"{share.mean:.0%} of the way"
+    if np.isfinite(effect.low) and np.isfinite(share.low):
+        text += f" ({share.low:.0%} to {share.high:.0%})"
+    return f"{text.replace('-', '−')}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
 
 
 def _what_is_done(tree: xr.DataTree) -> str:
@@ -227,11 +223,3 @@ def _what_is_done(tree: xr.DataTree) -> str:
         return f"Patched: what {words} of the {source} run changes in head {through} alone, in the {other} run."
     where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
     return f"Patched: {words}{where}, of the {source} run into the {other} one."
-
-
-def describe_patched_share(share: Effect) -> str:
-    """How far a patched run went, with its interval."""
-    text = f"{share.mean:.0%} of the way"
-    if np.isfinite(share.low):
-        text += f" ({share.low:.0%} to {share.high:.0%})"
-    return text.replace("-", "−")

@@ -14,32 +14,27 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.load import load_model
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
-from attnscope.explanation.study import FEW_TEXTS, Study
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
 from attnscope.measure.passes import WindowBatch
-from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
-from attnscope.read.encoded import EncodedTexts, Texts, texts_and_targets, windows_of
+from attnscope.read.encoded import EncodedTexts, Texts, windows_of
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
-from attnscope.support.arguments import Count, validated
+from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from attnscope.capture.load import Model
-    from attnscope.capture.processors import Tokenizer
+    from transformers import PreTrainedModel
+
     from attnscope.intervention.stack import Outputs, StackedPasses
-    from attnscope.read.encoded import Sources
 
 MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
 Kind = Literal["masked", "next", "translation"]
@@ -68,42 +63,27 @@ class Questions:
         """How well variants answer, by means over the places of each text."""
         real = self.labels != IGNORED
         right = self.labels.clamp(min=0)[..., None]
-        known = None if before is None else _Before.of(before)
+        logs = torch.zeros(0, dtype=torch.float32) if before is None else _wide(before).log_softmax(-1)
+        chances = logs.exp()
+        negative_entropy = (chances * logs).sum(-1)
         by_name: dict[str, list[Tensor]] = {}
         for variant in logits:  # one variant at a time, which the processor's cache may hold
-            wide = variant.to(torch.promote_types(variant.dtype, torch.float32))
+            wide = _wide(variant)
             largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
             scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
-            if known is not None:
-                scores["kl"] = known.divergence(wide, total)
+            if before is not None:
+                crossed = total - (chances * wide).sum(-1)
+                scores["kl"] = (negative_entropy + crossed).clamp(min=0)
             for name, value in scores.items():
-                by_name.setdefault(name, []).append(_mean(value, real))
+                mean = torch.where(real, value, 0).sum(-1) / real.sum(-1)
+                by_name.setdefault(name, []).append(mean)
         return {name: torch.stack(values) for name, values in by_name.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class _Before:
-    """The predictions of the unchanged model."""
-
-    probabilities: Tensor
-    negative_entropy: Tensor
-
-    @classmethod
-    def of(cls, logits: Tensor) -> _Before:
-        logs = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
-        probabilities = logs.exp()
-        return cls(probabilities, (probabilities * logs).sum(-1))
-
-    def divergence(self, logits: Tensor, total: Tensor) -> Tensor:
-        """KL divergence from these of the predictions that `logits` make; `total` is their log-sum-exp."""
-        crossed = total - (self.probabilities * logits).sum(-1)
-        return (self.negative_entropy + crossed).clamp(min=0)
-
-
-def _mean(values: Tensor, real: Tensor) -> Tensor:
-    """Mean over the real places of each text."""
-    return torch.where(real, values, 0).sum(-1) / real.sum(-1)
+def _wide(logits: Tensor) -> Tensor:
+    """In float32 or wider."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
@@ -179,28 +159,6 @@ Ablation = Literal["zero", "mean", "resample"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 
-class HeadMeans:
-    """Mean output of each head over all real positions of all texts."""
-
-    def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._counts: list[int] = []
-
-    def add(self, outputs: Outputs, valid: Sequence[Tensor]) -> None:
-        """Add a batch: what each call gave, and which of its queries are real, ``(text, query)``."""
-        for number, (output, real) in enumerate(zip(outputs, valid, strict=True)):
-            summed = torch.where(real[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
-            if number == len(self._sums):
-                self._sums.append(torch.zeros_like(summed))
-                self._counts.append(0)
-            self._sums[number] += summed
-            self._counts[number] += int(real.sum())
-
-    def of(self, call: int) -> Float[Tensor, "head value_width"]:
-        """The mean of each head of a call."""
-        return (self._sums[call] / self._counts[call]).float()
-
-
 def donor_positions(valid: Tensor) -> Tensor:
     """Position of the text before that each position of a text is given, ``(text, query)``."""
     if len(valid) < 2:  # noqa: PLR2004
@@ -265,7 +223,7 @@ class PredictionSession:
     def passes(self, place: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
         """Some of the windows after a plain pass, ready for variants of it, with what stands in for the heads."""
         asked = self.batch(place)
-        means = self.means if "mean" in ablations else None
+        means = self.means if "mean" in ablations else []
         with stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
             before = passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
             stand_ins: dict[Ablation, list[Tensor]] = {
@@ -309,16 +267,23 @@ class PredictionSession:
 
     @cached_property
     @torch.no_grad()
-    def means(self) -> HeadMeans:
-        """Mean output of every head over all texts: one pass over them."""
-        means = HeadMeans()
+    def means(self) -> list[Float[Tensor, "head value_width"]]:
+        """Mean output of every head of each call over all real positions of all texts: one pass over them."""
+        sums: list[Tensor] = []
+        counts: list[int] = []
         with stacked_passes(self.model, skips=False) as passes:
             for place in self.slices():
                 asked = self.batch(place)
                 passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
                 real = [asked.reading.sides(site.kind)[0].valid for site in passes.sites]
-                means.add(passes.outputs, real)
-        return means
+                parts = [
+                    torch.where(valid[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
+                    for output, valid in zip(passes.outputs, real, strict=True)
+                ]
+                sums = [own + part for own, part in zip(sums, parts, strict=True)] if sums else parts
+                known = [int(valid.sum()) for valid in real]
+                counts = [own + more for own, more in zip(counts, known, strict=True)] if counts else known
+        return [(own / count).float() for own, count in zip(sums, counts, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,15 +310,14 @@ class PredictionBatch:
         return self.asked.scores(logits)["loss"] - self.loss
 
 
-def _stand_ins(name: Ablation, asked: Questions, passes: StackedPasses, means: HeadMeans | None) -> list[Tensor]:
+def _stand_ins(name: Ablation, asked: Questions, passes: StackedPasses, means: list[Tensor]) -> list[Tensor]:
     """What stands in for every head of each call."""
     others: list[Tensor] = []
     for call, (output, site) in enumerate(zip(passes.outputs, passes.sites, strict=True)):
         if name == "zero":
             others.append(torch.zeros_like(output))
         elif name == "mean":
-            assert means is not None  # noqa: S101 made for this ablation
-            others.append(means.of(call).to(output)[None, :, None].expand_as(output))
+            others.append(means[call].to(output)[None, :, None].expand_as(output))
         else:
             index = donor_positions(asked.reading.sides(site.kind)[0].valid)
             others.append(output.roll(1, 0).gather(2, index[:, None, :, None].expand_as(output)))
@@ -368,39 +332,6 @@ def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
             f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
             "no head's own part can be taken out of it. Choose another model"
         )
-
-
-def windows_to_read(
-    loaded: LoadedModel, corpus: Texts, target: Corpus | None, *, length: int, limit: int
-) -> list[Window]:
-    """Windows of any length; where there is a target, line i of it beside line i."""
-    if target is None or isinstance(corpus, EncodedTexts):
-        return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    pairs = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=limit)
-    pairs.check()
-    return list(islice(pairs, limit))
-
-
-@validated
-def texts_under_study(
-    model: Model | None = None,
-    texts: Sources = None,
-    *,
-    targets: Sources = None,
-    tokenizer: Tokenizer = None,
-    window: Count | None = None,
-    limit: Count = FEW_TEXTS,
-    by_line: bool = False,
-) -> Study:
-    """A model with windows of any length, for analyses that read one text at a time."""
-    corpus, target = texts_and_targets(
-        texts, targets, by_line=by_line or targets is not None, blank_lines=targets is not None
-    )
-    if isinstance(model, PreTrainedModel) and tokenizer is None and isinstance(corpus, EncodedTexts):
-        return Study(model, list(corpus.rows[:limit]))
-    loaded = load_model(model, tokenizer=tokenizer)
-    windows = windows_to_read(loaded, corpus, target, length=window_length(loaded, window), limit=limit)
-    return Study(loaded.model, windows, name=loaded.name, loaded=loaded)
 
 
 @validated
@@ -421,5 +352,9 @@ def prediction_session(
             f"{loaded.name} is an encoder-decoder, and what it shall say is not known: give translations "
             "(targets, --target), line i beside line i"
         )
-    windows = windows_to_read(loaded, corpus, target, length=window, limit=limit)
-    return PredictionSession(loaded, windows, kind, seed, batch_size)
+    if target is None or isinstance(corpus, EncodedTexts):
+        windows = windows_of(corpus, loaded.tokenizer, length=window, limit=limit)
+    else:
+        windows = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=window, limit=limit)
+        windows.check()
+    return PredictionSession(loaded, list(islice(windows, limit)), kind, seed, batch_size)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import Count, validated
+from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from attnscope.intervention.calls import Sides
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
-Name = TypeVar("Name", bound=str)
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
 _HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
@@ -69,15 +69,6 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
         "share",
     ),
 }
-
-
-def chosen_kinds(kinds: Sequence[str] | None, known: Collection[Name]) -> list[Name]:
-    """Validate the names of kinds; None means all."""
-    unknown = [kind for kind in kinds or () if kind not in known]
-    if unknown or (kinds is not None and not kinds):
-        said = f"there is no kind {unknown[0]!r}" if unknown else "no kind was named"
-        raise AttnscopeError(f"{said}: choose from {', '.join(known)}")
-    return [kind for kind in known if kinds is None or kind in kinds]
 
 
 def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
@@ -111,13 +102,13 @@ def contribution_profiles(
     study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10, progress: Tell | None = None
 ) -> xr.Dataset:
     r"""Measure where heads and layers take from, by more than their weights."""
-    chosen = chosen_kinds(kinds, KINDS)
+    kinds_chosen = chosen("kind", kinds, KINDS)
     tell = progress or no_progress
     with borrowed(study.model):
         first = inputs_of(study.model, study.windows[0])
         blocks = find_blocks(study.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
-        run = _ModelRun(study.model, blocks, chosen, band, by_name=kinds is not None)
-        if "gradient" in chosen and (reason := lacks_predictions(study.model, first)):
+        run = _ModelRun(study.model, blocks, kinds_chosen, band, by_name=kinds is not None)
+        if "gradient" in kinds_chosen and (reason := lacks_predictions(study.model, first)):
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
         profiles: list[xr.Dataset] = []
@@ -183,7 +174,7 @@ class _ModelRun:
             return self._measured(records, by_output, sides_of(inputs))
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
-        rolled, relevance = Rollout(sides), Relevance(sides)
+        rolled, relevance = Rollout(sides), Rollout(sides, residual=None)
         follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
         if reason:
             self.skip("rollout", reason)
@@ -505,31 +496,23 @@ def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
 
 
 class Rollout:
-    r"""The product of :math:`\tfrac12 I + \tfrac12 A_l` over layers; two matrices over all tokens are held."""
+    r"""The product of :math:`\rho I + (1-\rho) A_l` over layers, or of :math:`I + A_l` where the residual is whole."""
 
-    def __init__(self, sides: Sides, residual: float = 0.5) -> None:
+    def __init__(self, sides: Sides, residual: float | None = 0.5) -> None:
         self.sides, self.residual = sides, residual
-        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)
+        self.matrix = torch.eye(sides.tokens, dtype=torch.float32)  # over all tokens
 
     def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; what of it lies between queries and keys of that layer."""
+        """A layer further; what lies between queries and keys of that layer, without the whole residual."""
         queries, keys = self.sides.of(kind)
         matrix = self.matrix.to(mean)
         new = matrix.clone()
-        new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
+        if self.residual is None:
+            new[queries] += mean @ matrix[keys]
+        else:
+            new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
         self.matrix = new
-        return new[queries, keys]
-
-
-class Relevance(Rollout):
-    r""":math:`R \leftarrow R + \bar A_l R`."""
-
-    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; of it without the identity, what lies between queries and keys of that layer."""
-        queries, keys = self.sides.of(kind)
-        matrix = self.matrix.to(mean)
-        new = matrix.clone()
-        new[queries] += mean @ matrix[keys]
-        self.matrix = new
-        grown = new[queries, keys]
-        return grown - torch.eye(len(grown), dtype=grown.dtype, device=grown.device) if queries == keys else grown
+        part = new[queries, keys]
+        if self.residual is not None or queries != keys:
+            return part
+        return part - torch.eye(len(part), dtype=part.dtype, device=part.device)

@@ -164,17 +164,14 @@ class OneHead:
             slice(self.number // call.group, self.number // call.group + 1),
         )
 
-        def of_head(tensor: Tensor | None) -> Tensor | None:
-            return tensor if tensor is None or tensor.shape[1] == 1 else tensor[:, own]
-
+        shown = {name: part for name in ("mask", "bias") if (part := getattr(call, name)) is not None}
         return replace(
             call,
             query=call.query[:, own],
             key=call.key[:, other],
             value=call.value[:, other],
-            mask=of_head(call.mask),
-            bias=of_head(call.bias),
             sinks=None if call.sinks is None else call.sinks[own],
+            **{name: part if part.shape[1] == 1 else part[:, own] for name, part in shown.items()},
         )
 
 

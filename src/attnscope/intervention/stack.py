@@ -40,14 +40,6 @@ if TYPE_CHECKING:
     StateEdit = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class _BlockOutput:
-    """What a block gave in the plain pass, and how many attention calls had been by then."""
-
-    calls: int
-    output: Any
-
-
 @dataclass(eq=False)
 class StackedPasses:
     """The forward passes of one model: a plain one for each batch, then as many variants of it as are asked for."""
@@ -56,7 +48,8 @@ class StackedPasses:
     skips: bool = True  # whether what does not differ is left out; without it every variant is computed from the start
     sites: list[Site] = field(default_factory=list)  # the attention calls of the last plain pass
     outputs: list[Tensor] = field(default_factory=list)  # what each of them gave, ``(text, head, query, value_width)``
-    _given: list[_BlockOutput] = field(default_factory=list)
+    # of each block in the plain pass: how many attention calls had been by then, and what it gave
+    _plain: list[tuple[int, Any]] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
     _places: Tensor | None = None
     _texts: int = 1
@@ -72,7 +65,9 @@ class StackedPasses:
     @property
     def states(self) -> list[Tensor]:
         """What each block gave in the plain pass, ``(text, position, width)``."""
-        return [_tensors(given.output)[0] for given in self._given]
+        return [
+            next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)) for _, output in self._plain
+        ]
 
     @torch.no_grad()
     def plain(
@@ -82,7 +77,7 @@ class StackedPasses:
         name: Callable[[int], str] = lambda number: f"text {number + 1}",
     ) -> Float[Tensor, "text place vocabulary"]:
         """Run the model as it is, and keep what variants need."""
-        self.sites, self.outputs, self._given = [], [], []
+        self.sites, self.outputs, self._plain = [], [], []
         self._inputs = {**without_cache(self.model), **inputs}
         self._texts = len(inputs["input_ids"])
         self._places = places
@@ -121,7 +116,7 @@ class StackedPasses:
 
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
         self._variants, self._edits, self._state_edits = variants, edits, state_edits
-        after = [self._given[block].calls for block in state_edits]  # a changed state reaches the call behind it
+        after = [self._plain[block][0] for block in state_edits]  # a changed state reaches the call behind it
         self._first = min([*edits, *after], default=0) if self.skips else 0
         self._calls = self._blocks = 0
         self._differ = not self.skips
@@ -181,15 +176,15 @@ class StackedPasses:
             self._blocks += 1
             if not self._variants:
                 output = own(*arguments, **named)
-                self._given.append(_BlockOutput(self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
+                self._plain.append((self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
                 return output
             edit = self._state_edits.get(number)
-            given = self._given[number]
-            if self._differ or given.calls > self._first:
+            calls, plain = self._plain[number]
+            if self._differ or calls > self._first:
                 output = own(*arguments, **named)
             else:
-                self._calls = given.calls
-                output = pytree.tree_map_only(Tensor, self._repeated, given.output)
+                self._calls = calls
+                output = pytree.tree_map_only(Tensor, self._repeated, plain)
             if edit is None:
                 return output
             self._differ = True
@@ -261,28 +256,14 @@ def _output_layer(model: PreTrainedModel) -> nn.Module | None:
 
 def _of_first(call: AttentionCall, texts: int) -> AttentionCall:
     """The call of the first variant."""
-
-    def first(tensor: Tensor | None) -> Tensor | None:
-        return tensor if tensor is None or len(tensor) == 1 else tensor[:texts]
-
-    return replace(
-        call,
-        query=call.query[:texts],
-        key=call.key[:texts],
-        value=call.value[:texts],
-        mask=first(call.mask),
-        bias=first(call.bias),
-    )
+    parts = {name: getattr(call, name) for name in ("query", "key", "value", "mask", "bias")}
+    return replace(call, **{name: part[:texts] for name, part in parts.items() if part is not None})
 
 
 def _at(rows: Tensor, places: Tensor) -> Tensor:
     """Rows ``(variant and text, position, ...)`` at the places ``(text, place)`` of each text."""
     index = places.repeat(len(rows) // len(places), 1)[..., None].expand(-1, -1, rows.shape[-1])
     return rows.gather(1, index)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
 
 
 #: ``(text, head, query, value_width)`` of each attention call

@@ -28,9 +28,10 @@ from attnscope.intervention.calls import (
     values_of,
     weights_of,
 )
-from attnscope.intervention.profiles import BlockNorms, cannot_follow, chosen_kinds, residual_part, shares
+from attnscope.intervention.profiles import BlockNorms, cannot_follow, residual_part, shares
 from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
+from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 
 _FLOW_SECONDS = 7e-6  # of one maximum flow, for each edge of its graph
@@ -49,12 +50,12 @@ def token_contributions(
     kinds: Sequence[str] | None = None,
 ) -> xr.Dataset:
     """Score how much each token of the first window matters to the predictions at some positions, by every kind."""
-    chosen = chosen_kinds(kinds, TOKEN_KINDS)
+    requested = chosen("kind", kinds, TOKEN_KINDS)
     with borrowed(study.model):
-        one = OneText(study, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(chosen)))
+        one = OneText(study, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(requested)))
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
-        for kind in chosen:
+        for kind in requested:
             if not (reason := _lacks(one, kind, by_name=kinds is not None)):
                 scores[kind] = TOKEN_KINDS[kind][1](one)
             elif kinds is not None:

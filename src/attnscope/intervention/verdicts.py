@@ -24,7 +24,7 @@ from attnscope.results.schema import (
 )
 from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import reads, validated
-from attnscope.support.numbers import count, places
+from attnscope.support.numbers import are, count, places
 
 SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
 _NAMED = 5  # heads named of a search
@@ -299,13 +299,6 @@ def _together_rows(sets: xr.Dataset) -> list[Row]:
     return [row | {"heads": row["set"]} for row in rows]
 
 
-@reads("intervene")
-@validated
-def headline(tree: xr.DataTree) -> list[str]:
-    """What the verdicts come to, in sentences that report how sure they are."""
-    return _sentences(tree, verdicts(tree))
-
-
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     heads, effects = tree["heads"].to_dataset(), tree["effects"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
@@ -319,7 +312,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _describe_significant(rows, ablations, over)
     else:
-        sentences.append(f"There are no intervals: that takes {_LEAST}, and there {_are(texts)}.")
+        sentences.append(f"There are no intervals: that takes {_LEAST}, and there {are(texts)}.")
     return [
         *sentences,
         *_describe_largest(rows, ablations),
@@ -327,10 +320,6 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         *_describe_forbidden(tree, rows),
         *_describe_estimates(tree),
     ]
-
-
-def _are(number: int) -> str:
-    return "is 1" if number == 1 else f"are {number}"
 
 
 def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
@@ -393,8 +382,8 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
         rest = [f"for {some} more it depends on the ablation"] * (some > 0)
         rest += [f"{idle} {'has' if idle == 1 else 'have'} no significant effect"] * (idle > 0)
         sentences.append(
-            f"Of {heads} taken out one at a time, {worse} {_verb('raise', worse)} the loss and {better} "
-            f"{_verb('lower', better)} it under {each}{_listed(ablations)} ablation"
+            f"Of {heads} taken out one at a time, {worse} raise{'s' * (worse == 1)} the loss and {better} "
+            f"lower{'s' * (better == 1)} it under {each}{_listed(ablations)} ablation"
             f"{''.join(f'; {part}' for part in rest)} {tested}."
         )
     if several and idle < len(rows):
@@ -480,10 +469,6 @@ def describe_agreement(agreement: xr.Dataset, names: Sequence[str]) -> str:
             doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
             parts.append(f"{ESTIMATORS[name]} {f'{value:.2f}'.replace('-', '−')}{doubt}")
     return "; ".join(parts)
-
-
-def _verb(verb: str, number: int) -> str:
-    return f"{verb}{'s' * (number == 1)}"
 
 
 def _listed(names: Sequence[str], last: str = "and") -> str:

@@ -29,9 +29,10 @@ from attnscope.intervention.arrays import (
 from attnscope.intervention.calls import (
     attended,
     check_matrices,
-    check_predictions,
+    checked_heads,
     embedding_leaves,
     inputs_of,
+    lacks_predictions,
     leave_one_out,
     log_probabilities,
 )
@@ -84,14 +85,17 @@ def over_heads(
     sites: list[Any] = []
     chosen: list[Head] = []
     with borrowed(study.model):
-        if predicts:
-            check_predictions(study.model, inputs_of(study.model, study.windows[0]), test)
+        if predicts and (reason := lacks_predictions(study.model, inputs_of(study.model, study.windows[0]))):
+            raise AttnscopeError(
+                f"{test} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
+            )
         for number, window in enumerate(study.windows):
             text = ReadText(study.model, window, number, study.mask_id if predicts else None, masked=masked)
             if not values:
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
-                chosen = _chosen(heads, counts)
+                every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
+                chosen = every if heads is None else checked_heads(heads, every, "heads")
                 size = len(study.windows), len(counts), max(counts)
                 values = {
                     name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
@@ -119,22 +123,6 @@ def over_heads(
         },
     ).assign_attrs(model=study.name, test=test, seed=seed)
     return with_intervals(result, list(variables), study.documents, seed=seed)
-
-
-def _chosen(heads: Sequence[Head] | None, counts: Sequence[int]) -> list[Head]:
-    every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
-    if heads is None:
-        return every
-    known = set(every)
-    for head in heads:
-        if tuple(head) not in known:
-            raise AttnscopeError(
-                f"there is no head {'.'.join(map(str, head))}: layers go from 0 to {len(counts) - 1}, heads from 0 to "
-                f"{max(counts) - 1}"
-            )
-    if not heads:
-        raise AttnscopeError("no head was named: give (layer, head) pairs, or leave heads out for all")
-    return [(int(layer), int(head)) for layer, head in heads]
 
 
 EFFECTS = {

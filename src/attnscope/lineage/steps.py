@@ -215,9 +215,7 @@ class _Writer:
             return self._step("mask", [self.say("mask.none", **facts)])
         causal = np.array_equal(allowed, np.tril(np.ones_like(allowed)))
         text = self.say("mask.causal" if causal else "mask.other", **facts)
-        cells = np.where(allowed, self.wording["allowed"], self.wording["masked"])
-        caption = self._caption("M", "allowed", len(self.rows))
-        table = square(cells, caption, self.rows, self.key_columns, marked=self.at)
+        table = self._square("allowed", "M")
         return self._step("mask", [text], table, latex=r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty")
 
     def softmax(self) -> Step:
@@ -335,13 +333,20 @@ class _Writer:
         return corner(self.walk[name], caption, self.key_rows, self.columns - 1, marked=self.marked_key)
 
     def _square(self, name: str, symbol: str) -> Table:
-        values = self.walk[name]
-        digits = 3 if name == "weights" else decimals_for(values)
-        cells = np.array([[number(value, digits) for value in line] for line in values], dtype=object)
-        if name == "weights":
-            cells[~self.walk["allowed"]] = ""
+        """Some rows and columns of a matrix of queries by keys."""
+        values, allowed = self.walk[name], self.walk["allowed"]
+        digits = 3 if name == "weights" else decimals_for(values.astype(float))
+
+        def cell(row: int, column: int) -> str:
+            if name == "allowed":
+                return self.wording["allowed" if allowed[row, column] else "masked"]
+            return "" if name == "weights" and not allowed[row, column] else number(values[row, column], digits)
+
+        lines = [(shown, *(cell(row, column) for column, _ in self.key_columns)) for row, shown in self.rows]
+        names = (shown.partition(" ") for _, shown in self.key_columns)
+        headings = ("", *(f"{position}\n{short(token, _HEADING)}" for position, _, token in names))
         caption = self._caption(symbol, name, len(self.rows))
-        return square(cells, caption, self.rows, self.key_columns, marked=self.at)
+        return Table(caption, headings, tuple(lines), marked=_index(self.rows, self.at))
 
 
 def _named(positions: list[int], tokens: tuple[str, ...]) -> Named:
@@ -416,14 +421,6 @@ def corner(values: np.ndarray, caption: str, rows: Named, columns: int, *, marke
         (name, *(number(value, digits) for value in line), *more) for (_, name), line in zip(rows, part, strict=True)
     ]
     return Table(caption, ("", *map(str, range(count)), *more), tuple(cells), marked=_index(rows, marked))
-
-
-def square(cells: np.ndarray, caption: str, rows: Named, columns: Named, *, marked: int | None = None) -> Table:
-    """Some rows and columns of a matrix of tokens by tokens; its cells are text."""
-    lines = [(name, *(str(cells[row, column]) for column, _ in columns)) for row, name in rows]
-    names = (name.partition(" ") for _, name in columns)
-    headings = ("", *(f"{position}\n{short(token, _HEADING)}" for position, _, token in names))
-    return Table(caption, headings, tuple(lines), marked=_index(rows, marked))
 
 
 _HEADING = 6  # columns of a terminal

@@ -74,11 +74,15 @@ _CALLED = {
 }
 
 
+def numbered(units: Sequence[Hashable]) -> tuple[np.ndarray, int]:
+    """Number of the unit of each text, from 0 in the order in which they come, and how many units there are."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
+    return np.array([numbers[name] for name in units]), len(numbers)
+
+
 def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:
     """Mean over texts, ``(column,)``, its standard error by documents, and how many of these there are."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    member = np.array([numbers[name] for name in documents])
-    count = len(numbers)
+    member, count = numbered(documents)
     sizes = np.bincount(member).astype(float)
     sums = np.zeros((count, values.shape[1]))
     np.add.at(sums, member, values)
@@ -112,9 +116,9 @@ def interval(
 
 def membership(units: Sequence[Hashable]) -> np.ndarray:
     """1 where a text is of a unit, ``(unit, text)``."""
-    names = {name: number for number, name in enumerate(dict.fromkeys(units))}
-    member = np.zeros((len(names), len(units)))
-    member[[names[unit] for unit in units], np.arange(len(units))] = 1.0
+    numbers, count = numbered(units)
+    member = np.zeros((count, len(units)))
+    member[numbers, np.arange(len(units))] = 1.0
     return member
 
 
@@ -253,7 +257,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     if not names:
         return xr.Dataset()
 
-    told: dict[str, xr.DataArray] = {}
+    ends_of: dict[str, xr.DataArray] = {}
     for name in names:
         estimate = results[name]
         variances = results[f"{name}{ERROR}"] ** 2
@@ -274,8 +278,8 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
             farther = mean + error * long_tail(times, skewness)
             high = xr.where((effective < _FEW) & (farther > high), farther, high)
         ends = [end.where(effective >= FEWEST) for end in (low, high)]
-        told[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
-    return xr.Dataset(told)
+        ends_of[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
+    return xr.Dataset(ends_of)
 
 
 def _effective(results: xr.Dataset, name: str) -> xr.DataArray:
@@ -310,9 +314,7 @@ def by_document(
 ) -> Interval:
     r"""Mean over texts, with a 95% interval by the bootstrap over documents."""
     flat = values.reshape(len(values), -1)
-    names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    member = np.array([names[name] for name in documents])
-    count = len(names)
+    member, count = numbered(documents)
     sums = np.zeros((count, flat.shape[1]))
     np.add.at(sums, member, flat)
     sizes = np.bincount(member, weights=over).astype(float)
@@ -324,13 +326,13 @@ def by_document(
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
     shown = differs_from_zero(sums / abs(sizes.mean()), generator)
-    told = shown.reshape(shape), np.isfinite(mean).reshape(shape)
+    tested = shown.reshape(shape), np.isfinite(mean).reshape(shape)
     drawn_sizes = drawn @ sizes
     if (drawn_sizes * sizes.sum() <= 0).any():
         unknown = np.full(shape, np.nan)
-        return Interval(mean.reshape(shape), unknown, unknown, *told)
+        return Interval(mean.reshape(shape), unknown, unknown, *tested)
     low, high = bootstrap_interval(sums, sizes, drawn)
-    return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), *told)
+    return Interval(mean.reshape(shape), low.reshape(shape), high.reshape(shape), *tested)
 
 
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried
@@ -391,9 +393,9 @@ def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
 def _reported(there: np.ndarray, own: np.ndarray, largest: np.ndarray) -> np.ndarray:
     """Which means, of those that are there, the largest of any mean reaches in few choices of signs alone."""
     as_large = len(largest) - np.searchsorted(np.sort(largest), own * (1 - 1e-9))
-    told = np.zeros(there.shape, dtype=bool)
-    told[there] = as_large / len(largest) <= 1 - LEVEL
-    return told
+    significant_means = np.zeros(there.shape, dtype=bool)
+    significant_means[there] = as_large / len(largest) <= 1 - LEVEL
+    return significant_means
 
 
 RARE = 0.01  # a label with a smaller share of a head's texts does not count
@@ -435,8 +437,7 @@ def independence(
 ) -> dict[str, Estimate]:
     """Statistics of text independence over a set of heads, with intervals over documents where one holds."""
     units, _ = units_of(range(len(labels)) if documents is None else documents)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
-    member, count = np.array([numbers[name] for name in units]), len(numbers)
+    member, count = numbered(units)
     document = scipy.sparse.coo_array(
         (np.ones(len(member)), (member, np.arange(len(member)))), (count, len(member))
     ).tocsr()

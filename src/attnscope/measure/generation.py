@@ -22,7 +22,7 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
 from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference
 from attnscope.measure.generation_rows import BINS, DOUBLINGS, OWN, PLACES, PROMPT, RANGES, SOURCE, SPANS, START
-from attnscope.measure.quantities import EQUAL, wording
+from attnscope.measure.quantities import EQUAL, Wording, wording
 from attnscope.measure.texts import beyond_note, grouping_for, read_sides, window_length
 from attnscope.read.chats import Chats, ChatTexts
 from attnscope.read.encoded import Sources, Texts
@@ -35,7 +35,7 @@ from attnscope.store.arrays import in_a_row
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import short_hash
 from attnscope.support.arguments import Count
-from attnscope.support.checks import BEAMS, check_real, check_seed, check_whole
+from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
@@ -160,12 +160,12 @@ if TYPE_CHECKING:
 
 #: Name and unit of what no scan has.
 _WORDS = {
-    SPANS: ("Weight on each span", "share"),
-    f"{EQUAL}{SPANS}": ("Weight on each span, of equal weights", "share"),
-    f"{EQUAL}mean_offset": ("Mean offset (negative is left), of equal weights", "tokens"),
-    PLACES: ("Weight on each span by the head's places alone", "share"),
-    BINS: ("Weight in each bin of offsets", "share"),
-    "top_key": ("Place of the key with the largest weight", "tokens"),
+    SPANS: Wording("Weight on each span", "share"),
+    f"{EQUAL}{SPANS}": Wording("Weight on each span, of equal weights", "share"),
+    f"{EQUAL}mean_offset": Wording("Mean offset (negative is left), of equal weights", "tokens"),
+    PLACES: Wording("Weight on each span by the head's places alone", "share"),
+    BINS: Wording("Weight in each bin of offsets", "share"),
+    "top_key": Wording("Place of the key with the largest weight", "tokens"),
 }
 
 
@@ -203,7 +203,7 @@ def generation_dataset(
             value = np.where(there if of_equal else there[:, None], value, np.nan)
             array[number, : len(value)][..., [names_of.index(span) for span in names]] = value
         dims = ("sequence", "step", "layer", *(() if of_equal else ("head",)), *((along,) if along else ()))
-        data[name] = (dims, array, _attributes(name))
+        data[name] = (dims, array, (_WORDS.get(name) or wording(name)).attributes)
     return xr.Dataset(
         data | _tokens(texts, shown, places, source_places),
         coords={
@@ -230,13 +230,6 @@ def _merged(each: Sequence[tuple[str, ...]], known: Sequence[str]) -> list[str]:
     last = [name for name in each[0] if name in {START, OWN}]
     named = dict.fromkeys([each[0][0], *known, *(name for names in each for name in names)])
     return [name for name in named if name not in last] + last
-
-
-def _attributes(name: str) -> dict[str, str]:
-    if name in _WORDS:
-        long_name, units = _WORDS[name]
-        return {"long_name": long_name, "units": units}
-    return wording(name).attributes
 
 
 def _filled(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
@@ -363,20 +356,20 @@ def generate(
     ...
     attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
     """
-    seed, window, limit = reading["seed"], reading["window"], reading["limit"]
-    field, out = reading["field"], reading["out"]
-    asked = _asked(
-        new_tokens=new_tokens,
-        beams=beams,
-        sample=sample,
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        cache=cache,
-        window=window,
-        limit=limit,
-        batch_size=batch_size,
-    )
+    window, limit, field, out = reading["window"], reading["limit"], reading["field"], reading["out"]
+    settings = {
+        "new_tokens": new_tokens,
+        "beams": beams,
+        "sample": sample,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": reading["seed"],
+        "cache": cache,
+        "window": window,
+        "limit": limit,
+        "batch_size": batch_size,
+    }
+    _check(settings)
     patterns = patterns_of(spans)
     given = as_list(texts) if isinstance(texts, Iterator) else texts
     reject_modalities("generate", model, given, field=field, revision=reading["revision"])
@@ -398,8 +391,8 @@ def generate(
     prompts = prompts_of(corpus, loaded, length=length, limit=limit)
     reject_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
-    job = _Job(loaded, prompts, grouping, patterns, asked, reading["progress"] or no_progress)
-    signature = signature_of("generate", loaded, corpus, None, job.settings(length))
+    job = _Job(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
+    signature = signature_of("generate", loaded, corpus, None, job.signature_settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= beyond_note(
         loaded,
@@ -410,7 +403,11 @@ def generate(
         results = in_a_row([part for _, part in job.parts()], "sequence")
         return results.assign_attrs(attributes)
     with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
-        return _in_folder(job, attributes, run)
+        if not run.complete:
+            for first, part in job.parts(run):
+                run.append(part.rename(sequence="window"), first)
+            run.finish(attributes=attributes)
+        return load_generation(run)
 
 
 def _check_writes(loaded: LoadedModel) -> None:
@@ -422,15 +419,6 @@ def _check_writes(loaded: LoadedModel) -> None:
     raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
 
 
-def _in_folder(job: _Job, attributes: dict[str, str], run: RunFolder) -> xr.Dataset:
-    """Write what the run lacks, and read all of it."""
-    if not run.complete:
-        for first, part in job.parts(run):
-            run.append(part.rename(sequence="window"), first)
-        run.finish(attributes=attributes)
-    return load_generation(run)
-
-
 def load_generation(run: RunFolder) -> xr.Dataset:
     """What `generate` returned, from the folder of a finished run."""
     results = run.results().rename(window="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
@@ -438,21 +426,19 @@ def load_generation(run: RunFolder) -> xr.Dataset:
     return results
 
 
-def _asked(**given: Any) -> dict[str, Any]:
-    """What is asked for, checked."""
-    whole = ("new_tokens", "batch_size", "window", "limit")
-    check_whole(1, **{name: given[name] for name in whole})
-    check_whole(1, BEAMS, beams=given["beams"])
-    check_real(0.0, 1.0, top_p=given["top_p"])
-    check_real(0.0, temperature=given["temperature"])
-    check_seed(given["seed"])
-    if given["cache"] not in CACHES:
-        raise AttnscopeError(f"cache (--cache) is {given['cache']!r:.40}; expected {', '.join(CACHES)}")
-    if not given["temperature"] or not given["top_p"]:
+def _check(settings: Mapping[str, Any]) -> None:
+    """Reject settings that do not go together; types and counts are checked at the boundary."""
+    temperature, top_p = settings["temperature"], settings["top_p"]
+    check_whole(1, new_tokens=settings["new_tokens"])
+    check_whole(1, BEAMS, beams=settings["beams"])
+    check_real(0.0, 1.0, top_p=top_p)
+    check_real(0.0, temperature=temperature)
+    if settings["cache"] not in CACHES:
+        raise AttnscopeError(f"cache (--cache) is {settings['cache']!r:.40}; expected {', '.join(CACHES)}")
+    if not temperature or not top_p:
         raise AttnscopeError("temperature (--temperature) and top_p (--top-p) must be above 0")
-    if not given["sample"] and (given["temperature"], given["top_p"]) != (1.0, 1.0):
+    if not settings["sample"] and (temperature, top_p) != (1.0, 1.0):
         raise AttnscopeError("temperature and top_p are of drawn tokens: ask for them with sample (--sample)")
-    return given
 
 
 def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> int:
@@ -478,13 +464,13 @@ class _Job:
     prompts: Sequence[Window]
     grouping: Grouping | None
     patterns: Mapping[str, str]
-    asked: Mapping[str, Any]
+    settings: Mapping[str, Any]
     tell: Tell
 
-    def settings(self, length: int) -> dict[str, Any]:
+    def signature_settings(self, length: int) -> dict[str, Any]:
         """What the numbers depend on beside model and texts, of prompts of so many tokens at most."""
         return {
-            **self.asked,
+            **self.settings,
             "window": length,
             "spans": [f"{name}={pattern}" for name, pattern in self.patterns.items()],
             "groups": None if self.grouping is None else self.grouping.signature,
@@ -493,7 +479,7 @@ class _Job:
 
     def parts(self, run: RunFolder | None = None) -> Iterator[tuple[int, xr.Dataset]]:
         """The results of each batch that the run does not hold yet, with the number of its first prompt."""
-        size, count = self.asked["batch_size"], len(self.prompts)
+        size, count = self.settings["batch_size"], len(self.prompts)
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
             if run is None or not run.holds(numbers):
@@ -506,7 +492,7 @@ class _Job:
         model: Any = self.loaded.model
         call = GenerationCall(model, model.generate, (), self._arguments(prompts))
         with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} does not generate", "Try another cache"):
-            torch.manual_seed(self.asked["seed"] + numbers.start)
+            torch.manual_seed(self.settings["seed"] + numbers.start)
             _, texts = call.run(spans)
         checked: dict[str, str] = {}  # in the first piece, so that a run that resumes has it too
         if numbers.start == 0:
@@ -522,8 +508,8 @@ class _Job:
         results = generation_dataset(
             texts,
             IdNames(self.loaded.tokenizer).of,
-            steps=self.asked["new_tokens"],
-            places=self.asked["new_tokens"] + (1 if is_pair else longest),
+            steps=self.settings["new_tokens"],
+            places=self.settings["new_tokens"] + (1 if is_pair else longest),
             source_places=longest if is_pair else 0,
             spans=self._names,
         )
@@ -543,7 +529,7 @@ class _Job:
 
     def _arguments(self, prompts: Sequence[Window]) -> dict[str, Any]:
         """Of `generate`: the prompts side by side, padded on the left (those of an encoder on the right)."""
-        model, asked = self.loaded.model, self.asked
+        model, settings = self.loaded.model, self.settings
         device = device_of(model)
         longest = max(map(len, prompts))
         pad = next(
@@ -556,7 +542,7 @@ class _Job:
         for row, prompt in enumerate(prompts):
             at = slice(0, len(prompt)) if model.config.is_encoder_decoder else slice(longest - len(prompt), None)
             ids[row, at], mask[row, at] = torch.tensor(prompt.ids), 1
-        drawn = {"temperature": asked["temperature"], "top_p": asked["top_p"], "top_k": 0}
+        drawn = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         caches: dict[str, dict[str, Any]] = {
             "dynamic": {},
             "static": {"cache_implementation": "static"},
@@ -566,9 +552,9 @@ class _Job:
             "input_ids": ids.to(device),
             "attention_mask": mask.to(device),
             "pad_token_id": pad,
-            "max_new_tokens": asked["new_tokens"],
-            "num_beams": asked["beams"],
-            "do_sample": asked["sample"],
-            **(drawn if asked["sample"] else {"temperature": 1.0, "top_p": 1.0, "top_k": 50}),
-            **caches[asked["cache"]],
+            "max_new_tokens": settings["new_tokens"],
+            "num_beams": settings["beams"],
+            "do_sample": settings["sample"],
+            **(drawn if settings["sample"] else {"temperature": 1.0, "top_p": 1.0, "top_k": 50}),
+            **caches[settings["cache"]],
         }

@@ -101,7 +101,7 @@ def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
     return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
 
 
-def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor | None:
+def first_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor | None:
     """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
     states: list[Tensor] = []
 
@@ -112,7 +112,7 @@ def first_states(model: PreTrainedModel, given: Mapping[str, Tensor]) -> Tensor 
         return output_of(call) if call.key.shape[-1] else call.query
 
     with watching(model, look, weights_suffice=True):
-        model(**given)
+        model(**inputs)
     return states[0] if states else None
 
 
@@ -196,20 +196,20 @@ class Tiles:
 
     model: PicturedModel  # which reads them
     unknown: str = ""  # why there are none, where there are none
-    told: set[str] = field(default_factory=set[str])  # how they are known: ``processor`` or ``pixels``
+    known_by: set[str] = field(default_factory=set[str])  # how they are known: ``processor`` or ``pixels``
     _probed: dict[int, bool] = field(default_factory=dict[int, bool])
 
-    def of(self, expanded: Expanded, given: dict[str, Any]) -> list[Tile]:
+    def of(self, expanded: Expanded, inputs: dict[str, Any]) -> list[Tile]:
         """The tiles of one text; none where they are not known."""
         pieces = expanded.image_tokens()
         if not any(pieces):
             return []
-        if expanded.videos and "image_grid_thw" not in given and OF_VIDEOS not in given:
+        if expanded.videos and "image_grid_thw" not in inputs and OF_VIDEOS not in inputs:
             return self._unknown("the processor puts images and frames among the same pixels")
-        if "image_grid_thw" in given:
-            return self._by_grids(IMAGE, pieces, given["image_grid_thw"].tolist())
-        tiles = self._by_pixels(pieces, given)
-        self.told |= {"pixels"} if tiles else set()
+        if "image_grid_thw" in inputs:
+            return self._by_grids(IMAGE, pieces, inputs["image_grid_thw"].tolist())
+        tiles = self._by_pixels(pieces, inputs)
+        self.known_by |= {"pixels"} if tiles else set()
         return tiles
 
     def _by_grids(self, kind: str, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
@@ -227,12 +227,12 @@ class Tiles:
             for step in range(steps):
                 own = tuple(tokens[step * rows * columns : (step + 1) * rows * columns])
                 tiles.append(Tile(number, step + 1 if kind == VIDEO else 0, rows, columns, own, -1, kind))
-        self.told.add("processor")
+        self.known_by.add("processor")
         return tiles
 
-    def _by_pixels(self, pieces: list[list[int]], given: dict[str, Any]) -> list[Tile]:
+    def _by_pixels(self, pieces: list[list[int]], inputs: dict[str, Any]) -> list[Tile]:
         """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
-        pixels = pixels_of(given)
+        pixels = pixels_of(inputs)
         if pixels is None:
             return self._unknown("what the processor gives are not pixels in rows and columns")
         count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
@@ -259,27 +259,27 @@ class Tiles:
             tiles.append(Tile(image, number, *shape, tuple(tokens), source))
         for tile in tiles:
             if len(tile.tokens) not in self._probed:
-                self._probed[len(tile.tokens)] = self.follows(tile, given)
+                self._probed[len(tile.tokens)] = self.follows(tile, inputs)
             if not self._probed[len(tile.tokens)]:
                 return self._unknown("its image tokens do not follow the pixels of their places (a resampler?)")
         return tiles
 
-    def follows(self, tile: Tile, given: dict[str, Any]) -> bool:
+    def follows(self, tile: Tile, inputs: dict[str, Any]) -> bool:
         """Whether, where the pixels of one place change, the token of that place changes most."""
         rows, columns = tile.rows - 1, tile.columns - 1
         places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
-        before = self._states(given, tile)
+        before = self._states(inputs, tile)
         right = 0
-        pixels = pixels_of(given, tile.key)
+        pixels = pixels_of(inputs, tile.key)
         for row, column in sorted(places):
-            changed = {**given, tile.key: _changed_pixels(given[tile.key], tile, row, column, pixels)}
+            changed = {**inputs, tile.key: _changed_pixels(inputs[tile.key], tile, row, column, pixels)}
             moved = (self._states(changed, tile) - before).norm(dim=-1)
             right += int(moved.argmax()) == row * tile.columns + column
         return right >= min(_RIGHT, len(places))
 
-    def _states(self, given: dict[str, Any], tile: Tile) -> Tensor:
+    def _states(self, inputs: dict[str, Any], tile: Tile) -> Tensor:
         """What the decoder reads at each token of a tile."""
-        return self.model.decoder_inputs(given)["inputs_embeds"][0, list(tile.tokens)].double()
+        return self.model.decoder_inputs(inputs)["inputs_embeds"][0, list(tile.tokens)].double()
 
     def _unknown(self, reason: str) -> list[Tile]:
         self.unknown = self.unknown or reason
@@ -294,13 +294,13 @@ def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple
     return (rows, columns) if rows * columns == tokens and rows * width == columns * height else None
 
 
-def pixels_of(given: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
+def pixels_of(inputs: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
     """The images, tiles or frames that a model is given, ``(channel, row, column)``; None for patches in a row."""
-    values: Any = given.get(key)
+    values: Any = inputs.get(key)
     if not isinstance(values, torch.Tensor) or values.ndim not in (_IMAGES, _TILED):
         return None
     flat = list(values.flatten(0, values.ndim - _IMAGES))
-    sizes: Any = given.get("image_sizes") if key == PIXELS else None
+    sizes: Any = inputs.get("image_sizes") if key == PIXELS else None
     if sizes is None or len(sizes) != len(flat):
         return flat
     shapes = [tuple(int(side) for side in size) for size in sizes]
@@ -327,30 +327,30 @@ class Frames(Tiles):
     """Finds the frames of texts with videos, and the rows and columns of each."""
 
     def frames_of(
-        self, expanded: Expanded, given: dict[str, Any], images: int
+        self, expanded: Expanded, inputs: dict[str, Any], images: int
     ) -> tuple[list[list[list[int]]], list[Tile]]:
         """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known."""
         pieces = expanded.video_tokens()
         if not any(pieces):
             return [], []
-        if "video_grid_thw" not in given:
-            return self._frames_by_pixels(pieces, given, images)
-        tiles = self._by_grids(VIDEO, pieces, given["video_grid_thw"].tolist())
+        if "video_grid_thw" not in inputs:
+            return self._frames_by_pixels(pieces, inputs, images)
+        tiles = self._by_grids(VIDEO, pieces, inputs["video_grid_thw"].tolist())
         videos = range(1, 1 + len(pieces) if tiles else 1)
         return [[list(tile.tokens) for tile in tiles if tile.image == video] for video in videos], tiles
 
     def _frames_by_pixels(
-        self, pieces: list[list[int]], given: dict[str, Any], images: int
+        self, pieces: list[list[int]], inputs: dict[str, Any], images: int
     ) -> tuple[list[list[list[int]]], list[Tile]]:
         """A token is of the frame with whose pixels it changes; with none it is of no frame, with several unknown."""
-        key = OF_VIDEOS if OF_VIDEOS in given else PIXELS
-        pixels = pixels_of(given, key)
+        key = OF_VIDEOS if OF_VIDEOS in inputs else PIXELS
+        pixels = pixels_of(inputs, key)
         if pixels is None or (images and key == PIXELS):
             return [], self._unknown("what the processor gives are not single frames, in rows and columns")
         tokens = [token for video in pieces for token in video]
-        before = self.model.decoder_inputs(given)["inputs_embeds"][0, tokens].double()
+        before = self.model.decoder_inputs(inputs)["inputs_embeds"][0, tokens].double()
         moved = torch.stack(
-            [self._changes(given, key, frame, tokens, before) for frame in range(len(pixels))]
+            [self._changes(inputs, key, frame, tokens, before) for frame in range(len(pixels))]
         )  # (frame, token)
         of = moved > NOTHING * moved.amax(0).amax()
         if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
@@ -368,27 +368,27 @@ class Frames(Tiles):
                 shape = rows_and_columns(len(listed), pixels[source].shape[-2:])
                 if shape is not None:
                     tiles.append(Tile(video, step, *shape, tuple(listed), source, VIDEO, key))
-        self.told.add("pixels")
-        return frames, self._in_rows(tiles, frames, given)
+        self.known_by.add("pixels")
+        return frames, self._in_rows(tiles, frames, inputs)
 
-    def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], given: dict[str, Any]) -> list[Tile]:
+    def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], inputs: dict[str, Any]) -> list[Tile]:
         """The tiles, if those of all frames are known and each token follows the pixels of its place."""
         if len(tiles) < sum(map(len, frames)):
             return self._unknown("the tokens of a frame fill no rows and columns")
         firsts = {len(tile.tokens): tile for tile in reversed(tiles)}
-        if not all(self.follows(tile, given) for tile in firsts.values()):
+        if not all(self.follows(tile, inputs) for tile in firsts.values()):
             return self._unknown("its tokens do not follow the pixels of their places (a resampler?)")
         return tiles
 
     def _changes(
-        self, given: dict[str, Any], key: str, frame: int, tokens: list[int], before: torch.Tensor
+        self, inputs: dict[str, Any], key: str, frame: int, tokens: list[int], before: torch.Tensor
     ) -> torch.Tensor:
         """How much each token changes with the pixels of one frame."""
-        changed = given[key].clone()
+        changed = inputs[key].clone()
         flat = changed.flatten(0, -4)  # a view
         noise = torch.randn(flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         flat[frame] += noise.to(flat)
-        states = self.model.decoder_inputs({**given, key: changed})["inputs_embeds"][0, tokens]
+        states = self.model.decoder_inputs({**inputs, key: changed})["inputs_embeds"][0, tokens]
         return (states.double() - before).norm(dim=-1)
 
 
@@ -471,23 +471,23 @@ class Tubelets:
 
 
 @torch.no_grad()
-def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tubelets | str:
+def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tubelets | str:
     """Find the tubelets: which token changes before any attention when the pixels of one do."""
     size = tubelet_of(model.config)
     if size is None:
         return "its config tells no patch_size and tubelet_size"
-    video: Tensor = given[key]
+    video: Tensor = inputs[key]
     counts = [video.shape[1] // size[0], video.shape[3] // size[1], video.shape[4] // size[2]]
     if not all(counts):
         return f"one of its tubelets ({' x '.join(map(str, size))}) is larger than the video"
-    before = _states(model, given)
+    before = _states(model, inputs)
     if before is None:
         return "neither its keys nor its embeddings are seen, which tell which token is which tubelet"
     if len(before) != 1:
         return f"its first layer attends in {len(before)} parts, each by itself, and not over the whole video"
     corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
     corners = [tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners]
-    tokens = [_changed(model, given, key, before, size, corner) for corner in corners]
+    tokens = [_changed(model, inputs, key, before, size, corner) for corner in corners]
     if any(token is None for token in tokens):
         return "in its first layer a tubelet is not one token"
     first, *nexts, last = (token for token in tokens if token is not None)
@@ -500,28 +500,28 @@ def tubelets_of(model: PreTrainedModel, given: dict[str, Any], key: str) -> Tube
     return tubelets
 
 
-def _states(model: PreTrainedModel, given: dict[str, Tensor]) -> Tensor | None:
+def _states(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor | None:
     """What tells tokens apart before any attention, ``(part, token, width)``: keys, or else what is embedded."""
-    seen = first_states(model, given)
+    seen = first_states(model, inputs)
     if seen is not None:
         return seen
-    states: Any = getattr(model(**given, output_hidden_states=True), "hidden_states", None)
+    states: Any = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     return states[0].double() if states else None
 
 
 def _changed(
     model: PreTrainedModel,
-    given: dict[str, Any],
+    inputs: dict[str, Any],
     key: str,
     before: Tensor,
     size: tuple[int, int, int],
     place: tuple[int, ...],
 ) -> int | None:
     """The token that changes with the pixels of one tubelet; None where it is not one."""
-    video = given[key].clone()
+    video = inputs[key].clone()
     frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
     video[0, frames, :, rows, columns] += pattern(size[1:], video[0, 0])
-    seen = _states(model, {**given, key: video})
+    seen = _states(model, {**inputs, key: video})
     if seen is None:
         return None
     change = (seen[0] - before[0]).abs().amax(-1)

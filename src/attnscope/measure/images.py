@@ -15,7 +15,7 @@ from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
-from attnscope.measure.documents import effective_labels, label_shares
+from attnscope.measure.documents import label_shares
 from attnscope.measure.geometry import Grid, grid_of, jpeg
 from attnscope.measure.labels import (
     ALIKE_ENTROPY,
@@ -26,6 +26,8 @@ from attnscope.measure.labels import (
     beyond_chance,
     beyond_shared,
     counted,
+    label_variables,
+    of_all_heads,
 )
 from attnscope.measure.passes import HostOffloader, Marks, WindowBatch, measure_call, stacked
 from attnscope.measure.quantities import EQUAL, OF_ANY_TOKENS, PATCH_STATISTICS, STATISTICS, choose, wording
@@ -189,7 +191,7 @@ class ImageReader(Reader):
         grid = self._grid(*items[0])
         pixels = torch.cat([pixels for _, pixels in items])
         windows = [_window(name, grid) for name, _ in items]
-        return Read(WindowBatch.given_as({"pixel_values": pixels}, windows), windows)
+        return Read(WindowBatch.with_arguments({"pixel_values": pixels}, windows), windows)
 
     def _try(self, name: str, pixels: Tensor) -> None:
         """Reject an image of a size that the model does not take."""
@@ -272,14 +274,14 @@ def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
     return there
 
 
-def _band(asked: int | None, grid: Grid | None) -> int:
+def _band(band: int | None, grid: Grid | None) -> int:
     if grid is None:
         return 0
     largest = max(grid.rows, grid.columns) - 1
-    if asked is not None and asked > largest:
+    if band is not None and band > largest:
         shape = f"{grid.rows} x {grid.columns} patches"
-        raise AttnscopeError(f"band (--band) is {asked}; in images of {shape} the largest offset is {largest}")
-    return min(_BAND, largest) if asked is None else asked
+        raise AttnscopeError(f"band (--band) is {band}; in images of {shape} the largest offset is {largest}")
+    return min(_BAND, largest) if band is None else band
 
 
 def _window(name: str, grid: Grid | None) -> Window:
@@ -409,18 +411,10 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     shares = label_shares(labels, len(used))
     kinds = tuple(names[code] for code in used)
 
-    def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
-        whole = np.full((*values.shape[:-1], exists.size), missing, dtype=values.dtype)
-        whole[..., exists] = values
-        return whole.reshape(*values.shape[:-1], *shape[1:])
-
-    dims = ("layer", "head")
     return xr.Dataset(
         {
-            "label": (("window", *dims), by_head(labels, -1.0)),
-            "label_share": ((*dims, "cluster"), np.moveaxis(by_head(shares.T), 0, -1)),
-            "majority_share": (dims, by_head(shares.max(-1))),
-            "effective_labels": (dims, by_head(effective_labels(shares))),
+            "label": (("window", "layer", "head"), of_all_heads(labels, exists, shape[2], -1.0)),
+            **label_variables(shares, exists, shape[2]),
         },
         coords={"cluster": np.array(kinds, dtype=object)},
         attrs={"kinds": counted(kinds, shares.argmax(-1), None)},

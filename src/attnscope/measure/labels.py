@@ -46,7 +46,7 @@ def beyond_chance(
     measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"], rows: Float[np.ndarray, "*cell"] | float
 ) -> Bool[np.ndarray, "*cell"]:
     """Whether more lies in a place than so many rows that know nothing of places would put there by chance."""
-    p, q = (np.clip(share, 1e-12, 1 - 1e-12) for share in (measured, equal))
+    p, q = np.clip(measured, 1e-12, 1 - 1e-12), np.clip(equal, 1e-12, 1 - 1e-12)
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
 
@@ -87,8 +87,8 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
     for reach in range(reaches):
         near = single + reach
         is_local = enough[:, near] & (measured[:, near] >= LOCAL)
-        of_sides = [is_local & leans[:, near + number * reaches] for number in (1, 2)]
-        choices += [*zip((*of_sides, is_local), (3 * reach + single + number for number in (1, 2, 0)), strict=True)]
+        code, left, right = single + 3 * reach, near + reaches, near + 2 * reaches
+        choices += [(is_local & leans[:, left], code + 1), (is_local & leans[:, right], code + 2), (is_local, code)]
     for number, side in enumerate(_SIDES):
         choices.append(((own[side] >= SHARE) & leans[:, single + 3 * reaches + number], kinds.index(f"{side}ward")))
     conditions, codes = zip(*choices, strict=True)
@@ -147,11 +147,10 @@ class Places:
         """
         sides: list[np.ndarray] = []
         for shares in (self.measured, self.equal):
-            near_left, near_right, left, right = (shares[name] for name in ("near_left", "near_right", *_SIDES))
-            fractions = (_fraction(near_left, near_right), _fraction(near_right, near_left))
-            fractions += (_fraction(left, right), _fraction(right, left))
-            whole = [shares[name] for name in ("offset", "first", "special", "none", "near")]
-            sides.append(np.column_stack([*whole, *fractions]))
+            columns = [shares[name] for name in ("offset", "first", "special", "none", "near")]
+            for side, other in (("near_left", "near_right"), ("near_right", "near_left"), _SIDES, _SIDES[::-1]):
+                columns.append(_fraction(shares[side], shares[other]))
+            sides.append(np.column_stack(columns))
         measured, equal = sides
         own, columns = self.measured, self.measured["columns_left"]
         first, ones = (
@@ -196,8 +195,8 @@ def places_of(results: xr.Dataset) -> Places:
     reaches = [int(end) for end in np.unique(ends) if NEAR <= end < ends.max()]  # the last bin has no end
     near = ends[:, None] <= np.array(reaches, dtype=int)
     ordered = results.transpose("window", "layer", "head", ..., "offset", "offset_bin", missing_dims="ignore")
-    measured, equal = (_shares_of(ordered, *side, where, near) for side in (("", rows), (EQUAL, own)))
-    equal = {name: np.repeat(values, heads, 0) for name, values in equal.items()}
+    measured = _shares_of(ordered, "", rows, where, near)
+    equal = {name: np.repeat(values, heads, 0) for name, values in _shares_of(ordered, EQUAL, own, where, near).items()}
     supporting = np.repeat(results.get("supporting_rows", results.rows).values.reshape(-1), heads).astype(float)
     kinds = np.tile(np.repeat(results.layer_kind.values.astype(str), heads), len(own) // layers)
     return Places(measured, equal, supporting, kinds, results.offset.values, reaches)
@@ -361,21 +360,16 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     names, labels = kinds.names, kinds.labels
     directions = direction(present)
 
-    def by_head(values: np.ndarray, missing: float = np.nan) -> np.ndarray:
-        """(..., head that exists) -> (..., layer, head)."""
-        whole = np.full((*values.shape[:-1], layers * heads), missing, dtype=values.dtype)
-        whole[..., exists] = values
-        return whole.reshape(*values.shape[:-1], layers, heads)
+    def by_head(values: np.ndarray) -> np.ndarray:
+        return of_all_heads(values, exists, heads)
 
     label_share = label_shares(labels, len(names))
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
     summary = xr.Dataset(
         {
-            "label": (("window", "layer", "head"), by_head(labels, -1.0)),
+            "label": (("window", "layer", "head"), of_all_heads(labels, exists, heads, -1.0)),
             "centroid": (("cluster", "offset"), centroids),
-            "label_share": (("layer", "head", "cluster"), np.moveaxis(by_head(np.moveaxis(label_share, 0, -1)), 0, -1)),
-            "majority_share": (("layer", "head"), by_head(label_share.max(-1))),
-            "effective_labels": (("layer", "head"), by_head(effective_labels(label_share))),
+            **label_variables(label_share, exists, heads),
             "direction": (("layer", "head"), by_head(directions.mean(0))),
             "direction_sign_agreement": (("layer", "head"), by_head(sign_agreement(directions))),
         },
@@ -392,6 +386,23 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     summary.attrs["summary"] = json.dumps(with_nulls(numbers))
     summary.attrs["kinds"] = counted(names, majority, clusters)
     return summary
+
+
+def of_all_heads(values: np.ndarray, exists: np.ndarray, heads: int, missing: float = np.nan) -> np.ndarray:
+    """Values of the heads that exist, ``(..., head that exists)``, as ``(..., layer, head)``."""
+    whole = np.full((*values.shape[:-1], len(exists)), missing, dtype=values.dtype)
+    whole[..., exists] = values
+    return whole.reshape(*values.shape[:-1], -1, heads)
+
+
+def label_variables(shares: Float[np.ndarray, "head cluster"], exists: np.ndarray, heads: int) -> dict[str, Any]:
+    """How often each head has each label, and how far it depends on the window."""
+    dims = ("layer", "head")
+    return {
+        "label_share": ((*dims, "cluster"), np.moveaxis(of_all_heads(shares.T, exists, heads), 0, -1)),
+        "majority_share": (dims, of_all_heads(shares.max(-1), exists, heads)),
+        "effective_labels": (dims, of_all_heads(effective_labels(shares), exists, heads)),
+    }
 
 
 def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
@@ -415,9 +426,9 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     """Kinds by their criteria: only names that hold over all texts together, and those in each text."""
     results = with_rows(results, queries(results))
     whole = places_of(over_texts(results))
-    known = beyond_chance(*(part[exists] for part in whole.candidates()))
-    allowed = np.zeros((len(exists), known.shape[1]), dtype=bool)
-    allowed[exists] = known
+    shares, equal, rows = whole.candidates()
+    allowed = np.zeros(shares.shape, dtype=bool)
+    allowed[exists] = beyond_chance(shares[exists], equal[exists], rows[exists])
     size = max(1, _HEADS_AT_ONCE // len(exists))
     codes = np.concatenate(
         [

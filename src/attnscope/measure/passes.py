@@ -50,16 +50,16 @@ class WindowBatch:
 
     text: Batch  # what the encoder reads, or a model's only stack
     target: Batch  # what the decoder beside an encoder reads
-    given: Mapping[str, Any] | None = None  # arguments of the forward pass, where they are not the tokens
+    arguments: Mapping[str, Any] | None = None  # of the forward pass, where they are not the tokens
     keys: Batch | None = None  # the encoder's tokens as keys, where they are not those of its queries
 
     @classmethod
-    def given_as(
-        cls, given: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
+    def with_arguments(
+        cls, arguments: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
     ) -> WindowBatch:
-        """Windows that the model is given in other arguments than token ids."""
+        """Windows that the model reads by other arguments than token ids."""
         text = collate(windows, 0, device)
-        return cls(text, text, given)
+        return cls(text, text, arguments)
 
     @classmethod
     def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
@@ -76,13 +76,13 @@ class WindowBatch:
 
     def inputs(self, model: PreTrainedModel) -> dict[str, Any]:
         """Arguments of the forward pass."""
-        if self.given is not None:
-            return dict(self.given)
-        read = {"": self.text} | ({"decoder_": self.target} if model.config.is_encoder_decoder else {})
-        given: dict[str, Tensor] = {}
-        for side, batch in read.items():
-            given |= {f"{side}{name}": value for name, value in batch.arguments(model.dtype).items()}
-        return given
+        if self.arguments is not None:
+            return dict(self.arguments)
+        arguments = self.text.arguments(model.dtype)
+        if model.config.is_encoder_decoder:
+            target = self.target.arguments(model.dtype)
+            arguments |= {f"decoder_{name}": value for name, value in target.items()}
+        return arguments
 
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
@@ -252,13 +252,13 @@ def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
 def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Real and special tokens of one side, and groups; a side that is not of text (audio, patches) is all real."""
     shape = (states.shape[0], states.shape[2])
-    nowhere = torch.full(shape, -1, device=states.device)
-    if text.valid.shape == shape:
-        marks = text.valid, text.special, nowhere if text.groups is None else text.groups
-        valid, special, groups = (mark.to(states.device) for mark in marks)  # a model may be on several
-        return valid, special, groups
-    everywhere = torch.ones(shape, dtype=torch.bool, device=states.device)
-    return everywhere, ~everywhere, nowhere
+    device = states.device  # a model may be on several
+    ungrouped = torch.full(shape, -1, device=device)
+    if text.valid.shape != shape:
+        real = torch.ones(shape, dtype=torch.bool, device=device)
+        return real, ~real, ungrouped
+    groups = ungrouped if text.groups is None else text.groups.to(device)
+    return text.valid.to(device), text.special.to(device), groups
 
 
 def dimensions(name: str) -> tuple[str, ...]:

@@ -61,9 +61,9 @@ def _parts_of_documents(numbered: Iterable[tuple[int, Window]], size: int) -> It
         source = window.source
         document[number] = window
         if len(document) == 2 * size:
-            begun = [*document.items()]
-            yield dict(begun[:size]), False
-            document = dict(begun[size:])
+            waiting = [*document.items()]
+            yield dict(waiting[:size]), False
+            document = dict(waiting[size:])
     if document:
         yield document, True
 
@@ -408,11 +408,11 @@ class _Gathered:
         means: dict[str, xr.DataArray] = {}
         texts = documents = 0
         for name, (sums, like) in self.parts.items():
-            said = {"": sums.mean(), ERROR: sums.error()}
+            numbers = {"": sums.mean(), ERROR: sums.error()}
             if components and like.dims == ("layer", "head"):
-                said |= sums.components()
+                numbers |= sums.components()
             texts, documents = sums.texts, sums.documents
-            for end, values in said.items():
+            for end, values in numbers.items():
                 means[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words_of(like, end))
         whole = xr.Dataset(means, attrs={"texts": texts, "documents": documents})
         return whole.assign_coords(

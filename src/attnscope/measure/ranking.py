@@ -112,32 +112,53 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
 _SAME = 1e-6  # relative: what differs less between heads does not tell them apart
 
 
+def _offset_dims(results: xr.Dataset) -> tuple[str, ...]:
+    """Dimensions of an offset: tokens on a line have one, patches in a grid have rows and columns."""
+    return ("row_offset", "column_offset") if "row_offset" in results.dims else ("offset",)
+
+
+def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
+    """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour."""
+    shares = results[f"{prefix}patch_profile"].fillna(0.0)
+    for size, offset in (("rows", "row_offset"), ("columns", "column_offset")):
+        shares = shares * ((results[size] - abs(results[offset])).clip(0) / results[size])
+    return shares
+
+
+def _shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray | None:
+    """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
+    if "row_offset" in results.dims:
+        return text_mean(patch_shares(results, prefix))
+    name = f"{prefix}band_sum"
+    return text_mean(results[name] / queries(results)) if name in results and "length" in results else None
+
+
 @reads("scan")
 def peaks(results: xr.Dataset) -> xr.Dataset | None:
-    """Where the profile of each head has its peak, by means over texts."""
-    shares = _shares(results)
+    """At which offset the profile of each head has its peak, by means over windows."""
+    shares, dims, units = _shares(results), _offset_dims(results), "tokens"
     if shares is None:
         return None
-    largest = shares.max("offset")
-    place = results.offset[shares.fillna(-1).argmax("offset")].drop_vars("offset").astype(float)
+    measured = shares
+    if len(dims) > 1:  # where the shares of what is not there are 0
+        measured, units = text_mean(results["patch_profile"]), "patches"
+    known = measured.notnull().any(dims).transpose("layer", "head").values
+    stacked = shares.transpose("layer", "head", *dims).stack(place=dims)
+    best = stacked.fillna(-1).argmax("place").values
+    found = {f"peak_{dim}": (stacked[dim].values[best].astype(float), units) for dim in dims}
+    found["peak_weight"] = stacked.max("place").values, "share"
     return xr.Dataset(
         {
-            "peak_offset": place.where(largest.notnull()).assign_attrs(units="tokens"),
-            "peak_weight": largest.assign_attrs(units="share"),
+            name: (("layer", "head"), np.where(known, values, np.nan), {"units": unit})
+            for name, (values, unit) in found.items()
         }
     )
 
 
-def _shares(results: xr.Dataset, name: str = "band_sum") -> xr.DataArray | None:
-    """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
-    if name not in results or "length" not in results:
-        return None
-    shares = results[name] / queries(results)
-    return text_mean(shares)
-
-
-def _describe_rows(results: xr.Dataset) -> xr.DataArray | None:
-    """How many rows means are over, of all texts, by layer where layers differ; None where it is not known."""
+def _number_of_rows(results: xr.Dataset) -> xr.DataArray | None:
+    """How many rows means are over, of all windows, by layer where layers differ; None where it is not known."""
+    if "row_offset" in results.dims:
+        return (results.rows * results.columns).sum()
     if "length" not in results:
         return None
     rows = queries(results)
@@ -148,24 +169,32 @@ def _describe_rows(results: xr.Dataset) -> xr.DataArray | None:
 
 @reads("scan")
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
-    """The most positional, most local and most sink-like heads, by means over texts; none where there is none."""
-    if "row_offset" in results.dims:
-        return rank_patch_heads(results, top)
+    """The most positional, most local and most sink-like heads, by means over windows; none where there is none."""
     questions: list[Question] = []
-    shares, told = _shares(results), _describe_rows(results)
+    dims, rows = _offset_dims(results), _number_of_rows(results)
+    is_grid = len(dims) > 1
+    shares, equal = _shares(results), _shares(results, EQUAL)
     if shares is not None:
-        away = beyond(shares.where(results.offset != 0), _shares(results, "equal_band_sum"), LEAST_SHARE, told)
+        elsewhere = (shares[dims[0]] != 0) | (shares[dims[-1]] != 0)
+        away = beyond(shares.where(elsewhere), equal, LEAST_SHARE, rows)
 
-        def offset(layer: int, head: int) -> int:
-            at = away.transpose("layer", "head", "offset").values[layer, head]
-            return int(results.offset[int(np.nanargmax(at))])
+        def place(layer: int, head: int) -> int | str:
+            at = away.isel(layer=layer, head=head).fillna(-1.0).stack(place=dims)
+            best = at.isel(place=int(at.argmax("place")))
+            offset = [int(best[dim]) for dim in dims]
+            return offset_name(*offset) if is_grid else offset[0]
 
-        questions.append(Question("positional", away.max("offset"), offset))
-    if "outside" in results:
-        equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
-        questions.append(Question("local", beyond(1 - text_mean(results.outside), equal, LOCAL, told)))
-    questions += sink_like(results, ("first_token", "special_tokens", "learned_sink"))
-    return answered(questions, results, top)
+        questions.append(Question("positional", away.max(dims), place))
+    if is_grid and shares is not None and equal is not None:
+        near = {dim: abs(shares[dim]) <= 1 for dim in dims}
+        questions.append(
+            Question("local", beyond(shares.isel(near).sum(dims), equal.isel(near).sum(dims), LOCAL, rows))
+        )
+    elif "outside" in results:
+        of_equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
+        questions.append(Question("local", beyond(1 - text_mean(results.outside), of_equal, LOCAL, rows)))
+    sinks = ("class_token", "registers") if is_grid else ("first_token", "special_tokens", "learned_sink")
+    return answered([*questions, *sink_like(results, sinks)], results, top)
 
 
 @reads("scan")
@@ -204,60 +233,6 @@ def offset_name(row: int, column: int) -> str:
     if len(parts) == 1 and parts[0][0] == 1:
         return parts[0][1]
     return " ".join(f"{steps} {side}" for steps, side in parts)
-
-
-def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
-    """Share of all weight of patches at each offset: the profile times the share of patches that have the neighbour."""
-    rows, columns = (
-        (results[size] - abs(results[offset])).clip(0) / results[size]
-        for size, offset in (("rows", "row_offset"), ("columns", "column_offset"))
-    )
-    return results[f"{prefix}patch_profile"].fillna(0.0) * rows * columns
-
-
-@reads("scan")
-def patch_peaks(results: xr.Dataset) -> xr.Dataset:
-    """At which neighbour each head looks most, by means over images."""
-    shares = text_mean(patch_shares(results)).transpose("layer", "head", "row_offset", "column_offset")
-    known = (
-        text_mean(results["patch_profile"]).notnull().any(("row_offset", "column_offset")).transpose("layer", "head")
-    )
-    stacked = shares.stack(place=("row_offset", "column_offset"))
-    best = stacked.argmax("place").values
-    peaks = {
-        "peak_row_offset": (stacked.row_offset.values[best], "patches"),
-        "peak_column_offset": (stacked.column_offset.values[best], "patches"),
-        "peak_weight": (stacked.max("place").values, "share"),
-    }
-    return xr.Dataset(
-        {
-            name: (("layer", "head"), np.where(known.values, values.astype(float), np.nan), {"units": units})
-            for name, (values, units) in peaks.items()
-        }
-    )
-
-
-@reads("scan")
-def rank_patch_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
-    """The most positional, most local and most sink-like heads of a vision encoder, by means over images."""
-    shares, equal = (text_mean(patch_shares(results, prefix)) for prefix in ("", "equal_"))
-    away = shares.where((shares.row_offset != 0) | (shares.column_offset != 0))
-    told = (results.rows * results.columns).sum()
-    away = beyond(away, equal, LEAST_SHARE, told)
-    near = {"row_offset": abs(shares.row_offset) <= 1, "column_offset": abs(shares.column_offset) <= 1}
-    about, of_equal = (grid.isel(near).sum(("row_offset", "column_offset")) for grid in (shares, equal))
-
-    def neighbour(layer: int, head: int) -> str:
-        at = away.isel(layer=layer, head=head).fillna(-1.0).stack(place=("row_offset", "column_offset"))
-        best = at.isel(place=int(at.argmax("place")))
-        return offset_name(int(best.row_offset), int(best.column_offset))
-
-    questions = [
-        Question("positional", away.max(("row_offset", "column_offset")), neighbour),
-        Question("local", beyond(about, of_equal, LOCAL, told)),
-        *sink_like(results, ("class_token", "registers")),
-    ]
-    return answered(questions, results, top)
 
 
 TOP = 10

@@ -44,9 +44,9 @@ _USUAL_ROW = 128  # weights that a row lists as a rule
 KEYS = 1 << 23
 
 
-def reject_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> None:
+def reject_absent(show: Sequence[Place] | None, layers: int, heads: int) -> None:
     """Refuse heads to show that a model of so many layers, of so many heads at most, does not have."""
-    for layer, head in asked or ():
+    for layer, head in show or ():
         if not (0 <= layer < layers and 0 <= head < heads):
             raise AttnscopeError(
                 f"there is no head {layer}.{head} to show: layers go from 0 to {layers - 1}, "
@@ -54,13 +54,13 @@ def reject_absent(asked: Sequence[Place] | None, layers: int, heads: int) -> Non
             )
 
 
-def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int) -> list[list[Place]]:
+def shown_heads(results: xr.Dataset, show: Sequence[Place], tokens: int) -> list[list[Place]]:
     """Heads to list token by token in each window: those asked for and those that lead the rankings.
 
     All, where there is room: the first window has as much as all of them together.
     """
     layers, heads = results.sizes["layer"], results.sizes["head"]
-    reject_absent(asked, layers, heads)
+    reject_absent(show, layers, heads)
     ranked = [
         (row["layer"], row["head"])
         for rows in zip_longest(*rank_heads(results).values())
@@ -72,7 +72,7 @@ def shown_heads(results: xr.Dataset, asked: Sequence[Place], tokens: int) -> lis
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     weights = len(every) * tokens * min(tokens, _USUAL_ROW)
     return [
-        list(dict.fromkeys([*asked, *ranked, *(every if weights * windows <= WEIGHTS else ())]))
+        list(dict.fromkeys([*show, *ranked, *(every if weights * windows <= WEIGHTS else ())]))
         for windows in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
     ]
 
@@ -159,7 +159,7 @@ def sample_dataset(
     windows: Sequence[Window],
     kinds: Sequence[str],
     heads: int,
-    asked: Sequence[Place],
+    show: Sequence[Place],
     *,
     with_decoder: bool = False,
 ) -> xr.Dataset:
@@ -197,7 +197,7 @@ def sample_dataset(
             "source": ("window", np.array([window.source for window in windows], dtype=object)),
             "start": ("window", np.array([window.start for window in windows])),
         },
-        attrs={"asked": json.dumps([list(place) for place in asked]), "tile": observed[0].tile},
+        attrs={"asked": json.dumps([list(place) for place in show]), "tile": observed[0].tile},
     )
     for side, of_windows in texts.items():
         tokens = np.full((len(windows), rows), "", dtype=object)

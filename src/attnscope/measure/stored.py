@@ -34,12 +34,12 @@ def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
     known = results[WEIGHT_AT].notnull().any("head").transpose("chosen_offset", "window", "layer").values
-    said = [
+    parts = [
         (int(offset), _why(known[row], abs(int(offset)), sizes.values, results, unit))
         for row, offset in enumerate(results.chosen_offset.values)
     ]
-    told = " ".join(f"{WEIGHT_AT}_{offset}: {why}." for offset, why in said if why)
-    return {"offsets": told} if told else {}
+    longer = " ".join(f"{WEIGHT_AT}_{offset}: {why}." for offset, why in parts if why)
+    return {"offsets": longer} if longer else {}
 
 
 def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Dataset, unit: str) -> str:
@@ -63,8 +63,7 @@ def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Datase
 
 def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
     """What a reader has to know where no window can have more queries than its observation window."""
-    recent = _of_recent(names)
-    if not recent or length > observation:
+    if length > observation or not (recent := _of_recent(names)):
         return {}
     return {
         "observation": f"Windows have {length} tokens at most, and the last {observation} queries of each were asked "
@@ -74,27 +73,27 @@ def observation_note(names: Sequence[str], observation: int, length: int) -> dic
 
 def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
     """Notes of a scan, with how many of its windows are as short as that."""
-    told = dict(notes)
+    longer = dict(notes)
     settings = _settings_of(results)
     if "observation" in settings and "observation" not in notes:
         last = settings["observation"]
         short, windows = _as_short_as(results, last)
         if short:
-            told["observation"] = (
+            longer["observation"] = (
                 f"{_said(short, windows, results)} no more queries than the last {last} (--observation): there "
                 f"{', '.join(_of_recent(settings['statistics']))} are over all queries."
             )
     if "rows" in notes:
         short, windows = _as_short_as(results, settings.get("rows", 0))
         if short and short == windows:
-            told["rows"] = (
+            longer["rows"] = (
                 f"{_said(short, windows, results)} no more than {settings['rows']} queries (--rows): all were "
                 "measured, and nothing is estimated."
             )
         else:
             whole = f" {_said(short, windows, results)} no more: there all queries were measured."
-            told["rows"] += (whole if short else "") + intervals_note(results)
-    return told
+            longer["rows"] += (whole if short else "") + intervals_note(results)
+    return longer
 
 
 def _settings_of(results: xr.Dataset) -> dict[str, Any]:
@@ -338,5 +337,5 @@ def describe_corpus(results: xr.Dataset) -> str:
         return count(texts, "image")
     grids = sorted(set(zip(results.rows.values.tolist(), results.columns.values.tolist(), strict=True)))
     beside = int((results.length - results.rows * results.columns).max())
-    said = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
-    return f"{count(texts, 'image')} of {said} patches and {count(beside, 'token')} beside them"
+    parts = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
+    return f"{count(texts, 'image')} of {parts} patches and {count(beside, 'token')} beside them"

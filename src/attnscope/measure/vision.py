@@ -105,22 +105,22 @@ class ImageTextReader(Reader):
         return digest.hexdigest()
 
     def _place(self, item: PicturedText) -> Placed:
-        expanded, given = self.pictured.read(item, self.template)
+        expanded, inputs = self.pictured.read(item, self.template)
         most = configured_length(self.model.config.get_text_config())
         if most is not None and 0 < most < len(expanded.ids):
             raise AttnscopeError(
                 f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
                 "smaller or fewer images or frames, or less text"
             )
-        frames, of_frames = self.frames.frames_of(expanded, given, len(item.images))
-        tiles = (*self.tiles.of(expanded, given), *of_frames)
+        frames, of_frames = self.frames.frames_of(expanded, inputs, len(item.images))
+        tiles = (*self.tiles.of(expanded, inputs), *of_frames)
         names = {token: name for tile in tiles for token, name in tile.names.items()}
         window = pictured_window(expanded, self.loaded.tokenizer, names, frames)
         return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
 
     def _note_tiles(self) -> None:
         """Note rows and columns of images and frames, and why there are none."""
-        for kind, key, part, tellers in (
+        for kind, key, part, finder in (
             (IMAGE, "pictures", "an image", self.tiles),
             (VIDEO, "videos", "each frame", self.frames),
         ):
@@ -130,12 +130,12 @@ class ImageTextReader(Reader):
             if listed:
                 shown = ", ".join(listed[:3]) + ", ..." * (len(listed) > 3)  # noqa: PLR2004
                 how = "found by changing pixels place by place"
-                if tellers.told == {"processor"}:
+                if finder.known_by == {"processor"}:
                     how = "by the grids that the processor tells"
                 notes = [f"Rows and columns of {kind} tokens: {shown} ({how})."]
                 notes += [self._together()] * (kind == VIDEO)
-            if tellers.unknown:
-                notes.append(f"No map over {part}: {tellers.unknown}.")
+            if finder.unknown:
+                notes.append(f"No map over {part}: {finder.unknown}.")
             if notes:
                 self.notes[key] = " ".join(filter(None, notes))
 
@@ -186,9 +186,9 @@ class ImageTextReader(Reader):
 
     def read(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> Read:
         """One text with its images."""
-        _, given = self.pictured.read(items[0], self.template)
+        _, inputs = self.pictured.read(items[0], self.template)
         windows = [self.placed[numbers[0]].window]
-        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+        return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of one text, and where the tokens of its images and videos are."""
@@ -219,14 +219,14 @@ class Placed:
 _OF_TEXTS = ("text", "special")
 
 
-def grouping_of_pictured(asked: Grouping | None, windows: Sequence[Window], images: Sequence[str]) -> Grouping:
+def grouping_of_pictured(chosen: Grouping | None, windows: Sequence[Window], images: Sequence[str]) -> Grouping:
     """Images, and beside them what was asked for; by default text and special tokens, of chats the roles."""
     used = {role for window in windows for role in window.roles}
-    if asked is not None and asked.signature == "roles" and not used & set(ROLES):
+    if chosen is not None and chosen.signature == "roles" and not used & set(ROLES):
         raise AttnscopeError(
             "roles are those of a chat, and none of the texts is one: give chats (messages), or other groups"
         )
-    if asked is None or asked.signature == "roles":
+    if chosen is None or chosen.signature == "roles":
         kinds = [kind for kind in (_OF_TEXTS, ROLES) if used & set(kind)]
         names = (*images, *(name for kind in kinds for name in kind))
         return Grouping("pictured", names, lambda window: window.roles)
@@ -234,15 +234,15 @@ def grouping_of_pictured(asked: Grouping | None, windows: Sequence[Window], imag
     numbers = {window.source: number for number, window in enumerate(windows)}
 
     def rule(window: Window) -> list[str]:
-        given = asked.given(window, numbers.get(window.source, 0))
+        names = chosen.given(window, numbers.get(window.source, 0))
         return [
             role if role in images else name if name not in images else _taken(name)
-            for role, name in zip(window.roles, given, strict=True)
+            for role, name in zip(window.roles, names, strict=True)
         ]
 
-    grouping = replace(asked, signature=f"pictured {asked.signature}", rule=rule)
-    if asked.names:
-        names = (*images, *(name if name not in images else _taken(name) for name in asked.names))
+    grouping = replace(chosen, signature=f"pictured {chosen.signature}", rule=rule)
+    if chosen.names:
+        names = (*images, *(name if name not in images else _taken(name) for name in chosen.names))
         check_names(names)
         return replace(grouping, names=names)
     return grouping.over(windows)
@@ -282,7 +282,7 @@ def with_views(
     sample: xr.Dataset,
     placed: Sequence[Placed],
     texts: Sequence[PicturedText],
-    given: Sequence[dict[str, Any]],
+    inputs: Sequence[dict[str, Any]],
     processors: dict[str, Any],
 ) -> xr.Dataset:
     """The sample with its images."""
@@ -293,7 +293,7 @@ def with_views(
         for tile in window_tiles.tiles:
             tokens = np.array([token for token in tile.tokens if token < of.shape[1]], dtype=int)
             of[window, tokens], place[window, tokens] = len(views), np.arange(len(tokens))
-            pixels = pixels_of(given[window], tile.key)
+            pixels = pixels_of(inputs[window], tile.key)
             picture = (
                 jpeg(pixels[tile.source], processors[tile.kind])
                 if pixels is not None and tile.source >= 0
@@ -340,9 +340,9 @@ class VideoReader(Reader):
         self.clips = list(islice(videos, settings.limit))
         self.count = len(self.clips)
         first = self.clips[0]
-        given = self.filmed.given(first)
-        self.shape = tuple(given[self.filmed.key].shape)
-        self._check(first, given)
+        inputs = self.filmed.given(first)
+        self.shape = tuple(inputs[self.filmed.key].shape)
+        self._check(first, inputs)
         self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
         self.groups = self.grouping.names
         self.reach = self.tubelets.tokens - 1
@@ -354,7 +354,7 @@ class VideoReader(Reader):
         return super().signature_settings() | {"groups": self.grouping.signature}
 
     @torch.no_grad()
-    def _check(self, first: Clip, given: dict[str, Any]) -> None:
+    def _check(self, first: Clip, inputs: dict[str, Any]) -> None:
         """Find the tubelets; reject a model that cannot be measured, on the first video."""
         name, whole = type(self.model).__name__, self.loaded.model
         with explaining(
@@ -362,10 +362,10 @@ class VideoReader(Reader):
             f"It reads {self.filmed.frames} frames, and was given {self.shape[1]}: are number and size as it "
             "takes them?",
         ):
-            self.model(**given)
+            self.model(**inputs)
         nothing = Window((), (), (), first.name, 0, ())
-        self.verify(Read(WindowBatch.given_as(given, [nothing]), [nothing]))
-        tubelets = tubelets_of(self.model, given, self.filmed.key)
+        self.verify(Read(WindowBatch.with_arguments(inputs, [nothing]), [nothing]))
+        tubelets = tubelets_of(self.model, inputs, self.filmed.key)
         if isinstance(tubelets, str):
             raise AttnscopeError(
                 f"{name} is not measured by frames: {tubelets}. Watch its layers with "
@@ -382,7 +382,7 @@ class VideoReader(Reader):
                 "frames are not known. Watch its layers with attnscope.capture.watching.watching"
             )
 
-        self.reject_other_positions(Read(WindowBatch.given_as(given, [nothing]), [nothing]), problem)
+        self.reject_other_positions(Read(WindowBatch.with_arguments(inputs, [nothing]), [nothing]), problem)
         if self.filmed.leaves_out:
             self.notes["tower"] = (
                 f"What is measured is the encoder of {type(whole).__name__}; its predictor does not run."
@@ -415,8 +415,8 @@ class VideoReader(Reader):
     def read(self, items: Sequence[Clip], numbers: Sequence[int]) -> Read:  # noqa: ARG002
         """One video."""
         (clip,) = items
-        given = self.filmed.given(clip)
-        shape = tuple(given[self.filmed.key].shape)
+        inputs = self.filmed.given(clip)
+        shape = tuple(inputs[self.filmed.key].shape)
         if shape != self.shape:
             frames, _, rows, columns = shape[1:]
             raise AttnscopeError(
@@ -425,7 +425,7 @@ class VideoReader(Reader):
                 "apart"
             )
         windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
-        return Read(WindowBatch.given_as(given, windows, device_of(self.model)), windows)
+        return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[Clip], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of one video, and its steps, rows and columns of tubelets."""
@@ -449,5 +449,5 @@ class VideoReader(Reader):
         """The sample with the first frame of each step."""
         tiles = self.tubelets.as_tiles(self.filmed.key)
         placed = [Placed(read.windows[0], [], [], tiles) for read in reads]
-        given = [read.batch.inputs(self.model) for read in reads]
-        return with_views(sample, placed, [], given, {VIDEO: self.filmed.processor})
+        inputs = [read.batch.inputs(self.model) for read in reads]
+        return with_views(sample, placed, [], inputs, {VIDEO: self.filmed.processor})

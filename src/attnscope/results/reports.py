@@ -24,7 +24,7 @@ REPORTS = {
     "compare": ("attnscope.lineage.score", "attnscope.results.figures.comparison"),
     "intervene": ("attnscope.intervention.verdicts", "attnscope.results.figures.intervene"),
     "patch": ("attnscope.intervention.patch_findings", "attnscope.results.figures.patch"),
-    "diff": ("attnscope.comparison.findings", "attnscope.results.figures.diff"),
+    "diff": ("attnscope.comparison.diff", "attnscope.results.figures.diff"),
     "roles": ("attnscope.detection.report", "attnscope.results.figures.roles"),
 }
 

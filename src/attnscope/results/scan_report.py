@@ -14,7 +14,7 @@ from attnscope.measure import stored
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end
-from attnscope.measure.ranking import majority_names, patch_peaks, peaks, rank_heads, top_keys
+from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
 from attnscope.results.figures.selection import noun_of, of_entries
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.runs import RunFolder
@@ -169,7 +169,7 @@ def _heads(results: xr.Dataset) -> Table:
             values |= {f"{name}_{bound}": ends[name].sel(bound=bound).values for bound in ("low", "high")}
     if "group_weight" in results:
         values |= _group_columns(results)
-    highest = patch_peaks(results) if "patch_profile" in results else peaks(results)
+    highest = peaks(results)
     values |= {str(name): array.values for name, array in (highest or {}).items()}
     labels = majority_names(results)
     rows: list[Row] = []
@@ -240,20 +240,20 @@ def _mean(values: np.ndarray | None) -> float | None:
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     """The pairs of groups between which a head attends most, and what they come to in sentences."""
     every = group_pairs(results)
-    pairs, sentence = [pair for pair in every if pair.above > 0], said_of(every)
+    pairs, sentence = [pair for pair in every if pair["above"] > 0], said_of(every)
     sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
     if pairs:
         first = pairs[0]
-        weight, equal, places = (f"{value:.2f}" for value in (first.weight, first.equal, first.places))
+        weight, equal, places = (f"{first[name]:.2f}" for name in ("weight", "equal", "places"))
         sentences.append(
-            f"Furthest above both is head {first.layer}.{first.head}, {first.query} on {first.key}: weight {weight}, "
-            f"uniform {equal}, places {places}."
+            f"Furthest above both is head {first['layer']}.{first['head']}, {first['query']} on {first['key']}: weight "
+            f"{weight}, uniform {equal}, places {places}."
         )
     heads = results.sizes["layer"] * results.sizes["head"]
     reading = f"Each row is the largest of {heads} heads: its interval is of that head by itself. "
     reading += explain_no_interval(pairs)
     title = "groups of tokens: for each pair, the head furthest above both nulls"
-    rows = [pair.as_dict() for pair in pairs]
+    rows = [with_nulls(pair) for pair in pairs]
     return Table("groups", title, _PAIRS, rows, reading=reading.strip(), terminal=10, page=30), sentences
 
 

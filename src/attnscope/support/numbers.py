@@ -47,6 +47,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%" if math.isfinite(share) else "–"
 
 
+def are(number: int) -> str:
+    """A number of things behind "there": "is 1", "are 5"."""
+    return "is 1" if number == 1 else f"are {number}"
+
+
 def count(number: int, what: str) -> str:
     """Say how many."""
     return f"{number} {what}{'s' * (number != 1)}"

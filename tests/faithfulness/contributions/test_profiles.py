@@ -7,11 +7,11 @@ import torch
 from attnscope import AttnscopeError, scan
 from attnscope.capture.load import load_model
 from attnscope.explanation.projections import projections
-from attnscope.explanation.study import Study
-from attnscope.intervention.predictions import texts_under_study
+from attnscope.explanation.study import Study, study
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
+from tests.faithfulness.models import one_text
 from tests.faithfulness.oracles import block, effective
 from tests.families import tiny
 from tests.mechanism.captured import capture_inputs
@@ -193,7 +193,7 @@ def test_the_projects_own_translators(name):
 
 
 def test_weights_are_those_that_scan_lays_along_offsets():
-    found = contribution_profiles(texts_under_study("bundled", limit=2), kinds=["weights"], band=5)
+    found = contribution_profiles(study("bundled", limit=2), kinds=["weights"], band=5)
     expected = scan(limit=2, statistics=["profile"], band=5)
     np.testing.assert_allclose(found.profile_weights, expected.profile, atol=1e-6)
 
@@ -269,14 +269,14 @@ def test_the_model_is_given_back_as_it_was():
 
 def test_trained_models(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = contribution_profiles(texts_under_study(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), band=2)
+    found = contribution_profiles(one_text(loaded, "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"), band=2)
     assert found.attrs["skipped"] == ""
     head = found.isel(window=0).sel(layer=0)
     for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
         profile = head[f"profile_{kind}"]
         assert profile.sel(head=3).idxmax("offset") == -1
         assert profile.sel(head=4).idxmax("offset") == 1
-    story = texts_under_study(models / "stories260K-llama", ["Once upon a time there was a little cat."])
+    story = one_text(load_model(models / "stories260K-llama", device="cpu"), "Once upon a time there was a little cat.")
     stories = contribution_profiles(story, band=2)
     assert stories.attrs["skipped"] == ""
     assert (stories["rank"] <= 8).all()

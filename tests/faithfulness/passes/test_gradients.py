@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope.intervention.gradients import HeadGradients, attribution, gates_towards, importance
+from attnscope.intervention.gradients import attribution, gates_towards, head_gradients, importance, loss_gradients
 from attnscope.intervention.predictions import Questions
 from attnscope.intervention.stack import stacked_passes
 from attnscope.measure.passes import WindowBatch
@@ -33,7 +33,7 @@ def losses(model, asked, edits, variants):
 def test_importance_is_the_slope_in_a_gate(name):
     model = build(name).double()
     asked = questions_of(model)
-    found = importance(HeadGradients(model).of(asked))
+    found = importance(loss_gradients(model, asked))
     call, head, step = 1, 2, 1e-5
 
     def gate(_, output):
@@ -52,13 +52,12 @@ def test_importance_is_the_slope_in_a_gate(name):
 def test_integrated_gates_add_up_to_taking_out_all_heads(name):
     model = build(name).double()
     asked = questions_of(model)
-    gradients = HeadGradients(model)
-    others = [torch.zeros_like(output) for output, _ in gradients.of(asked)]
+    others = [torch.zeros_like(output) for output, _ in loss_gradients(model, asked)]
     steps = 200
     total = 0.0
     for step in range(steps):
         share = (step + 0.5) / steps
-        along = gradients.of(asked, gates_towards(others, share))
+        along = loss_gradients(model, asked, gates_towards(others, share))
         remaining = [(output, gradient / (1 - share)) for output, gradient in along]
         total = total + sum(layer.sum(1) for layer in attribution(remaining, others)) / steps
     out = losses(model, asked, {call: lambda _, output: 0 * output for call in range(len(others))}, 1)[0]
@@ -73,8 +72,7 @@ def test_attribution_is_exact_where_the_loss_is_linear_in_the_heads():
     model.transformer.h[2].mlp.forward = torch.zeros_like
     model.transformer.ln_f = torch.nn.Identity()
     inputs = {"input_ids": inputs_of(model)["input_ids"]}
-    gradients = HeadGradients(model)
-    found = gradients.of_inputs(inputs, lambda logits: logits[:, 3, 7].sum())
+    found = head_gradients(model, inputs, lambda logits: logits[:, 3, 7].sum())
     others = [torch.zeros_like(output) for output, _ in found]
     estimated = attribution(found, others)[2]
     with stacked_passes(model) as passes, torch.no_grad():

@@ -10,7 +10,6 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
 from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
-from attnscope.intervention.predictions import texts_under_study
 from attnscope.intervention.read_text import ReadText
 from attnscope.intervention.tokens import token_contributions
 from attnscope.intervention.weight_tests import (
@@ -24,6 +23,7 @@ from attnscope.intervention.weight_tests import (
 )
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT
+from tests.faithfulness.models import one_text
 from tests.families import tiny
 from tests.models.lineage import small
 
@@ -245,9 +245,9 @@ def test_intervals_are_over_documents():
 
 def test_bad_input_is_refused():
     one = given(tiny("bert"))
-    with pytest.raises(AttnscopeError, match=r"there is no head 2.0: layers go from 0 to 1, heads from 0 to 3"):
+    with pytest.raises(AttnscopeError, match=r"there is no head 2.0 .*layers go from 0 to 1, heads from 0 to 3"):
         uniform_test(one, heads=[(2, 0)])
-    with pytest.raises(AttnscopeError, match="no head was named"):
+    with pytest.raises(AttnscopeError, match="found no heads"):
         uniform_test(one, heads=[])
     with pytest.raises(AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"):
         permutation_test(given(tiny("bert").bert))
@@ -260,7 +260,7 @@ def test_bad_input_is_refused():
 def test_a_trained_model(models):
     loaded = load_model(models / "rxnmapper-albert", device="cpu")
     found = permutation_test(
-        texts_under_study(loaded, ["CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"]), heads=[(0, 3), (10, 5)], draws=6
+        one_text(loaded, "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"), heads=[(0, 3), (10, 5)], draws=6
     )
     for head in [(0, 3), (10, 5)]:
         assert of(found, "tvd", *head) > 0

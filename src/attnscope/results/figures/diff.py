@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attnscope.comparison.findings import same_heads
+from attnscope.comparison.diff import same_heads
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, figure_style
 

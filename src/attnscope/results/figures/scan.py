@@ -67,7 +67,7 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
     if "label_share" in result and "centroid" in result:
         yield "labels", label_pies(result)
     if "group_weight" in result:
-        leading = dict.fromkeys((pair.layer, pair.head) for pair in group_pairs(result))
+        leading = dict.fromkeys((pair["layer"], pair["head"]) for pair in group_pairs(result))
         if leading:
             yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
     if "profile" in result:
