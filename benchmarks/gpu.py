@@ -35,7 +35,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import choose_engine, measure
-from attnscope.measure.passes import StatisticsObserver, WindowBatch
+from attnscope.measure.passes import StatisticsObserver, WindowBatch, stacked
 from attnscope.measure.quantities import DEFAULT
 from attnscope.read.windows import Window
 
@@ -187,7 +187,7 @@ def model_ways(
         observer = StatisticsObserver(DEFAULT, BAND, reading, length - 1)
         with watching(model, observer):
             forward(model, {"input_ids": reading.text.input_ids}, str)
-        return observer.stacked()
+        return stacked(observer.measured.layers())
 
     return {"plain": plain, "scan": scanned}
 

@@ -43,7 +43,7 @@ from transformers import (
 from attnscope.bundled import MODEL
 from attnscope.capture.forward import forward
 from attnscope.capture.watching import watching
-from attnscope.measure.passes import StatisticsObserver, WindowBatch
+from attnscope.measure.passes import StatisticsObserver, WindowBatch, stacked
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.row_samples import RowSample
 from attnscope.models.configs import EncoderConfig
@@ -105,7 +105,7 @@ def run(model, batch, way: str, rows: int) -> None:
         observer = StatisticsObserver(DEFAULT, 10, WindowBatch(batch, batch), length - 1, sample=sample)
         with watching(model, observer):
             forward(model, {**given, **last}, str)
-        observer.stacked()
+        stacked(observer.measured.layers())
 
 
 def resident(name: str) -> float:

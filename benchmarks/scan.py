@@ -34,7 +34,7 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
 from attnscope.kernels.engines import measure
-from attnscope.measure.passes import StatisticsObserver, WindowBatch
+from attnscope.measure.passes import StatisticsObserver, WindowBatch, stacked
 from attnscope.measure.quantities import DEFAULT
 from attnscope.measure.rows import indicator_columns, reduce_call
 from attnscope.read.texts import Corpus
@@ -72,7 +72,7 @@ def scanned(model, batch) -> None:
     observer = StatisticsObserver(DEFAULT, BAND, WindowBatch(batch, batch), batch.input_ids.shape[1] - 1)
     with watching(model, observer):
         forward(model, {"input_ids": batch.input_ids}, str)
-    observer.stacked()
+    stacked(observer.measured.layers())
 
 
 def eager(model, batch) -> None:

@@ -24,7 +24,7 @@ class Simulated(RayEngine):
             self.starting.append(number)
         return number
 
-    def ask(self, worker, ticket, request):
+    def submit(self, worker, ticket, request):
         self.queues[worker].append((ticket, request))
 
     def wait(self):
@@ -36,8 +36,8 @@ class Simulated(RayEngine):
         if chosen in self.starting:
             self.starting.remove(chosen)
             self.queues[chosen] = []
-            self.held[chosen], said = self.begin()
-            return Ready(chosen, said)
+            self.held[chosen], reply = self.begin()
+            return Ready(chosen, reply)
         ticket, request = self.queues[chosen].pop(0)
         return Answered(chosen, ticket, request(self.held[chosen]))
 

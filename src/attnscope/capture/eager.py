@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from attnscope.capture.watch import Observer
 
-if TYPE_CHECKING:
     Path = tuple[int, ...]  # where in what a module returns, tuples within tuples
 
 _SUM = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # what rounding may take from a row's 1, or add to it

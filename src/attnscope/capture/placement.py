@@ -17,9 +17,8 @@ from transformers.pytorch_utils import Conv1D
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -61,9 +60,8 @@ class Placement:
             )
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(
-                error, (KeyError, IndexError, ValueError, RuntimeError)
-            ):  # as with tied weights on several devices
+            # as with tied weights on several devices
+            if isinstance(error, (KeyError, IndexError, ValueError, RuntimeError)):
                 raise _not_placed(error) from error
             raise
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)

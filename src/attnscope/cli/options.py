@@ -37,16 +37,16 @@ class PathOrUrl(Protocol):
         ...
 
 
-def path_or_url(given: str) -> Path | Url:
+def path_or_url(name: str) -> Path | Url:
     """A path, or a URL."""
-    return Url(given) if "://" in given else Path(given)
+    return Url(name) if "://" in name else Path(name)
 
 
-def run_folder(given: str | Path) -> Path:
+def run_folder(name: str | Path) -> Path:
     """A local folder; a URL and an empty name are rejected."""
     from attnscope.store.files import local_folder
 
-    return local_folder(given)
+    return local_folder(name)
 
 
 def option(
@@ -281,9 +281,9 @@ class Command(TyperCommand):
                 raise AttnscopeError(
                     f"found {flag} {first} {second}; expected commas between, without spaces: {flag} {first},{second}"
                 )
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for option in given:
-            if _is_list(option) and given.count(option) > 1:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for option in order:
+            if _is_list(option) and order.count(option) > 1:
                 raise AttnscopeError(
                     f"{option.opts[0]} is given twice, and only the last would count: give it once, with commas between"
                 )
@@ -311,44 +311,44 @@ def _is_list(option: object) -> bool:
     return "," in (option.metavar or "") or "with commas between" in (option.help or "")
 
 
-def memory_of(given: str | None) -> dict[int | str, str] | None:
+def memory_of(text: str | None) -> dict[int | str, str] | None:
     """What each device may take, from ``0=10GiB,cpu=30GiB``."""
-    if given is None:
+    if text is None:
         return None
     sizes: dict[int | str, str] = {}
-    for part in given.split(","):
+    for part in text.split(","):
         device, equals, size = part.strip().partition("=")
         if not equals or not size or not (device == "cpu" or device.isdecimal()):
-            raise AttnscopeError(f"--max-memory is {given!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB")
+            raise AttnscopeError(f"--max-memory is {text!r:.60}; expected devices and sizes, as in 0=10GiB,cpu=30GiB")
         sizes[device if device == "cpu" else int(device)] = size
     return sizes
 
 
-def rule_or_file(given: str | None, known: tuple[str, ...]) -> str | Path | None:
+def rule_or_file(text: str | None, known: tuple[str, ...]) -> str | Path | None:
     """A rule by its name, else the file of that name."""
-    if given is None or given in known:
-        return given
-    if not Path(given).is_file():
-        raise AttnscopeError(f"{given}: no such file; choose {' or '.join(known)}, or a file that is there")
-    return Path(given)
+    if text is None or text in known:
+        return text
+    if not Path(text).is_file():
+        raise AttnscopeError(f"{text}: no such file; choose {' or '.join(known)}, or a file that is there")
+    return Path(text)
 
 
-def offsets_of(flag: str, given: str) -> list[int]:
+def offsets_of(flag: str, text: str) -> list[int]:
     """Offsets as people write them."""
     try:
-        return [int(offset) for offset in given.replace("\u2212", "-").split(",")]
+        return [int(offset) for offset in text.replace("\u2212", "-").split(",")]
     except ValueError:
         raise AttnscopeError(
-            f"{flag} is {given!r}: give whole numbers with commas between, negative to the left, as in -1,-64"
+            f"{flag} is {text!r}: give whole numbers with commas between, negative to the left, as in -1,-64"
         ) from None
 
 
-def heads_of(flag: str, given: str | None) -> list[tuple[int, int]]:
+def heads_of(flag: str, text: str | None) -> list[tuple[int, int]]:
     """Heads as people write them."""
     heads: list[tuple[int, int]] = []
-    for name in given.split(",") if given else []:
+    for name in text.split(",") if text else []:
         layer, _, head = name.strip().partition(".")
         if not (layer.isdecimal() and head.isdecimal()):
-            raise AttnscopeError(f"{flag} is {given!r}: give heads as layer.head, with commas between, as in 3.6,10.5")
+            raise AttnscopeError(f"{flag} is {text!r}: give heads as layer.head, with commas between, as in 3.6,10.5")
         heads.append((int(layer), int(head)))
     return heads

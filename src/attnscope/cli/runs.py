@@ -76,7 +76,7 @@ def list_runs(
 def as_dict(run: Run) -> dict[str, Any]:
     """A run as ``--json`` prints it."""
     return {
-        "run": run.place,
+        "run": str(run.path),
         "command": run.command or None,
         "model": run.model or None,
         "corpus": run.corpus or None,
@@ -115,7 +115,7 @@ def _table(listed: list[Run]) -> Table:
     for heading in _HEADINGS:
         table.add_column(heading, justify="right" if heading == "size" else "left")
     for run in listed:
-        table.add_row(Text(run.place), *_cells(run))
+        table.add_row(Text(str(run.path)), *_cells(run))
     return table
 
 
@@ -126,7 +126,7 @@ def _lines(listed: list[Run]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     rows = [[Text(heading, style="bold") for heading in _HEADINGS], *map(_cells, listed)]
-    names = [Text("run  model", style="bold"), *(Text(run.place) for run in listed)]
+    names = [Text("run  model", style="bold"), *(Text(str(run.path)) for run in listed)]
     for name, run in zip(names[1:], listed, strict=True):
         name.append(f"  {run.model}", style="dim")
     columns = list(zip(*rows, strict=True))
@@ -181,7 +181,7 @@ def _print(told: Description) -> None:
 
     console, run = new_console(), told.run
     parts = (run.command, run.progress, when_text(run.when).replace("  ", " "), size_text(run.bytes))
-    _line(console, f"{run.place}: {', '.join(parts)}")
+    _line(console, f"{run.path}: {', '.join(parts)}")
     if told.page is not None:
         _line(console, f"report: {told.page}")
     for sentence in told.headline:
@@ -340,7 +340,7 @@ def merge(arguments: dict[str, Any], output: options.Output) -> None:
 
 def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
     """The page of a scan, unless it has one already."""
-    from attnscope.cli.place import PAGE, draw_page
+    from attnscope.cli.output import PAGE, draw_page
     from attnscope.measure.stored import load_scan
     from attnscope.results.reports import report_of
     from attnscope.store.folder import manifest_of

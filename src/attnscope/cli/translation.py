@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli import options
 from attnscope.cli.options import argument, option, varied
-from attnscope.cli.output import emit, json_text, print_note, print_path, progress_bar
-from attnscope.cli.place import PAGE, OutputFolder, finish, show
+from attnscope.cli.output import PAGE, OutputFolder, emit, finish, json_text, print_note, print_path, progress_bar, show
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.cli import options
 from attnscope.cli.options import INPUT, SCALE, argument, option, varied
-from attnscope.cli.output import emit, new_console
-from attnscope.cli.place import run
+from attnscope.cli.output import emit, new_console, run
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
@@ -144,7 +143,7 @@ def list_statistics() -> None:
     lines += [f"{'..._by_group':28}each of one number a head, of the queries of each group (with --groups)"]
     every = STATISTICS | OF_OFFSETS | OF_GROUPS
     nulls = [name for name, statistic in every.items() if statistic.has_equal]
-    equal = [f"{f'equal_{name}':28}{name}, of equal weights over what a token may see" for name in nulls]
+    equal = [f"{f'equal_{name}':28}{name} under uniform attention over visible tokens" for name in nulls]
     summaries = [f"{name:28}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "found beside them, not to be asked for by name:"
     of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
@@ -268,7 +267,7 @@ def _print_texts(results: xr.Dataset) -> None:
         ),
         "controls": option(
             str, "initialised,shuffled",
-            "Weights that know nothing, with commas between: initialised, shuffled; or none.",
+            "Untrained controls, with commas between: initialised, shuffled; or none.",
         ),
     },
     examples=(

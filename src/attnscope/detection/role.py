@@ -301,7 +301,7 @@ ROLES: dict[str, Role] = {
         Role(
             "duplicate_token",
             "duplicate token",
-            "On random tokens said twice: mean weight from a token's second occurrence to its first.",
+            "On repeated random tokens: mean weight from a token's second occurrence to its first.",
             f"{_LENS}; Wang et al. 2022, Interpretability in the Wild",
             "repeated",
             lambda shown: shown.mean(0),
@@ -309,7 +309,7 @@ ROLES: dict[str, Role] = {
         Role(
             "induction",
             "induction",
-            "On random tokens said twice: mean weight from a token's second occurrence to the token after its first.",
+            "On repeated random tokens: mean weight from a token's second occurrence to the token after its first.",
             f"{_LENS}; Olsson et al. 2022, In-context Learning and Induction Heads",
             "repeated",
             lambda shown: shown.mean(1),

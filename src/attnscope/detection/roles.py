@@ -76,11 +76,11 @@ def roles(
     batch_size: Count | None = None,
     **reading: Unpack[Reading],
 ) -> xr.Dataset:
-    """Score every head of a model for each published role, beside equal weights and weights that know nothing.
+    """Score every head of a model for each published role, next to uniform attention and untrained weights.
 
-    Roles of places are scored on windows of the texts; duplicate-token and induction heads on 16 texts of random tokens
-    said twice; retrieval heads on prompts in which a sentence is hidden, of which those count that the model answers.
-    No matrix of weights is held.
+    Positional roles are scored on windows of the texts; duplicate-token and induction heads on 16 texts of repeated
+    random tokens; retrieval heads on prompts with a hidden sentence that the model answers correctly. No matrix of
+    weights is stored.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def roles(
         What is hidden for retrieval heads: a file of JSON Lines with ``needle`` and ``question`` in each line, or such
         objects; see `attnscope.detection.probes.needles_of`. By default three sentences of ours, in English.
     controls
-        Weights that know nothing, put into the same model: ``initialised`` (drawn anew), ``shuffled`` (each matrix in a
+        Untrained controls of the same model: ``initialised`` (new random weights), ``shuffled`` (each matrix in a
         random order); by default both, ``"none"`` for neither.
     window
         Tokens of a window, and of a prompt; by default what the model takes, at most 512.
@@ -111,7 +111,8 @@ def roles(
         and ``high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6; over texts
         of random tokens, over prompts; NaN of fewer than 6), ``windows_reached`` (share of the windows in which the
         threshold is reached; of ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role,
-        layer``: ``equal``, of equal weights. Over ``control, role, layer, head``: ``control_score``. Over ``role``:
+        layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``: ``control_score``. Over
+        ``role``:
         ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
         ``probe``. The attributes
         ``skipped`` and ``notes`` say, as JSON, which roles are not there and why, and what was read; ``beyond``, that
@@ -357,7 +358,7 @@ def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Se
         "low": "Lower end of its 95% interval",
         "high": "Upper end of its 95% interval",
         "windows_reached": "Share of the windows in which the score reaches the threshold",
-        "equal": "Score of equal weights over what each query may see",
+        "equal": "Score of uniform attention over visible tokens",
     }
     for name in names:
         scores = own[name].values
@@ -376,7 +377,7 @@ def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Se
     }
     if controls:
         of_controls = [np.stack([control[name].values.mean(0) for name in names]) for control in controls.values()]
-        words_of_controls = {"long_name": "Score with weights that know nothing", "units": "share"}
+        words_of_controls = {"long_name": "Score with untrained weights", "units": "share"}
         variables["control_score"] = (("control", *cells), np.stack(of_controls), words_of_controls)
     thresholds = [np.nan if ROLES[name].threshold is None else ROLES[name].threshold for name in names]
     variables["threshold"] = ("role", np.array(thresholds, float), {"long_name": "Published threshold"})

@@ -98,7 +98,7 @@ class TrainConfig(BaseModel):
     mask_share: float = setting(0.15, "Share of tokens that are masked, for a masked language model.", gt=0, lt=1)
     bpe_dropout: float = setting(
         0.0,
-        "Share of merges left out at random when text for training is cut into subwords, anew in each update "
+        "Share of merges left out at random when text for training is cut into subwords, again in each update "
         "(Provilkov et al. 2020); lengths count without.",
         ge=0,
         le=1,

@@ -40,19 +40,11 @@ PUNCTUATION = rf"{SPACE}?(?!{INSIDE_WORDS})[\p{{P}}\p{{S}}&&[^{SPACE}]]"
 
 
 def train_subwords(
-    texts: Sequence[str],
-    size: int,
-    *,
-    lowercase: bool = False,
-    nfkc: bool = False,
-    coverage: float = 0.9999,
-    masked: bool = False,
+    texts: Sequence[str], size: int, *, lowercase: bool = False, coverage: float = 0.9999, masked: bool = False
 ) -> PreTrainedTokenizerFast:
     r"""Learn a vocabulary by byte-pair encoding."""
     special = [*SPECIAL, MASK] if masked else [*SPECIAL]
-    normalizer = normalizers.Sequence(
-        [*([normalizers.NFKC()] if nfkc else []), *([normalizers.Lowercase()] if lowercase else [])]
-    )
+    normalizer = normalizers.Sequence([normalizers.Lowercase()] if lowercase else [])
     alphabet = _alphabet((normalizer.normalize_str(text) for text in texts), coverage)
     fixed = len(special) + len(BYTES)
     if size < fixed + len(alphabet):

@@ -94,7 +94,7 @@ def _within(distance: int) -> Statistic:
         Wording(
             f"Weight within {distance:,} tokens",
             "share",
-            f"Of the weight on tokens, what lies at most {distance:,} to either side; the rest lies beyond.",
+            f"Share of the weight on tokens at most {distance:,} away, on either side.",
         ),
         lambda rows: rows.within(distance),
         ("band", "bins"),
@@ -134,7 +134,7 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
         f"{prefix}top_key": statistic(
             "Share of all weight on the key that receives most",
             "share",
-            "1: all queries look at one token; near its equal weights': no token stands out.",
+            "1: all queries attend to one token; near uniform attention: no token stands out.",
             lambda received: top(received, 1),
         ),
         f"{prefix}top_10_keys": statistic(
@@ -182,7 +182,7 @@ STATISTICS: dict[str, Statistic] = {
         has_equal=True,
     ),
     "entropy": Statistic(
-        Wording("Entropy of a row", "nats", "0: each query looks at one token; ln n: at all n tokens alike."),
+        Wording("Entropy of a row", "nats", "0: each query attends to one token; ln n: to all n tokens alike."),
         lambda rows: rows.mean_of("entropy"),
         ("entropy",),
         has_equal=True,
@@ -241,7 +241,7 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             f"Weight that the best {_EACH_SHARE} of the blocks of each row of blocks hold",
             "share",
-            "The best 64 x 64 blocks of each row of blocks, by queries; compare with equal weights.",
+            "The best 64 x 64 blocks of each row of blocks; compare with uniform attention.",
         ),
         lambda rows: rows.blocks.recall(),
         ("blocks",),
@@ -253,7 +253,7 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             f"Weight that the best {_EACH_SHARE} of the blocks of the whole map hold",
             "share",
-            "Blocks of 64 x 64 tokens, the best of the whole map; compare with equal weights.",
+            "The best 64 x 64 blocks of the whole map; compare with uniform attention.",
         ),
         lambda rows: rows.blocks.map_recall(),
         ("blocks",),
@@ -269,7 +269,7 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             "Mean distance between query and key, Σ A |i − j| / Σ A",
             "tokens",
-            "Of the weight on tokens, to either side; read it beside that of equal weights.",
+            "On either side; compare with uniform attention.",
         ),
         lambda rows: rows.attention_distance,
         ("offsets", "distance"),
@@ -279,7 +279,7 @@ STATISTICS: dict[str, Statistic] = {
     "largest_distance": _of_largest(
         "Mean distance to the key with the largest weight",
         "tokens",
-        "0: each query looks at itself most; as of equal weights: the largest weight may lie anywhere.",
+        "0: each query attends most to itself; near uniform attention: the largest weight may be anywhere.",
         lambda rows: rows.mean(rows.largest_offset.abs()),
         lambda rows: rows.attention_distance,
         ("offsets", "distance"),
@@ -287,7 +287,7 @@ STATISTICS: dict[str, Statistic] = {
     "largest_first": _of_largest(
         "Queries whose largest weight is on the first token",
         "share",
-        "1: every query looks at the first token most (a sink), however small the weight is.",
+        "1: every query attends most to the first token (a sink), however small the weight is.",
         lambda rows: rows.largest_first,
         lambda rows: rows.first_token,
         ("columns",),
@@ -337,7 +337,7 @@ OF_OFFSETS: dict[str, Statistic] = {
         Wording(
             f"Share of the weight at {_EACH_OFFSET}",
             "share",
-            "Mean over all queries, also those that have no token there: read it beside equal weights. None where no "
+            "Mean over all queries, also those without a token there: compare with uniform attention. None where no "
             "query of a text may look there.",
         ),
         lambda rows: rows.weight_at_chosen,
@@ -438,7 +438,7 @@ def wording(name: str) -> Wording:
     if words is None:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
-    of += ", of equal weights" if name.startswith(EQUAL) else ""
+    of += ", under uniform attention" if name.startswith(EQUAL) else ""
     of += ", standard error from the rows drawn" if name.endswith(ERROR) else ""
     for end, said in _ENDS.items():
         if name.endswith(end):

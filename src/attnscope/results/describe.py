@@ -113,7 +113,7 @@ def _described(folder: Path, verify: bool) -> Description:
         _kinds(owned),
         variables,
         [] if run.complete else parts_of_run(folder),
-        f"{run.place}/{_PAGE}" if _PAGE in owned.files else None,
+        f"{run.path}/{_PAGE}" if _PAGE in owned.files else None,
         owned.damaged() if verify else None,
         unread,
     )

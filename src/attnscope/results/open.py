@@ -248,7 +248,6 @@ class Run:
     """A run, as its folder's manifest tells of it."""
 
     path: Path  # the folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet
-    place: str  # the path, as text
     command: str  # ``scan``, ``explain``, ...; empty where the manifest is damaged
     signature: Signature | None  # what the results depend on; None where nothing says so yet
     complete: bool  # whether all of it is there
@@ -338,7 +337,7 @@ def run_at(folder: Path) -> Run | None:
     parts = parts_of_run(folder)
     if not parts:
         return own
-    whole = own or replace(parts[0], path=folder, place=str(folder))
+    whole = own or replace(parts[0], path=folder)
     return replace(
         whole,
         complete=False,
@@ -387,7 +386,7 @@ def _of_manifest(folder: Path) -> Run | None:
         manifest = manifest_of(folder)
         return None if manifest is None else _reported(folder, manifest, when)
     except AttnscopeError as error:
-        return Run(folder, str(folder), "", None, complete=False, windows=0, bytes=0, when=when, damage=str(error))
+        return Run(folder, "", None, complete=False, windows=0, bytes=0, when=when, damage=str(error))
 
 
 def _written(path: Path) -> datetime:
@@ -400,7 +399,6 @@ def _written(path: Path) -> datetime:
 def _reported(folder: Path, manifest: Manifest, when: datetime) -> Run:
     return Run(
         path=folder,
-        place=str(folder),
         command=manifest.command,
         signature=_signature(folder, manifest),
         complete=is_complete(manifest),

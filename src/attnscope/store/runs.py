@@ -60,12 +60,9 @@ class RunFolder(OwnedFolder):
 
     def _give_up(self) -> None:
         """What was refused before anything was measured leaves nothing: the same command would be refused again."""
-        with suppress(OSError):
-            for name in (
-                files.RUN,
-                files.MANIFEST,
-            ):  # a kill between leaves a run that has only lost its signature file
-                (self.path / name).unlink()
+        with suppress(OSError):  # a kill between leaves a run that has only lost its signature file
+            (self.path / files.RUN).unlink()
+            (self.path / files.MANIFEST).unlink()
 
     @property
     def complete(self) -> bool:

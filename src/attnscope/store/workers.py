@@ -31,42 +31,42 @@ TRIES = 8  # of one piece of work while nobody does any, before it is blamed for
 class Crew:
     """Workers of an engine, and what each of them was asked."""
 
-    def __init__(self, engine: RayEngine, size: int, greet: Callable[[Any], None] = lambda _: None) -> None:
-        self.engine, self.size, self.greet = engine, size, greet
-        self._asked: dict[int, list[int]] = {}  # tickets that each worker that is ready has not answered, in order
+    def __init__(self, engine: RayEngine, size: int, check: Callable[[Any], None] = lambda _: None) -> None:
+        self.engine, self.size, self.check = engine, size, check
+        self._pending: dict[int, list[int]] = {}  # tickets that each worker that is ready has not answered, in order
         self._reached: dict[int, int] = {}  # numbers from here on it can do without going back
         self._number: dict[int, int] = {}  # of each ticket of this round
         self._lost: set[int] = set()  # numbers that were lost in this round
         self._tickets = 0
         self._tries: Counter[int] = Counter()
-        self._in_vain = 0  # workers that were lost, one after the other, before one was ready
+        self._failed_starts = 0  # workers that were lost, one after the other, before one was ready
         for _ in range(size):
             engine.start()
 
     @property
     def ready(self) -> int:
         """How many workers can be asked."""
-        return len(self._asked)
+        return len(self._pending)
 
     def first(self) -> Any:
         """Wait for a worker to be ready, and return what it says of itself."""
         while True:
             event = self._next_event()
             if isinstance(event, Ready):
-                return event.said
+                return event.reply
 
     def hand_out(self, request: Callable[[int], Request], count: int | None = None) -> Iterator[Any]:
         """Have pieces of work done, 0, 1, 2, ...; answers come as they are ready, in any order, each once."""
         self._number, self._lost, self._tries = {}, set(), Counter()
         following, end = 0, count
         while True:
-            for worker in sorted(self._asked, key=lambda unit: (len(self._asked[unit]), -self._reached[unit])):
-                while len(self._asked[worker]) < AT_ONCE:
+            for worker in sorted(self._pending, key=lambda unit: (len(self._pending[unit]), -self._reached[unit])):
+                while len(self._pending[worker]) < AT_ONCE:
                     number = self._next(worker, following, end)
                     if number is None:
                         break
                     following = max(following, number + 1)
-                    self._ask(worker, number, request(number))
+                    self._submit(worker, number, request(number))
             if end is not None and following >= end and not any(unit < end for unit in self._open()):
                 return
             event = self._next_event()
@@ -86,45 +86,45 @@ class Crew:
             return min(ahead)
         if end is None or following < end:
             return following
-        return min(lost) if lost and not self._asked[worker] else None
+        return min(lost) if lost and not self._pending[worker] else None
 
     def _open(self) -> set[int]:
         """Numbers that were asked for, or lost, and are not answered."""
         return self._lost | {*self._number.values()}
 
-    def _ask(self, worker: int, number: int, request: Request) -> None:
+    def _submit(self, worker: int, number: int, request: Request) -> None:
         self._tickets += 1
         self._number[self._tickets] = number
         self._lost.discard(number)
-        self._asked[worker].append(self._tickets)
+        self._pending[worker].append(self._tickets)
         self._reached[worker] = max(self._reached[worker], number + 1)
-        self.engine.ask(worker, self._tickets, request)
+        self.engine.submit(worker, self._tickets, request)
 
     def _next_event(self) -> Event:
         """The next thing that happens, noted."""
         event = self.engine.wait()
         if isinstance(event, Ready):
-            self.greet(event.said)
-            self._asked[event.worker], self._reached[event.worker] = [], 0
-            self._in_vain = 0
+            self.check(event.reply)
+            self._pending[event.worker], self._reached[event.worker] = [], 0
+            self._failed_starts = 0
         elif isinstance(event, Answered):
-            self._asked[event.worker].remove(event.ticket)
+            self._pending[event.worker].remove(event.ticket)
         else:
             self._replace(event.worker)
         return event
 
     def _replace(self, worker: int) -> None:
         """Start another worker in place of a lost one, whose work is to be done again."""
-        tickets = self._asked.pop(worker, None)
+        tickets = self._pending.pop(worker, None)
         if tickets is None:
-            self._in_vain += 1
+            self._failed_starts += 1
         for place, ticket in enumerate(tickets or ()):
             number = self._number.pop(ticket, None)
             if number is not None:
                 self._lost.add(number)
                 self._tries[number] += place == 0  # those that waited were not begun
         often = [number for number in self._lost if self._tries[number] >= TRIES]
-        if often or self._in_vain >= self.size + TRIES:
+        if often or self._failed_starts >= self.size + TRIES:
             doing = f"do unit {often[0]}" if often else "load the model and open the texts"
             raise AttnscopeError(
                 f"the workers that were to {doing} ended, one after the other: does memory run out? Try fewer "
@@ -144,7 +144,7 @@ class Ready:
     """A worker has begun."""
 
     worker: int  # its number
-    said: Any  # what it says of itself
+    reply: Any  # what it says of itself
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class RayEngine:
         self.cluster, self.begin = cluster, begin
         self.size = self._last = 0
         self._actors: dict[int, Any] = {}
-        self._asked: dict[Any, tuple[int, int | None]] = {}  # what each awaited answer is of: worker, and ticket
+        self._awaited: dict[Any, tuple[int, int | None]] = {}  # what each awaited answer is of: worker, and ticket
         self._open: Any = None
 
     def __enter__(self) -> RayEngine:  # noqa: PYI034 beartype knows no Self here
@@ -203,24 +203,24 @@ class RayEngine:
         for actor in self._actors.values():
             with suppress(Exception):  # whatever Ray says: we leave
                 self._ray.kill(actor)
-        self._actors, self._asked = {}, {}
+        self._actors, self._awaited = {}, {}
         self._open.__exit__(None, None, None)
 
     def start(self) -> int:
         """Begin a worker; where there is no room now, it waits until there is."""
         self._last += 1
         actor = self._actors[self._last] = self._kind.remote()
-        self._asked[actor.begin.remote(self._begin)] = self._last, None
+        self._awaited[actor.begin.remote(self._begin)] = self._last, None
         return self._last
 
-    def ask(self, worker: int, ticket: int, request: Request) -> None:
+    def submit(self, worker: int, ticket: int, request: Request) -> None:
         """Ask a worker that is ready for one more piece of work."""
-        self._asked[self._actors[worker].do.remote(request)] = worker, ticket
+        self._awaited[self._actors[worker].do.remote(request)] = worker, ticket
 
     def wait(self) -> Event:
         """The next thing that happens."""
-        (reference, *_), _ = self._ray.wait([*self._asked], num_returns=1)
-        worker, ticket = self._asked.pop(reference)
+        (reference, *_), _ = self._ray.wait([*self._awaited], num_returns=1)
+        worker, ticket = self._awaited.pop(reference)
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(reference)
@@ -234,7 +234,7 @@ class RayEngine:
         with suppress(Exception):  # it may be there, where its answer alone was lost
             self._ray.kill(self._actors[worker])
         del self._actors[worker]
-        self._asked = {answer: of for answer, of in self._asked.items() if of[0] != worker}
+        self._awaited = {answer: of for answer, of in self._awaited.items() if of[0] != worker}
         return Lost(worker)
 
     def _gpus(self) -> float:
@@ -264,11 +264,11 @@ class _Holder:
     """What runs in a worker: it holds what its work needs."""
 
     def begin(self, begin: Begin) -> Any:
-        self.held, said = begin()
-        return said
+        self.context, reply = begin()
+        return reply
 
     def do(self, request: Request) -> Any:
-        return request(self.held)
+        return request(self.context)
 
 
 def _imported() -> Any:

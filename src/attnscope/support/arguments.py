@@ -183,17 +183,8 @@ _PLAIN = {
     "Processor": _reader("a tokenizer, a processor"),
     "np.ndarray": _Expected(lambda value: hasattr(value, "__array__"), "an array", "arrays"),
 }
-_SCALARS = {
-    "int",
-    "Count",
-    "Natural",
-    "Draws",
-    "Seed",
-    "float",
-    "str",
-    "bool",
-    "Path",
-}  # beside these, a name stands for a class
+#: Beside these, a name stands for a class.
+_SCALARS = {"int", "Count", "Natural", "Draws", "Seed", "float", "str", "bool", "Path"}
 _LEFT = "model"
 _UNKNOWN = _Expected(lambda _: True, "", "")
 _COUNTS = ("no", "one", "two", "three")
