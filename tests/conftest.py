@@ -60,19 +60,22 @@ _BESIDE = Path(__file__).parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items):
-    """First what one worker then has for itself: commands in forks of a server, and the browser. Slow tests last."""
+    """First what one worker then has for itself: commands in forks of a server, and the browser.
+
+    Then what takes long, documents too: among the last tests it would leave the other workers without work.
+    """
     forking = {item.path for item in items if hasattr(getattr(item, "module", None), "Started")}
     in_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
     for item in in_browser:
         item.add_marker("browser")
     browsing = {item.path for item in in_browser}
 
-    def turn(item):
+    def order(item):
         if item.path in forking | browsing:
             return 0 if item.path in forking else 1
-        return 2 if item.get_closest_marker("slow") is None else 3
+        return 2 if item.get_closest_marker("slow") or item.path.suffix == ".md" else 3
 
-    items.sort(key=turn)
+    items.sort(key=order)
 
 
 def pytest_collection_finish():

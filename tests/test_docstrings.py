@@ -3,6 +3,7 @@
 import ast
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 import attnscope
 
 SOURCE = Path(attnscope.__file__).parent
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def trees():
+    """Every file of the package, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
 
 
 #: In our text: names of the environment, and of an exception of another package.
@@ -38,7 +44,7 @@ def without_code(text):
 
 def texts_with_names():
     """Every docstring, and every page for readers; pages made by a program name models alone."""
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (said := ast.get_docstring(node)):
                 yield f"{path.relative_to(SOURCE)} {getattr(node, 'name', '')}", without_code(said)
@@ -54,7 +60,7 @@ def known():
     import transformers
 
     names = {*ELSEWHERE, *transformers.__all__}
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         names |= set(path.relative_to(SOURCE).with_suffix("").parts)
         for node in ast.walk(tree):
             for field in ("name", "arg", "id", "attr"):

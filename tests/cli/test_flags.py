@@ -10,7 +10,7 @@ import typer
 import attnscope
 from attnscope.cli import app
 from attnscope.support.checks import WITHOUT_FLAG
-from tests.test_docstrings import SOURCE, TREES
+from tests.test_docstrings import SOURCE, trees
 
 COMMANDS = {
     name: command
@@ -70,7 +70,7 @@ def flags_here():
 def test_a_message_names_flags_that_there_are(flags_here):
     missing = [
         f"{path.relative_to(SOURCE)}, line {node.lineno}: {flag}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for flag in FLAG.findall(node.value)
@@ -83,7 +83,7 @@ def test_a_checked_number_names_a_flag_only_if_there_is_one(flags_here):
     """Messages name the flag of a number, bounded in a signature or by a check, unless it has none."""
     checked = [
         (path, keyword.arg)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) in {"check_whole", "check_real"}
         for keyword in node.keywords
@@ -91,7 +91,7 @@ def test_a_checked_number_names_a_flag_only_if_there_is_one(flags_here):
     ]
     checked += [
         (path, argument.arg)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
         for argument in node.args.kwonlyargs

@@ -110,10 +110,9 @@ def test_every_analysis_is_there_or_says_why_not(planted):
     assert "not turned by positions" in skipped["rotation_effect"]
 
 
-def test_the_bundled_model_shows_the_mechanism():
+def test_the_bundled_model_shows_the_mechanism(bundled):
     """A previous- and a next-token head whose shift the cross-spectrum finds, and a peak twice its surroundings."""
-    found = attnscope.explain(limit=12)
-    heads = found["verdict"].to_dataset().stack(place=("layer", "head"))
+    heads = bundled["verdict"].to_dataset().stack(place=("layer", "head"))
     sharp = heads.isel(place=np.flatnonzero(heads.peak_weight.values >= 0.5))
     assert {-1.0, 1.0} <= set(sharp.offset_of_weights.values.tolist())
     np.testing.assert_allclose(sharp.offset_of_spectrum, sharp.offset_of_weights, atol=0.5)
@@ -124,9 +123,9 @@ def test_the_bundled_model_shows_the_mechanism():
     assert not above.positional.any()
     sharpest = sharp.isel(place=np.flatnonzero(sharp.peak_weight.values >= 0.9))  # these read the table itself
     assert float(sharpest.position_share.min()) > 0.9
-    spectrum = found["position_spectrum"].to_dataset().sel(kind="positions")
+    spectrum = bundled["position_spectrum"].to_dataset().sel(kind="positions")
     assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
-    words = found["position_spectrum"].to_dataset().sel(kind="words")
+    words = bundled["position_spectrum"].to_dataset().sel(kind="words")
     assert not words.is_peak.values.astype(bool).any()
 
 

@@ -11,7 +11,6 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
-from attnscope.explanation.analyses.shift import phase_map as mechanism_phase_map
 from attnscope.explanation.analyses.verdict import (
     gives_probability,
     mask_note,
@@ -179,10 +178,9 @@ def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
     assert float(found.share_near) > 1.3 * float(found.uniform_share)
 
 
-def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets():
-    study = mechanism_study(MODEL, limit=12)
-    found = -mechanism_phase_map(study).line_shift.sel(layer=0)
-    weights = weight_peaks(study.evidence).offset_of_weights.sel(layer=0)
+def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets(bundled):
+    found = -bundled["phase_map"].to_dataset().line_shift.sel(layer=0)
+    weights = bundled["verdict"].to_dataset().offset_of_weights.sel(layer=0)
     np.testing.assert_allclose(found, weights, atol=0.1)
 
 
@@ -240,10 +238,10 @@ def told(tree):
 
 
 @pytest.mark.parametrize("name", ["bundled", "gpt2", "alibi", "llama"])
-def test_what_does_not_apply_to_a_head_is_stored_as_such(name):
+def test_what_does_not_apply_to_a_head_is_stored_as_such(name, request):
     """A trained encoder; and random weights, causal, with a table of positions, a bias by distance and RoPE."""
     if name == "bundled":
-        tree = attnscope.explain("bundled", limit=4)
+        tree = request.getfixturevalue("bundled")
         assert mask_note(tree) == ""  # it has no mask
     else:
         model = planted_schemes.planted(name, -1, 2.0, 1.0)[0] if name == "alibi" else tiny(name)

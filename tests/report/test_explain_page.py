@@ -13,7 +13,6 @@ from attnscope.results.page.parts import Section as PageSection
 from attnscope.results.schema import Finding, Report, Table
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import SKIPPED, explain_page_of, only
-from tests.report.schemes import fitting_schemes
 
 
 @pytest.fixture(scope="module")
@@ -118,22 +117,6 @@ def test_a_click_on_a_heading_sorts(visit, explain_page, index):
     other.focus()
     page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "none"
-
-
-@pytest.fixture(scope="module")
-def drawn(explained, tmp_path_factory):
-    """A page of few figures, as they are."""
-    some = only(explained, "verdict", "phase_map", "position_content")
-    return explain_page_of(some, tmp_path_factory.mktemp("drawn") / "report.html")
-
-
-@pytest.mark.parametrize("width", [360, 1600])
-def test_figures_are_drawn_and_fit_any_screen_in_light_and_dark(visit, drawn, width):
-    page = visit(drawn, width=width)
-    assert min(page.eval_on_selector_all(".plate img", "all => all.map(image => image.naturalWidth)")) > 100
-    for _ in fitting_schemes(page, width):
-        plate = page.evaluate("getComputedStyle(document.querySelector('.plate')).backgroundColor")
-        assert plate == page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
 
 
 def test_reasons_and_signature_are_text(visit, explain_page):

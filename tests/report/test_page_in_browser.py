@@ -10,6 +10,7 @@ import attnscope
 from attnscope.measure.documents import intervals
 from attnscope.results.page.scan import write_report
 from attnscope.store.arrays import unpacked
+from tests.report.planted_explanation import explain_page_of, only
 from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins, with_groups
 from tests.report.schemes import fitting_schemes
 from tests.translation.small_translators import small_recurrent, small_tokenizer
@@ -374,3 +375,19 @@ def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):
     assert "1 layer (rows) × 1 head (columns)" in page.text_content("#overview-title")
     assert page.locator("[data-head]").first.bounding_box()["width"] <= 150
     assert "Target, what the decoder reads: queries" in page.text_content("#window")
+
+
+@pytest.fixture(scope="module")
+def explanation_drawn(explained, tmp_path_factory):
+    """A page of few figures, as they are."""
+    some = only(explained, "verdict", "phase_map", "position_content")
+    return explain_page_of(some, tmp_path_factory.mktemp("drawn") / "report.html")
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_figures_are_drawn_and_fit_any_screen_in_light_and_dark(visit, explanation_drawn, width):
+    page = visit(explanation_drawn, width=width)
+    assert min(page.eval_on_selector_all(".plate img", "all => all.map(image => image.naturalWidth)")) > 100
+    for _ in fitting_schemes(page, width):
+        plate = page.evaluate("getComputedStyle(document.querySelector('.plate')).backgroundColor")
+        assert plate == page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")

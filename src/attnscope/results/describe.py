@@ -62,7 +62,7 @@ class Description:
 
 @validated
 def describe(path: str | Path, *, verify: bool = False) -> Description:
-    """Say what a run is and what its folder holds.
+    """Describe a run and the contents of its folder.
 
     Parameters
     ----------
