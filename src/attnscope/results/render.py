@@ -49,8 +49,11 @@ def as_csv(report: Report) -> list[Row]:
     return [{name: row.get(name) for name in names} | signature for row in report.rows]
 
 
-def print_report(report: Report, console: Console) -> None:
-    """What was read and found, tables, and how to read them."""
+def print_report(report: Report, console: Console, *, legend: bool = False, page: bool = False) -> None:
+    """Print the findings, the tables and the notes; with `legend`, also the meaning of each column and all caveats.
+
+    `page` is whether the run has a page, which has the legend too.
+    """
 
     def line(text: str, style: str = "") -> None:
         console.print(text, style=style, highlight=False, markup=False)
@@ -68,15 +71,18 @@ def print_report(report: Report, console: Console) -> None:
         console.print(_rich_table(table, shown))
         if len(table.rows) > table.terminal:
             line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
-        explained += [f"{names}: {meaning}." for names, meaning in legend(shown)]
+        explained += [f"{names}: {meaning}." for names, meaning in legend_of(shown)]
         if table.corrected and table.tested(shown):
-            explained.append(f"* is significant (p < 0.05, corrected {table.corrected}).")
-    for note in (*report.notes, *dict.fromkeys(explained), *report.care):
+            line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
+    caveats = [f"{claim} {why}".strip() for claim, why in report.care.items()]
+    for note in (*report.notes, *([*dict.fromkeys(explained), *caveats] if legend else [*report.care][:1])):
         line(note, "dim")
+    if not legend and (explained or caveats):
+        line(f"Legend: add --legend{' or open the report' if page else ''}.", "dim")
 
 
-def legend(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
-    """Headings and their meaning; headings with the same meaning stand together."""
+def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
+    """Headings and their meaning; headings with the same meaning are listed together."""
     for meaning in dict.fromkeys(one.meaning for one in quantities if one.meaning):
         yield ", ".join(one.title for one in quantities if one.meaning == meaning), meaning
 
@@ -119,6 +125,7 @@ class Column:
     first: str = ""
     kind: str = "number"
     group: str = ""
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ def page_table(table: Table) -> dict[str, Any]:
         "groups": groups if len(groups) > 1 else [],
         "rows": [[_cell(one, row, by_name.get(one.like)) for one in shown] for row in rows],
         "count": f"{len(rows)} of {len(table.rows)}" if len(rows) < len(table.rows) else str(len(rows)),
-        "legend": list(legend(shown)),
+        "legend": list(legend_of(shown)),
         "tested": table.tested(shown),
         "corrected": table.corrected,
         "least": table.least,
@@ -165,7 +172,7 @@ def _column(quantity: Quantity) -> Column:
     kind = "number" if not words or quantity.unit == "head" else "text" if quantity.unit == "text" else "left"
     title = quantity.title[:1].upper() + quantity.title[1:]
     first = "" if quantity.unit == "profile" else "ascending" if words else "descending"
-    return Column(title, first, kind, quantity.group)
+    return Column(title, first, kind, quantity.group, quantity.meaning)
 
 
 def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:

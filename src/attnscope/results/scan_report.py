@@ -129,7 +129,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         table, described = groups_table(results)
         tables += [table, *([_group_weights(results)] if data else [])]
         sentences += described
-        care = {NULLS: ""} | care
+        care |= {NULLS: ""}
     if "by" in results.coords:
         table, described = contrasts_table(results)
         tables.append(table)
@@ -141,7 +141,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             *_received(results, [(row["layer"], row["head"]) for row in every]),
         ]
     if means := stored.means_note(results, ranked.values()):
-        care = {means: ""} | care
+        care |= {means: ""}
     model, heads = str(results.attrs.get("model", "the model")), count(results.sizes["head"], "head")
     return Report(
         command="scan",
