@@ -1,4 +1,4 @@
-"""Reports on a terminal, as JSON, as CSV and as a page: functions of rows and quantities, whatever the verb."""
+"""Reports on a terminal, as JSON, as CSV and as tables of a page, for every command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.read.shown import with_marked_spaces
-from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, text_of
+from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _HIGH = 26  # pixels of a small profile
-_HEADS = 10_000  # more than a layer has: heads are sorted by layer, then by head
+_HEADS = 10_000  # more than any layer has: heads are sorted by layer, then by head
 _MARKS = {True: "*", False: " ", None: " "}
 _CLASSES = {True: "shown", False: "open", None: ""}
 
 
 def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
-    """The one form of ``--json``."""
+    """The JSON form of every report."""
     finding = report.finding
     return {
         "signature": report.signature,
         "finding": {
-            "text": " ".join(finding.sentences),
+            "text": hyphen_minus(" ".join(finding.sentences)),
             "certainty": finding.certainty,
             "heads": [list(head) for head in finding.heads],
         },
-        "notes": [*report.notes],
+        "notes": [*map(hyphen_minus, report.notes)],
         "tables": {
             table.name: [with_nulls({name: row.get(name) for name in table.columns}) for row in table.rows]
             for table in report.tables
@@ -43,7 +43,7 @@ def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
 
 
 def as_csv(report: Report) -> list[Row]:
-    """The rows of the first table, each with the signature that names the run's folder."""
+    """The rows of the first table, each with the short signature of the run."""
     signature = {"signature": Signature.of(report.signature).short}
     names = report.tables[0].columns
     return [{name: row.get(name) for name in names} | signature for row in report.rows]
@@ -56,7 +56,7 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
     """
 
     def line(text: str, style: str = "") -> None:
-        console.print(text, style=style, highlight=False, markup=False)
+        console.print(hyphen_minus(text), style=style, highlight=False, markup=False)
 
     line(f"{report.model}: {report.read}")
     for sentence in report.finding.sentences:
@@ -119,7 +119,7 @@ def _marked(quantity: Quantity, text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a page's table; `first` is the order after a first click, empty where it cannot be sorted."""
+    """A column of a page's table; `first` is the order after the first click, empty if it cannot be sorted."""
 
     heading: str
     first: str = ""
@@ -130,11 +130,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell of a page shows: text, what its column is sorted by, its class, a second line, a small profile."""
+    """A cell of a page: text, sort key, class, second line, and a small profile."""
 
     text: str
     value: float | str = ""
-    kind: str = ""  # by default that of its column
+    kind: str = ""  # by default the class of its column
     below: str = ""
     profile: Sequence[tuple[float, float, bool]] = ()
 
