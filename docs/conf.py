@@ -6,6 +6,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import generate
+from docutils import nodes
+from sphinx.application import Sphinx
 
 import attnscope
 
@@ -56,6 +58,14 @@ html_theme_options = {
 }
 
 
-def setup(_: object) -> None:
+def strip_blocks(_: Sphinx, doctree: nodes.document) -> None:
+    """Doctests end with an empty line, which a page does not show."""
+    for block in doctree.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip("\n")
+        block.children = [nodes.Text(block.rawsource)]
+
+
+def setup(app: Sphinx) -> None:
     """Write the generated pages before anything is read."""
     generate.write(Path(__file__).parent / "reference")
+    app.connect("doctree-read", strip_blocks)

@@ -150,7 +150,9 @@ def functions() -> dict[str, str]:
         for name in full:
             short = name.rpartition(".")[2]
             first = (inspect.getdoc(_resolve(name)) or "").split("\n\n")[0].replace("\n", " ")
-            rows.append((f"[`{name}`](python/{short}.md)", re.sub(r"`+", "`", first)))
+            rows.append(
+                (f"[`{name}`](python/{short}.md)", re.sub(r"`+", "`", re.sub(r":math:`([^`]*)`", r"$\1$", first)))
+            )
             pages[f"python/{short}.md"] = f"# {name}\n\n```{{eval-rst}}\n.. autofunction:: {name}\n```\n"
         parts += [f"## {group}", table(("function", "what it does"), rows)]
     parts += [

@@ -182,7 +182,7 @@ def test_what_cannot_be_compared_is_refused(scans, tmp_path):
             attnscope.diff(first, given)
     for options, says in (
         ({"statistics": ["entrop"]}, "no statistic 'entrop'"),
-        ({"heads": "name"}, "expected one of auto, number, profile"),
+        ({"heads": "name"}, "expected 'auto' or 'number' or 'profile'"),
         ({"level": 1.5}, "level"),
     ):
         with pytest.raises(AttnscopeError, match=says):

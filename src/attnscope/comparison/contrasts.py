@@ -26,7 +26,7 @@ _UNLIKE = 1.1  # how many times longer windows may be in the mean before it is s
 
 @validated
 def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
-    r"""Hold the texts of each value against all others, head by head.
+    r"""Compare the texts of each value with all others, head by head.
 
     Means are over texts. Each :math:`p` is that of Welch's :math:`t` (1947) with standard errors by documents, a ratio
     of sums, as windows of one document are not independent and documents have different numbers of them. Over all

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import scipy
@@ -24,8 +24,8 @@ from attnscope.store.files import local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import reads, validated
-from attnscope.support.checks import check_kind, check_real, check_seed, shortly
+from attnscope.support.arguments import Seed, reads, validated
+from attnscope.support.checks import check_kind, check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
 
@@ -109,12 +109,12 @@ def diff(
     after: Scan,
     *,
     statistics: Sequence[str] | None = None,
-    heads: Matching = "auto",
+    heads: Literal["auto", "number", "profile"] = "auto",
     level: float = LEVEL,
     out: str | Path | Callable[[Signature], Path] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> xr.Dataset:
-    """Hold two scans of the same corpus against each other: checkpoints of one training, a model and its tuned form.
+    """Compare two scans of the same corpus: checkpoints of one training, or a model and its tuned form.
 
     Both models read the same windows, so every text is compared with itself; so is every image and every sound.
 
@@ -166,10 +166,7 @@ def diff(
     """
     if isinstance(out, str | Path):
         out = local_folder(out)
-    check_seed(seed)
     check_real(0.0, 1.0, level=level)
-    if str(heads) not in get_args(Matching):
-        raise AttnscopeError(f"heads (--heads) are {shortly(heads)}; expected one of {', '.join(get_args(Matching))}")
     read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
 
     def reading() -> AbstractContextManager[None]:

@@ -111,7 +111,17 @@ def report(results: xr.Dataset) -> Report:
                 "texts",
                 "Texts",
                 _TEXTS,
-                [*map(_text, texts)] if "written" in results.variables else [],
+                [
+                    {
+                        "source": str(text.source.item()),
+                        "prompt_tokens": int(text.prompt_length),
+                        "new_tokens": int(text.length),
+                        "written": str(text.written.item()),
+                        "token_ids": text.token_id.values[: int(text.length)].tolist(),
+                    }
+                    for text in texts
+                    if "written" in text
+                ],
                 terminal=0,
                 page=0,
             ),
@@ -139,16 +149,6 @@ def _heads(results: xr.Dataset, turning: Sequence[Row]) -> list[Row]:
         }
         for (layer, head), row in every.items()
     ]
-
-
-def _text(text: xr.Dataset) -> Row:
-    return {
-        "source": str(text.source.item()),
-        "prompt_tokens": int(text.prompt_length),
-        "new_tokens": int(text.length),
-        "written": str(text.written.item()),
-        "token_ids": text.token_id.values[: int(text.length)].tolist(),
-    }
 
 
 def span_uses(results: xr.Dataset) -> list[Row]:

@@ -54,7 +54,7 @@ def explain(
     analyses: Sequence[str | Analysis] = (),
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
-    """Explain where the heads of a model look by what they are made of.
+    """Explain why every head attends there: by positions, content and waves.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def intervene(
     band: Count = 10,
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
-    """Take every head out of a model, one at a time, and measure what its predictions lose.
+    """Ablate every head of a model, one at a time, and measure what its predictions lose.
 
     A masked language model is asked for 15% of the words behind masks, a causal one for the token after each, an
     encoder-decoder for the translation.

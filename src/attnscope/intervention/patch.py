@@ -71,7 +71,7 @@ def patch(
     variants: Count | None = None,
     **reading: Unpack[PairReading],
 ) -> xr.DataTree:
-    """Put activations of one run into another, one at a time, and measure how far the answer comes back.
+    """Patch activations of one run into another, one at a time, and measure how much of the answer returns.
 
     Each pair is a clean text and a corrupted one, as long in tokens, that ask for different answers. A masked language
     model is asked at the mask, a causal one after the last token.

@@ -72,7 +72,7 @@ def align(
     batch_size: Count = 16,
     **reading: Unpack[AlignmentReading],
 ) -> Aligned:
-    """Align the words of a parallel text by a translation model's cross-attention; judge it where people did the same.
+    """Align the words of a parallel text by cross-attention; evaluate it against human alignments.
 
     Attention weights were not trained to be alignments, and a layer's mean often is a poor one where a single head is
     a good one. With gold alignments and neither layer nor head given, every head is judged and the best one is used;

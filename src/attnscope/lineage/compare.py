@@ -64,7 +64,7 @@ def compare(
     device: str | None = None,
     progress: Tell | None = None,
 ) -> xr.DataTree:
-    """Train systems where they are not trained yet, translate one text with all of them, and compare.
+    """Train systems that are not trained yet, translate one text with all of them, and compare.
 
     Parameters
     ----------

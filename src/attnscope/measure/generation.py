@@ -296,7 +296,7 @@ def generate(
     batch_size: Count = 1,
     **reading: Unpack[PromptReading],
 ) -> xr.Dataset:
-    """Let a model go on with texts, and measure where every head looks as each new token is chosen.
+    """Continue texts with a model, and measure where every head attends at each new token.
 
     A step is a new token. Its numbers are those of the query from which it was chosen: the token before it, as it looks
     at the prompt and at what the model has said so far. They are those of one full pass over the final text, which is

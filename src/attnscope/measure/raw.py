@@ -64,7 +64,7 @@ def weights(
     words: Words | None = None,
     **options: Unpack[ModelOptions],
 ) -> xr.DataArray:
-    """Attention weights as a matrix: for a close look at some heads over one text, image or sound.
+    """Raw attention weights of some heads over one text, image or sound.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def scan(
     show: Sequence[tuple[int, int]] | bool | None = None,
     **reading: Unpack[ScanReading],
 ) -> xr.Dataset:
-    """Measure where every attention head of a model looks, over a corpus.
+    """Measure where every attention head of a model attends, over a corpus.
 
     Parameters
     ----------

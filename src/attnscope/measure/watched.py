@@ -219,7 +219,7 @@ class WatchedCalls:
 def watch(
     module: nn.Module, *, statistics: Sequence[str] | str | None = None, band: int = 10, spans: GivenSpans | None = None
 ) -> Generator[WatchedCalls]:
-    """Measure the attention inside any PyTorch module, while you call it in your own way.
+    """Measure the attention inside any PyTorch module while you call it.
 
     Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
     ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens; so are layers of transformers
@@ -386,7 +386,7 @@ def measure_weights(
     causal: bool | None = None,
     band: int = BAND,
 ) -> xr.Dataset:
-    """Measure attention weights that one has already, as `attnscope.scan` measures a model's.
+    """Measure attention weights that you have, as `attnscope.scan` measures a model's.
 
     Parameters
     ----------

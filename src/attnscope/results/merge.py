@@ -34,7 +34,7 @@ class Merged:
 
 @validated
 def merge(path: str | Path) -> Merged:
-    """Put together what the tasks of a run have measured, as the last of them to finish does.
+    """Merge the parts that the tasks of a run have measured.
 
     For runs whose last task was stopped before it did so, and for parts that were copied from several machines:
     ``RUN.tasks/1-of-4``, ``RUN.tasks/2-of-4``, ... beside ``RUN``. May be called at any time and again, also while

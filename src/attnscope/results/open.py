@@ -289,7 +289,7 @@ class Run:
 
 @validated
 def runs(*folders: str | Path) -> list[Run]:
-    """The runs that lie in folders: each folder itself, and those one level below.
+    """List the runs in folders: each folder itself, and those one level below.
 
     Parameters
     ----------

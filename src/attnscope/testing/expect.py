@@ -152,7 +152,7 @@ class Expectation:
 
 @validated
 def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
-    """Expect something of a head, in a test suite; the 95% interval decides, not the mean.
+    """Check a head in a test suite; the 95% interval decides, not the mean.
 
     Parameters
     ----------
