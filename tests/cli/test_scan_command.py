@@ -128,7 +128,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     found = attnscope(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "No page" not in found.stderr
-    assert "Weight that the best 5, 10, 25% of the blocks" in (tmp_path / "run" / "report.html").read_text(
+    assert "Weight in the best 5, 10, 25% of the blocks" in (tmp_path / "run" / "report.html").read_text(
         encoding="utf-8"
     )
     assert (tmp_path / "run" / "figures" / "block-recall.svg").exists()

@@ -81,7 +81,7 @@ _SUMMARY = (
     Quantity("value", unit="significant", low="low", high="high", interval=True),
 )
 _OF_SUMMARY = {
-    "clusters": "Labels of heads",
+    "clusters": "Head labels",
     "k": "how many",
     "inertia": "sum of squared distances to their means (k-means)",
     "label_information": "Share of the label entropy that the head predicts",
