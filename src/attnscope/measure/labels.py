@@ -229,15 +229,11 @@ def _shares_of(
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:
     """The same of all rows of all texts together."""
-    rows = results.rows
-    names = (*NEEDED, "columns_left")
-    sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
-    pooled = {
-        name: values.sum("window")
-        if name.endswith("_sum")
-        else (values * rows).sum("window", skipna=False) / rows.sum("window")
-        for name, values in sums.items()
-    }
+    own = [name for name in (*NEEDED, "columns_left") if name in results]
+    data = results[[*own, *(f"{EQUAL}{name}" for name in own if f"{EQUAL}{name}" in results)]]
+    sums = [name for name in data.data_vars if str(name).endswith("_sum")]
+    means = (data.drop_vars(sums) * results.rows).sum("window", skipna=False) / results.rows.sum("window")
+    pooled = {**data[sums].sum("window"), **means}
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
     pooled |= {name: results[name].sum("window") for name in ("rows", "supporting_rows") if name in results}
     return xr.Dataset(pooled, {name: results[name] for name in keep})
