@@ -14,7 +14,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from attnscope.measure.ranking import context, key_side, recent_queries, top_places
+from attnscope.measure.ranking import context, key_side, recent_queries, top_positions
 from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
@@ -294,12 +294,12 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
             share = _share(sample.received.values[window, layer, head, :keys].astype(np.float64))
             if not np.isfinite(share).all():
                 continue
-            top = top_places(share)
+            top = top_positions(share)
             listed = [_listed(top, share, even)]
             if "recent" in sample:
                 recent = _share(sample.recent.values[window, layer, head, :keys].astype(np.float64))
                 even_recent = _share(sample.equal_recent.values[window, layer, :keys].astype(np.float64))
-                of_recent = top_places(recent)
+                of_recent = top_positions(recent)
                 listed.append(_listed(of_recent, recent, even_recent))
                 top = np.union1d(top, of_recent)
             packed["heads"][f"{window}.{layer * sizes['head'] + head}"] = [*_line(share, points), *listed]
