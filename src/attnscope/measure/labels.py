@@ -43,15 +43,17 @@ def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def beyond_chance(
-    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"], rows: Float[np.ndarray, "*cell"] | float
-) -> Bool[np.ndarray, "*cell"]:
+    measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"], rows: Float[np.ndarray, "*#cell"] | float
+) -> Bool[np.ndarray, "*#cell"]:
     """Whether a share exceeds what this number of rows would reach by chance if they ignored position."""
     p, q = np.clip(measured, 1e-12, 1 - 1e-12), np.clip(equal, 1e-12, 1 - 1e-12)
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
 
 
-def beyond_shared(measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]) -> Bool[np.ndarray, "*cell"]:
+def beyond_shared(
+    measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"]
+) -> Bool[np.ndarray, "*#cell"]:
     """Whether a key that all rows share has `SHARED_ODDS` times the odds of uniform attention."""
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
