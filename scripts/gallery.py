@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n+!\[.*?\]\((.*?)\))?", re.MULTIL
 def main() -> None:
     session: dict[str, Any] = {}
     blocks = re.finditer(
-        r"^```python\n(.*?)^```$(?:\n+!\[.*?\]\((.*?)\))?", PAGE.read_text(encoding="utf-8"), re.M | re.S
+        r"^```python\n(.*?)^```$(?:\n+!\[.*?\]\((.*?)\))?", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
     for block in blocks:
         for example in doctest.DocTestParser().get_examples(block[1]):
