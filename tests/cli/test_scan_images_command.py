@@ -28,8 +28,8 @@ def scanned(place):
 
 def test_it_names_heads_by_patches(scanned):
     assert scanned.returncode == 0, scanned.stderr
-    assert "1 layer x 2 heads over 3 images of 4 x 4 patches and 1 token beside" in scanned.stdout
-    assert "Kinds of heads: " in scanned.stdout
+    assert "1 layer x 2 heads over 3 images of 4 x 4 patches and 1 other token" in scanned.stdout
+    assert "Head labels: " in scanned.stdout
     assert re.search(r"0\.0 +0\.7\d\d +left +left", scanned.stdout)
     assert re.search(r"0\.1 +0\.7\d\d +up +up", scanned.stdout)
     assert "previous" not in scanned.stdout

@@ -18,7 +18,7 @@ def test_what_a_run_is(width, tmp_path, monkeypatch):
     lines = [" ".join(line.split()) for line in found.stdout.splitlines()]
     assert lines[0].startswith("run: scan, all 5 windows, ")
     for said in (
-        "Kinds of heads: previous: 3.",
+        "Head labels: previous: 3.",
         "model name 小さな[bold]模型",
         "setting limit not set",
         "windows measured 2 files",
@@ -34,7 +34,7 @@ def test_what_a_run_is(width, tmp_path, monkeypatch):
 def test_json_holds_the_same(tmp_path):
     scan_run(tmp_path / "run")
     found = json.loads(attnscope("runs", "show", "run", "--json", "--verify", cwd=tmp_path).stdout)
-    assert found["says"] == ["Kinds of heads: previous: 3."]
+    assert found["says"] == ["Head labels: previous: 3."]
     assert found["signature"]["settings"]["window"] == 8
     assert found["damaged"] == []
     assert "all 4 files are as they were written" in attnscope("runs", "show", "run", "--verify", cwd=tmp_path).stdout

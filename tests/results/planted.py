@@ -55,7 +55,7 @@ def scan_run(path, sizes=(2, 3), *, finish=True):
                 "label": (("window", "layer", "head"), labels),
                 "centroid": (("cluster", "offset"), np.ones((2, 5))),
             }
-            run.save("summary", xr.Dataset(kinds, {"cluster": names}, {"kinds": "Kinds of heads: previous: 3."}))
+            run.save("summary", xr.Dataset(kinds, {"cluster": names}, {"kinds": "Head labels: previous: 3."}))
             run.finish(attributes={"padding": "Windows are measured one at a time."})
     return path
 

@@ -18,7 +18,7 @@ from tests.results.planted import SIGNATURE, piece, scan_run
 
 def test_a_finished_scan(tmp_path):
     told = describe(scan_run(tmp_path / "run"))
-    assert told.headline == ["Kinds of heads: previous: 3."]
+    assert told.headline == ["Head labels: previous: 3."]
     assert told.notes == [
         "Windows are measured one at a time.",
         "Layers are counted by attention: 0 is encoder.0, 1 is encoder.3.",

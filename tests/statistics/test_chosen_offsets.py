@@ -95,20 +95,20 @@ def test_what_cannot_be_looked_at_is_not_0():
         assert known.any([dim for dim in known.dims if dim != "window"]).values.tolist() == (~short).tolist()
     texts = len(short)
     assert notes_of(found)["offsets"] == (
-        f"weight_at_-25: the mean is over {texts - short.sum()} of {texts} windows; the others have no query for it. "
-        "weight_at_1: none, for the mask lets no query look there."
+        f"weight_at_-25: mean over {texts - short.sum()} of {texts} windows (the others are too short). "
+        "weight_at_1: missing (the mask hides this offset)."
     )
     brief = attnscope.scan(models["gpt2"], TEXTS[1:], offsets=[-25], **asked)
     assert (
         notes_of(brief)["offsets"]
-        == f"weight_at_-25: none, for the longest window has {int(brief.length.max())} tokens."
+        == f"weight_at_-25: missing (the longest window has {int(brief.length.max())} tokens)."
     )
     windowed = attnscope.scan(models["mistral"], TEXTS[:1], offsets=[-20, -1], **asked)  # it sees 8 tokens
-    assert notes_of(windowed)["offsets"] == "weight_at_-20: none, for the mask lets no query look there."
+    assert notes_of(windowed)["offsets"] == "weight_at_-20: missing (the mask hides this offset)."
     told = as_json(report(found, data=True), "")
     chosen = [row["share"] for row in told["tables"]["offsets"] if row["of"] == "chosen"]
     assert {one for share in chosen for one in share[2:]} == {None}
-    assert any("no query look there" in note for note in told["notes"])
+    assert any("the mask hides this offset" in note for note in told["notes"])
 
 
 def test_offsets_in_another_order_are_the_same_question():
@@ -144,13 +144,13 @@ def test_what_an_option_brings_may_be_named_beside_it():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("weight_at", "comes with offsets, in a scan of texts: give them (--offsets -1,-64)"),
-        ("weight_at_-64", "comes with offsets"),
-        ("group_weight", "comes with groups, in a scan of texts: give them (--groups kinds)"),
-        ("entropy_by_group", "comes with groups"),
-        ("group_rows", "comes with groups and a pool"),
-        ("block_recall_5", "is one number of block_recall: ask for that"),
-        ("equal_entropy", "is found beside what is measured, and not asked for by name"),
+        ("weight_at", "needs offsets, in a scan of texts: add --offsets -1,-64"),
+        ("weight_at_-64", "needs offsets"),
+        ("group_weight", "needs groups, in a scan of texts: add --groups kinds"),
+        ("entropy_by_group", "needs groups"),
+        ("group_rows", "needs groups and a pool"),
+        ("block_recall_5", "is part of block_recall: request block_recall"),
+        ("equal_entropy", "is computed automatically and cannot be requested by name"),
     ],
 )
 def test_what_is_listed_and_cannot_be_asked_for_is_not_said_to_be_unknown(name, said):

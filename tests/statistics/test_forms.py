@@ -70,7 +70,7 @@ def test_grouped_queries_and_the_scale_of_the_call_are_respected():
     [
         ({"softcap": 5.0}, "the call has softcap"),
         ({"bias": torch.zeros(1, 1, 40, 40)}, "the call has bias"),
-        ({"mask": window_mask(40, 40, left=3, right=3)[None, None]}, "masks more than the future"),
+        ({"mask": window_mask(40, 40, left=3, right=3)[None, None]}, "found a mask beyond the causal one"),
     ],
 )
 def test_what_the_forms_do_not_know_is_refused(extra, says):
@@ -79,7 +79,7 @@ def test_what_the_forms_do_not_know_is_refused(extra, says):
 
 
 def test_bad_forms():
-    with pytest.raises(AttnscopeError, match="name the form otherwise"):
+    with pytest.raises(AttnscopeError, match="choose another name"):
         compare_forms(*X, {"full": lambda q, k, v: v})
     with pytest.raises(AttnscopeError, match="gives \\(2, 3, 39, 4\\)"):
         compare_forms(*X, {"short": lambda q, k, v: v[:, :, 1:]})

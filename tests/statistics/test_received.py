@@ -94,9 +94,9 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
 @pytest.mark.parametrize(
     ("window", "observation", "says"),
     [
-        (16, 16, "Windows have 16 tokens at most, and the last 16 queries of each were asked for"),
-        (16, 15, "1 of 3 windows has no more queries than the last 15 (--observation): there recent_top_key"),
-        (64, 40, "2 of 2 windows have no more queries than the last 40"),
+        (16, 16, "Windows have at most 16 tokens and --observation is 16, so recent_top_key"),
+        (16, 15, "1 of 3 windows has at most 15 queries (--observation): there recent_top_key"),
+        (64, 40, "2 of 2 windows have at most 40 queries"),
         (16, 8, None),
     ],
 )

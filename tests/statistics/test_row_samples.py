@@ -171,7 +171,7 @@ def test_no_interval_is_told_where_a_few_rows_hold_everything():
         .rename(x="mean_offset", **{f"x{end}": f"mean_offset{end}" for end in OF_ESTIMATES})
     )
     assert intervals_note(wide).endswith(": mean_offset 1,400 tokens.")
-    assert "No interval is told where fewer than 8 rows carry an estimate: entropy of 1 heads." in said
+    assert "No interval, with fewer than 8 effective rows: entropy of 1 heads." in said
 
 
 def test_of_a_short_window_all_rows_are_measured(call, marks, whole):
@@ -202,8 +202,8 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
 @pytest.mark.parametrize(
     ("texts", "says"),
     [
-        ([SHORT, TEXT], " 1 of 2 windows has no more: there all queries were measured. Widest 95% intervals"),
-        ([SHORT], "1 of 1 window has no more than 64 queries (--rows): all were measured, and nothing is est"),
+        ([SHORT, TEXT], " 1 of 2 windows has fewer, all measured. Widest 95% intervals"),
+        ([SHORT], "1 of 1 window has at most 64 queries (--rows): all were measured, so nothing is est"),
     ],
 )
 def test_windows_without_more_queries_are_said_to_be_measured_whole(texts, says):
@@ -220,7 +220,7 @@ def test_the_command_shows_intervals(tmp_path):
     assert {"entropy_low", "entropy_high"} <= set(table[0].split(","))
     assert not any(end in table[0] for end in OF_ESTIMATES)
     [notes] = [one for one in json.loads(run(*command, "--json", cwd=tmp_path).stdout)["notes"] if "Widest" in one]
-    assert "Widest 95% intervals of a head's mean over these windows, from end to end: entropy 0." in notes
+    assert "Widest 95% intervals of a head's mean over these windows: entropy 0." in notes
     page = next((tmp_path / "attnscope-runs").glob("*/report.html")).read_text()
     assert '"within":' in page
     lede, details = page.partition("</header>")[0].split('<details id="estimated">')

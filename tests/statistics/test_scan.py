@@ -117,7 +117,7 @@ def test_statistics_are_added_to_the_default_ones():
     [
         (
             {"statistics": ["entropie"]},
-            "no statistic 'entropie': the nearest is entropy. All are listed by: attnscope scan --stat",
+            "no statistic 'entropie': the nearest is entropy. To list all: attnscope scan --stat",
         ),
         ({"window": 129}, "does not fit small-mlm: its position table has 128 rows"),
         ({"window": 2}, "no room"),
@@ -129,7 +129,7 @@ def test_statistics_are_added_to_the_default_ones():
         ({"seed": 2**32}, "seed .* is 4294967296"),
         ({"stride": 1000}, "stride 1000"),
         ({"texts": []}, "no text: found no text at all"),
-        ({"statistics": []}, "no statistic was named"),
+        ({"statistics": []}, "found no name of a statistic"),
         ({"out": __file__}, "is a file; expected a folder for the run: name another"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Means over texts and their intervals, by documents or windows; how far heads are independent of the text."""
+"""Means over texts with intervals over documents or windows, and the independence of heads from the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnscope.support.numbers import significant
 
 
 def text_mean(values: xr.DataArray) -> xr.DataArray:
-    """Mean over texts, NaN where no text has a value; what has no texts, as a pooled result, stays."""
+    """Mean over texts, NaN if no text has a value; pooled results stay as they are."""
     return values.mean("window", skipna=True) if "window" in values.dims else values
 
 
@@ -31,25 +31,25 @@ def queries(results: xr.Dataset) -> xr.DataArray:
     return xr.where(results.layer_kind == "self", results.length, results.target_length).transpose("window", "layer")
 
 
-LEAST = 6  # of fewer, no mean can be told from 0: all have one sign in more than 5% of cases
-LEVEL = 0.95  # of intervals, and of what is told from 0
+LEAST = 6  # with fewer units no mean can be significant: all have one sign in more than 5% of cases
+LEVEL = 0.95  # of intervals and tests
 DRAWS = 1000  # of documents, for an interval
 FEW = 20  # units; with fewer, the interval of a skewed mean is widened
-SKEWED = 0.2  # skewness of a mean above which it is
-_MOST_SKEW = 1.5  # of an estimate; what is found above it is an accident of few units
+SKEWED = 0.2  # skewness of a mean above which it is widened
+_MOST_SKEW = 1.5  # of an estimate; a larger one is an accident of few units
 _LEAST_SKEW = 1e-6  # below it the transformation is the identity, and its inverse 0 / 0
 _AT_ONCE = 4096  # means, so that memory stays bounded
 
 
 def units_of(documents: Sequence[Hashable]) -> tuple[Sequence[Hashable], str]:
-    """What the bootstrap draws: documents; windows where there are fewer than 6 documents."""
+    """The units that the bootstrap draws: documents, or windows if there are fewer than 6 documents."""
     if len(set(documents)) >= LEAST:
         return documents, "documents"
     return range(len(documents)), "windows"
 
 
 def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequence[Hashable], str]:
-    """What the bootstrap draws of results along ``window``, and what it is called in them."""
+    """The units that the bootstrap draws along ``window``, and their plural noun."""
     sources = results.source.values.tolist() if "source" in results.coords else list(range(results.sizes["window"]))
     if known is not None:
         sources = [source for source, there in zip(sources, known, strict=True) if there]
@@ -60,7 +60,7 @@ def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequ
 
 
 def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
-    """What documents and windows are called in results that have these attributes."""
+    """The plural nouns for documents and windows in results with these attributes."""
     return _CALLED.get(str(attributes.get("reads")), _OF_TEXTS)
 
 
@@ -75,13 +75,13 @@ _CALLED = {
 
 
 def numbered(units: Sequence[Hashable]) -> tuple[np.ndarray, int]:
-    """Number of the unit of each text, from 0 in the order in which they come, and how many units there are."""
+    """Index of the unit of each text, from 0 in order of appearance, and the number of units."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(units))}
     return np.array([numbers[name] for name in units]), len(numbers)
 
 
 def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Mean over texts, ``(column,)``, its standard error by documents, and how many of these there are."""
+    """Mean over texts, ``(column,)``, its standard error by documents, and their number."""
     member, count = numbered(documents)
     sizes = np.bincount(member).astype(float)
     sums = np.zeros((count, values.shape[1]))
@@ -115,7 +115,7 @@ def interval(
 
 
 def membership(units: Sequence[Hashable]) -> np.ndarray:
-    """1 where a text is of a unit, ``(unit, text)``."""
+    """1 where a text belongs to a unit, ``(unit, text)``."""
     numbers, count = numbered(units)
     member = np.zeros((count, len(units)))
     member[numbers, np.arange(len(units))] = 1.0
@@ -163,7 +163,7 @@ def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray
 
 
 def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of the 95% interval of a smooth estimate, from what it is without each unit, ``(unit, ...)``."""
+    """Both ends of the 95% interval of a smooth estimate, from its values without each unit, ``(unit, ...)``."""
     count = len(left)
     pseudo = count * np.asarray(whole) - (count - 1) * left
     half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * pseudo.std(0, ddof=1) / np.sqrt(count)
@@ -177,19 +177,19 @@ def without_each(units: Sequence[Hashable]) -> np.ndarray:
 
 
 def outside(count: int) -> float:
-    """Share of draws of so many units below, and above, the expanded percentile interval; 0.025 of many."""
+    """Share of draws below and above the expanded percentile interval of this number of units; 0.025 for many."""
     return float(scipy.special.ndtr(-reach(count)))
 
 
 def reach(count: int | None = None) -> float:
-    """Standard deviations of a bootstrap of so many units to either end of a 95% interval; of many by default."""
+    """Bootstrap standard deviations to either end of a 95% interval, for a number of units (default: many)."""
     if count is None:
         return float(-scipy.special.ndtri((1 - LEVEL) / 2))
     return float(-np.sqrt(count / (count - 1)) * scipy.special.stdtrit(count - 1, (1 - LEVEL) / 2))
 
 
 def unskewed(t: Any, skewness: Any) -> Any:
-    r"""Student's t of a mean, and the skewness g of the mean, as a statistic that has no skewness to first order."""
+    r"""Student's t of a mean with skewness g, transformed to a statistic without skewness to first order."""
     return t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
 
 
@@ -200,50 +200,48 @@ def without_skewness(quantile: Any, skewness: Any) -> Any:
     return 3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1)
 
 
-_FEW = 128  # effective rows; with fewer, a spread is taken to be skewed: a row that was not drawn may look far
+_FEW = 128  # effective rows; with fewer, a spread counts as skewed: a row that was not drawn may attend far
 _SPREAD_SKEW = 0.5  # at least, of the estimate from one window
-FEWEST = 8  # effective rows: measured, intervals from fewer hold less often than they say
+FEWEST = 8  # effective rows: measured, intervals from fewer have too little coverage
 _OF_HEADS = 2  # dimensions: layer, head
 
 
 def intervals_note(results: xr.Dataset) -> str:
-    """How wide the intervals are, in words, and of how many heads none is told."""
+    """A note with the widths of the intervals and the number of heads without one."""
     bounds = {str(name): each for name, each in intervals(results).items() if each.ndim == 1 + _OF_HEADS}
     widths = {name: each.sel(bound="high") - each.sel(bound="low") for name, each in bounds.items()}
-    said = [
+    widest = [
         f"{name} {significant(float(width.max()), 2)} {wording(name).units}"
         for name, width in widths.items()
         if width.notnull().any()
     ]
-    untold = [f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))]
-    note = f" Widest 95% intervals of a head's mean over these windows, from end to end: {', '.join(said)}."
-    none = f" No interval is told where fewer than {FEWEST} rows carry an estimate: {', '.join(untold)}."
-    return (note if said else "") + (none if untold else "")
+    missing = [f"{name} of {number} heads" for name, width in widths.items() if (number := int(width.isnull().sum()))]
+    note = f" Widest 95% intervals of a head's mean over these windows: {', '.join(widest)}."
+    none = f" No interval, with fewer than {FEWEST} effective rows: {', '.join(missing)}."
+    return (note if widest else "") + (none if missing else "")
 
 
 @reads("scan")
 def intervals(results: xr.Dataset) -> xr.Dataset:
-    """95% intervals of the means over the windows that were read, by the rows drawn alone.
+    """95% intervals of the means over these windows, for the error from sampling rows.
 
-    That is how far the scan of all rows of the same windows may lie away. How far other texts may lie away is another
-    question, which their spread answers.
+    They cover a scan of all rows of the same windows. For the variation between texts, use the spread over texts.
 
-    Variances and third moments of windows are added up, degrees of freedom by the formula of Welch and Satterthwaite.
-    The interval is that of Student's t with the skewness of the estimate taken out (Hall 1992). With fewer than 128
-    effective rows that of ``offset_spread`` reaches further up, as rows that look far are seldom drawn.
+    Variances and third moments of windows are summed, degrees of freedom by the Welch-Satterthwaite formula. The
+    interval is that of Student's t, corrected for skewness (Hall 1992). With fewer than 128 effective rows that of
+    ``offset_spread`` reaches further up, as rows that attend far are seldom drawn.
 
     Parameters
     ----------
     results
-        What `scan` returns with `rows`: statistics, each with its ``_error``, ``_freedom``, ``_skewness`` and
+        Result of `scan` with `rows`: statistics with their ``_error``, ``_freedom``, ``_skewness`` and
         ``_effective_rows``.
 
     Returns
     -------
     xr.Dataset
-        Dimensions of the statistics without ``window``, and ``bound``, "low" and "high", in their own units. NaN where
-        an estimate rests on fewer than 8 effective rows (Kish 1965): a row that was not drawn may then hold as much as
-        all that were, and nothing in the sample tells.
+        Dimensions of the statistics without ``window``, and ``bound`` ("low" and "high"), in their own units. NaN with
+        fewer than 8 effective rows (Kish 1965), where one row that was not drawn may matter as much as all others.
 
     Examples
     --------
@@ -283,7 +281,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
 
 
 def _effective(results: xr.Dataset, name: str) -> xr.DataArray:
-    """As how many rows with parts alike those of all windows are; infinite where there is nothing to know."""
+    """The effective number of rows of all windows; infinite if nothing is estimated."""
     rows = results[f"{name}{EFFECTIVE}"]
     parts = abs(results[name])
     squares = (parts**2 / rows.where(rows > 0)).sum("window")
@@ -297,10 +295,9 @@ class Interval(NamedTuple):
     mean: Float[np.ndarray, ...]  # ``(...)``: NaN bounds where there are fewer than 6 units
     low: Float[np.ndarray, ...]
     high: Float[np.ndarray, ...]
-    # ``(...)``: whether the mean is told from 0 when all of them are looked at together: at most 5% of such families
-    # of means, all truly 0, would have one that is
+    # ``(...)``: whether the mean is significant at 5%, corrected for all means together
     shown: Bool[np.ndarray, ...]
-    # ``(...)``: whether it was tested: not where there are fewer than 6 units, or no values
+    # ``(...)``: whether it was tested: not with fewer than 6 units, or without values
     tested: Bool[np.ndarray, ...]
 
 
@@ -337,13 +334,13 @@ def by_document(
 
 _ALL_SIGNS = 12  # units up to which every choice of signs is tried
 _DRAWS = 1000  # choices of signs, where means are many
-_SPREAD = 1e-6  # least share of the squares apart from the mean, for which there is a skewness
+_SPREAD = 1e-6  # least share of the squares around the mean for which skewness is defined
 
 
 def differs_from_zero(
     parts: Float[np.ndarray, "document mean"], generator: np.random.Generator
 ) -> Bool[np.ndarray, " mean"]:
-    """Which means are told from 0, on either side: by all choices of signs, by 4,096 at random where there are more."""
+    """Which means differ from 0 significantly, two-sided: by all choices of signs, or 4,096 random ones."""
     count = len(parts)
     if count <= _ALL_SIGNS:
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
@@ -355,7 +352,7 @@ def differs_from_zero(
 
 
 def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: int) -> list[Bool[np.ndarray, " mean"]]:
-    """Which means lie above 0, those of all blocks together, by 1,000 choices of signs: of each block by itself."""
+    """Which means are significantly above 0, corrected for all blocks together, by 1,000 choices of signs."""
     signs = _random_signs(np.random.default_rng(0), _DRAWS, documents)
     largest = np.full(_DRAWS, -np.inf)
     found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -369,7 +366,7 @@ def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: 
 
 def _random_signs(generator: np.random.Generator, draws: int, count: int) -> np.ndarray:
     signs = generator.choice([-1.0, 1.0], (draws, count))
-    signs[0] = 1  # what was found is one of the choices
+    signs[0] = 1  # the data are one of the choices
     return signs
 
 
@@ -378,20 +375,19 @@ def _there(parts: np.ndarray) -> np.ndarray:
 
 
 def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """What rises with t, as the sum of squares has no sign; of 20 or more t corrected for skewness: (choice, mean)."""
+    """A monotone function of t; with 20 or more units, t corrected for skewness: (choice, mean)."""
     count, parts = len(parts), parts / np.sqrt((parts**2).sum(0))
     sums = signs @ parts
     if count < FEW:
         return sums
-    apart = 1 - sums**2 / count  # share of the squares
-    spread = np.maximum(apart, _SPREAD)
+    spread = np.maximum(1 - sums**2 / count, _SPREAD)  # share of the squares
     third = signs @ parts**3 - 3 * sums / count + 2 * sums**3 / count**2
-    skewness = np.where(apart > _SPREAD, third / spread**1.5, 0) * np.sqrt(count * (count - 1)) / (count - 2)
+    skewness = np.where(spread > _SPREAD, third / spread**1.5, 0) * np.sqrt(count * (count - 1)) / (count - 2)
     return np.asarray(unskewed(sums * np.sqrt((count - 1) / count / spread), skewness))
 
 
 def _reported(there: np.ndarray, own: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """Which means, of those that are there, the largest of any mean reaches in few choices of signs alone."""
+    """Which existing means the maximum over all means reaches in few choices of signs."""
     as_large = len(largest) - np.searchsorted(np.sort(largest), own * (1 - 1e-9))
     significant_means = np.zeros(there.shape, dtype=bool)
     significant_means[there] = as_large / len(largest) <= 1 - LEVEL
@@ -413,14 +409,14 @@ def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndar
 
 
 def sign_agreement(values: Float[np.ndarray, "window head"]) -> Float[np.ndarray, " head"]:
-    """Share of texts in which the sign agrees with that of the head's median; NaN of a head with NaN in a text."""
+    """Share of texts in which the sign agrees with that of the head's median; NaN for heads with NaN in a text."""
     agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
     return np.where(np.isnan(values).any(0), np.nan, agrees)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% interval over documents; NaN where none holds."""
+    """A number with its 95% interval over documents; NaN without a valid interval."""
 
     value: float
     low: float
@@ -435,7 +431,7 @@ def independence(
     clusters: int,
     documents: Sequence[Hashable] | None = None,
 ) -> dict[str, Estimate]:
-    """Statistics of text independence over a set of heads, with intervals over documents where one holds."""
+    """Statistics of text independence over a set of heads, with valid intervals over documents."""
     units, _ = units_of(range(len(labels)) if documents is None else documents)
     member, count = numbered(units)
     document = scipy.sparse.coo_array(
@@ -470,12 +466,12 @@ def independence(
 def _statistics(
     sums: Mapping[str, np.ndarray], means: tuple[np.ndarray, np.ndarray], times: Float[np.ndarray, "resample document"]
 ) -> dict[str, Float[np.ndarray, " resample"]]:
-    """Every statistic, where each document is taken so many times; sums are less the means of each head."""
+    """Every statistic with documents repeated `times`; sums are centred on the means of each head."""
     total = {name: np.tensordot(times, values, 1) for name, values in sums.items()}
     texts, heads = total["texts"], len(means[0])
     shares = total["counts"] / texts[:, None, None]
     negative, zero, positive = np.moveaxis(total["signs"] / texts[:, None, None], -1, 0)
-    half = 0.5 - 1e-12  # the median has that sign
+    half = 0.5 - 1e-12  # share from which the median has that sign
     usual = np.where(positive >= half, positive, np.where(negative >= half, negative, zero))
 
     # ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW)

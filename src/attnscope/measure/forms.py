@@ -1,4 +1,4 @@
-"""What an efficient form of attention loses against full attention: the same statistics side by side."""
+"""The loss of efficient forms of attention against full attention: the same statistics side by side."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from attnscope.support.errors import AttnscopeError
 Form = Callable[[Tensor, Tensor, Tensor], Tensor]
 _SHARED = ("profile", "entropy", "first_token")  # with scan
 _OWN = {
-    "weight_moved": Wording("Share of a row's weight that lies elsewhere than in full attention", "share"),
-    "output_error": Wording("Distance of the output from that of full attention, over the latter's size", "share"),
+    "weight_moved": Wording("Share of a row's weight that moved from its position in full attention", "share"),
+    "output_error": Wording("Distance of the output from that of full attention, relative to the latter", "share"),
 }
 FULL = "full"
 
@@ -38,11 +38,11 @@ def compare_forms(
     *,
     causal: bool = False,
 ) -> xr.Dataset:
-    r"""Set efficient forms of attention beside full attention, on the same queries, keys and values."""
+    r"""Compare efficient forms of attention with full attention, on the same queries, keys and values."""
     forms = usual_forms(causal=causal) if forms is None else forms
     if FULL in forms:
         raise AttnscopeError(
-            f"the name {FULL!r} is that of full attention, which is always there: name the form otherwise"
+            f"the name {FULL!r} is reserved for full attention, which is always included: choose another name"
         )
     mask = causal_mask(query.shape[2], key.shape[2], query.device) if causal else None
     expected, full = attend(query, key, value, mask)
@@ -68,11 +68,11 @@ def compare_call(call: AttentionCall, forms: Mapping[str, Form] | None = None, b
             call.mask, causal_mask(call.mask.shape[-2], call.mask.shape[-1], call.mask.device).expand_as(call.mask)
         )
         if not causal:
-            raise AttnscopeError("the call masks more than the future: take a text without padding or window")
+            raise AttnscopeError("found a mask beyond the causal one: use a text without padding or window")
     for name in ("bias", "softcap", "sinks"):
         if getattr(call, name) is not None:
             raise AttnscopeError(
-                f"the call has {name}, which the efficient forms do not: take plain dot-product attention"
+                f"the call has {name}, which the efficient forms lack: use plain dot-product attention"
             )
     key, value = (states.repeat_interleave(call.group, dim=1).double() for states in (call.key, call.value))
     query = call.query.double() * (call.scale * math.sqrt(call.query.shape[-1]))
@@ -98,7 +98,7 @@ def _statistics(weights: Tensor, full: Tensor, output: Tensor, expected: Tensor,
 
 
 def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
-    """Measure weights that are written out."""
+    """Measure a matrix of weights."""
     queries, keys = weights.shape[-2:]
     offset = torch.arange(-band, band + 1, device=weights.device)
     at = torch.arange(queries, device=weights.device)[:, None] + offset

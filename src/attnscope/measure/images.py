@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Tensor]:
-    r"""Where the weights of the patches' rows lie, in patches."""
+    r"""The distribution of the weights of the patches' rows, in patches."""
     rows, columns = grid.rows, grid.columns
     sizes, kind = call.query.shape[:2], torch.promote_types(call.query.dtype, torch.float32)
     along, across = (torch.arange(size, device=call.query.device, dtype=kind) for size in (rows, columns))
@@ -109,12 +109,12 @@ KNOWN = (*PATCH_STATISTICS, *OF_ANY_TOKENS)
 DEFAULT = tuple(name for name in KNOWN if name != "learned_sink")
 _TOKENS = 2048  # at a time
 _BAND = 3  # patches
-_LAYERS = 6  # that are named one by one
+_LAYERS = 6  # that a note names
 Pixels = tuple[str, "Tensor"]  # name of an image, and ``(1, channel, row, column)`` as the model reads it
 
 
 class ImageReader(Reader):
-    """Images of a vision encoder; those of one size that follow each other are read side by side."""
+    """Images of a vision encoder; consecutive images of one size form a batch."""
 
     reads = called = "images"
     accepts = frozenset({"batch_size"})
@@ -140,23 +140,23 @@ class ImageReader(Reader):
         grid = self._grids[size] = found if isinstance(found, Grid) else None
         if self.vision.tower:
             self.notes["tower"] = (
-                f"{type(self.loaded.model).__name__} reads more than images: what is measured is its vision "
-                f"tower ({self.vision.tower}, {type(self.model).__name__})."
+                f"Only the vision tower of {type(self.loaded.model).__name__} is measured ({self.vision.tower}, "
+                f"{type(self.model).__name__})."
             )
         if isinstance(found, str):
             self.notes["patches"] = (
-                f"No rows and columns of patches are measured of {type(self.model).__name__}: {found}. Entropies "
-                "and the like are of the rows that its layers have (windows, pooled patches), which count alike."
+                f"No statistics of rows and columns of patches for {type(self.model).__name__}: {found}. Entropies "
+                "and similar statistics are means over the rows of its layers (windows, pooled patches)."
             )
         self.names = _there(names, grid)
         self.band = _band(settings.band, grid)
         self.has_maps = grid is not None and self._is_whole(read, grid)
         tokens = _TOKENS if grid is None else grid.tokens
-        # where windows lie side by side, images do not
+        # with windows in a batch, images are not
         self.batch_size = (settings.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
-        """What the numbers depend on beside the model and the images."""
+        """The settings behind the numbers, besides model and images."""
         return {
             "tower": self.vision.tower or None,
             "limit": self.settings.limit,
@@ -167,16 +167,16 @@ class ImageReader(Reader):
         }
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        """What finds the kinds of heads in the results; None where it cannot."""
+        """The function that labels heads in the results; None if it cannot."""
         return kinds_of_images(self.signature_settings())
 
     def items(self) -> Iterator[Pixels]:
-        """Each image as the model reads it."""
+        """Each image in the model's input format."""
         for image in islice(self.images, self.count):
             yield image.name, self.vision.pixels(image)
 
     def parts(self) -> Iterator[dict[int, Pixels]]:
-        """Images of one size that follow each other, at most as many as a batch takes."""
+        """Consecutive images of one size, at most a batch."""
         batch: dict[int, Pixels] = {}
         for number, item in enumerate(self.items()):
             if len(batch) == self.batch_size or (batch and item[1].shape != batch[number - 1][1].shape):
@@ -187,7 +187,7 @@ class ImageReader(Reader):
             yield batch
 
     def read(self, items: Sequence[Pixels], numbers: Sequence[int]) -> Read:  # noqa: ARG002
-        """Put images of one size side by side."""
+        """A batch of images of one size."""
         grid = self._grid(*items[0])
         pixels = torch.cat([pixels for _, pixels in items])
         windows = [_window(name, grid) for name, _ in items]
@@ -200,34 +200,33 @@ class ImageReader(Reader):
             self.model(pixel_values=pixels)
 
     def _is_whole(self, read: Read, grid: Grid) -> bool:
-        """Whether all layers attend over all tokens of the image; those that do not are named."""
+        """Whether all layers attend over all tokens of the image; a note names the others."""
         observer = PatchObserver(("entropy",), 0, grid, 1)
         self.run(read, observer)
         if observer.elsewhere:
             shown = ", ".join(map(str, observer.elsewhere[:_LAYERS]))
             more = " and more" if len(observer.elsewhere) > _LAYERS else ""
             self.notes["patches"] = (
-                f"Layers {shown}{more} do not attend from each token of the image to each (windows, pooled patches): "
-                "entropies and the like are of their own rows there, and no rows and columns of patches are measured."
+                f"Layers {shown}{more} do not attend over all tokens of the image (windows, pooled patches): entropies "
+                "are over their own rows there, and statistics of rows and columns are missing."
             )
         return not observer.elsewhere
 
     def _grid(self, name: str, pixels: Tensor) -> Grid | None:
-        """Rows and columns of images of this size, found once for each size."""
+        """Rows and columns of patches in images of this size, cached."""
         size = tuple(pixels.shape[1:])
         if size not in self._grids:
             self._try(name, pixels[:1])
             new = grid_of(self.model, pixels[:1]) if any(self._grids.values()) else None
             if isinstance(new, str):
                 raise AttnscopeError(
-                    f"{name}: no rows and columns of patches are found ({new}), and those of the images before "
-                    "were: leave it out"
+                    f"{name}: found no rows and columns of patches ({new}), unlike in earlier images: leave it out"
                 )
             self._grids[size] = new
         return self._grids[size]
 
     def measure_batch(self, items: Sequence[Pixels], numbers: Sequence[int]) -> xr.Dataset:
-        """The statistics of images side by side, by rows and columns."""
+        """The statistics of a batch of images, by rows and columns."""
         read, grid = self.read(items, numbers), self._grid(*items[0])
         observer = PatchObserver(self.names, self.band, grid, len(items))
         self.run(read, observer, numbers)
@@ -263,14 +262,14 @@ class ImageReader(Reader):
 
 
 def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
-    """The statistics that a model has: those of patches need a grid, and the class token needs one."""
+    """The available statistics: those of patches need a grid, and the class token must exist."""
     lacks = set(PATCH_STATISTICS) if grid is None else set[str]()
     if grid is not None:
         lacks |= {"class_token"} if grid.class_token is None else set()
         lacks |= set() if grid.registers else {"registers"}
     there = [name for name in names if name not in lacks]
     if not there:
-        raise AttnscopeError(f"this model has no {names[0]}: ask for other statistics, such as entropy or max_weight")
+        raise AttnscopeError(f"this model has no {names[0]}: choose other statistics, such as entropy or max_weight")
     return there
 
 
@@ -285,7 +284,7 @@ def _band(band: int | None, grid: Grid | None) -> int:
 
 
 def _window(name: str, grid: Grid | None) -> Window:
-    """An image as the windows of a page are, without tokens if it has no grid."""
+    """An image as a window of a page, without tokens if it has no grid."""
     if grid is None:
         return Window((), (), (), name, 0, ())
     special = tuple(token not in range(grid.tokens)[grid.patches] for token in range(grid.tokens))
@@ -303,12 +302,12 @@ HAVE_EQUAL = ("patch_profile", "same_row", "same_column", "class_token", "regist
 
 @dataclass(eq=False)
 class PatchObserver:
-    """Measures each attention call of images side by side."""
+    """Measures each attention call of a batch of images."""
 
-    names: Sequence[str]  # which statistics, and the largest offset in patches
+    names: Sequence[str]  # names of statistics, and the largest offset in patches
     band: int
-    grid: Grid | None  # grid of these images; None where patches are not known
-    images: int  # how many there are
+    grid: Grid | None  # grid of these images; None without known patches
+    images: int  # their number
     # sites whose queries or keys are not the tokens of `grid`, such as windows and pooled layers
     elsewhere: list[int] = field(default_factory=list)
     measured: HostOffloader = field(default_factory=HostOffloader)  # ``(image, head, ...)`` of each site
@@ -353,7 +352,7 @@ class PatchObserver:
         }
 
     def _missing(self, wanted: Sequence[str], heads: int) -> dict[str, Tensor]:
-        """NaN for what a layer without rows and columns does not have."""
+        """NaN for the statistics that a layer without rows and columns lacks."""
         width = 2 * self.band + 1
         missing: dict[str, Tensor] = {}
         for name in wanted:
@@ -364,13 +363,13 @@ class PatchObserver:
         return missing
 
 
-#: Statistics from which kinds of heads are found.
+#: Statistics that labels are computed from.
 NEEDED = ("entropy", "patch_profile", "same_row", "same_column")
 
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """Shares of a patch's weight, ``(head, place)``: one place, several, all near; and the entropy."""
+    """Shares of a patch's weight, ``(head, candidate)``: one patch, several, all near; and the entropy."""
 
     single: np.ndarray
     lines: np.ndarray
@@ -383,14 +382,14 @@ class _Places:
 
 
 def kinds_of_images(settings: Mapping[str, object]) -> Callable[[xr.Dataset], xr.Dataset] | None:
-    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
+    """The function that labels heads in a scan with these settings; None if it cannot."""
     statistics = settings["statistics"]
     has_all = isinstance(statistics, Sequence) and all(name in statistics for name in NEEDED)
     return summarize_images if has_all else None
 
 
 def summarize_images(results: xr.Dataset) -> xr.Dataset:
-    """Name the kind of every head in every image."""
+    """Label every head in every image."""
     names = _names(results)
     results = results.assign({f"{prefix}share": patch_shares(results, prefix) for prefix in ("", "equal_")})
     shape = tuple(results.sizes[dim] for dim in ("window", "layer", "head"))
@@ -422,7 +421,7 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
 
 
 def _names(results: xr.Dataset) -> list[str]:
-    """All kinds that there could be, in the order of `_Places`, and the two that are no place."""
+    """All possible labels, in the order of `_Places`, then ``uniform`` and ``mixed``."""
     offsets = results.row_offset.values.tolist()
     beside = [name.replace("_", " ") for name in ("class_token", "registers") if name in results]
     within = ["local" if reach == 1 else f"within {reach}" for reach in range(1, max(offsets) + 1)]
@@ -431,7 +430,7 @@ def _names(results: xr.Dataset) -> list[str]:
 
 
 def _places(results: xr.Dataset, prefix: str = "") -> _Places:
-    """Of every head, layer by layer; what equal weights give is repeated for each head."""
+    """The shares of every head, layer by layer; those of uniform attention are repeated for each head."""
     offsets = np.abs(results.row_offset.values)
     band = int(offsets.max(initial=0))
     heads = results.sizes["head"]
@@ -459,7 +458,7 @@ def _places(results: xr.Dataset, prefix: str = "") -> _Places:
 
 
 def _codes(results: xr.Dataset, names: list[str], allowed: np.ndarray) -> np.ndarray:
-    """Number of the kind of each head among `names`."""
+    """Index of the label of each head among `names`."""
     measured, equal = _places(results), _places(results, "equal_")
     enough = allowed & (measured.candidates >= MORE * equal.candidates)
     single, lines = measured.single.shape[1], measured.lines.shape[1]

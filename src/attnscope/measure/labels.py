@@ -1,4 +1,4 @@
-"""Labels of heads: where the weight of each is, next to uniform attention, and the names that this allows."""
+"""Labels of heads, from the shares of their weight and those of uniform attention."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from attnscope.support.checks import check_seed, check_whole, shaped
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import with_nulls
 
-SHARE = 0.3  # of all weight in one place: a head that looks there
-LEAST_SHARE = 0.1  # of all weight in one place, for a head to stand in a ranking
+SHARE = 0.3  # of all weight at one offset or token, for its label
+LEAST_SHARE = 0.1  # of all weight at one offset or token, for a ranking
 LOCAL = 0.5  # of all weight within some tokens: a local head
-MORE = 2.0  # times what equal weights give; of sides, times the odds
-SHARED_ODDS = 6.0  # times the odds of equal weights, of a key that all rows share: random Llama models reach 5.5
-ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight that lies elsewhere than of equal weights; nats below them
-CHANCE = 0.01  # that any head of a run gets a name by chance
+MORE = 2.0  # times uniform attention; of sides, times the odds
+SHARED_ODDS = 6.0  # times the odds of uniform attention, for a key that all rows share: random Llama models reach 5.5
+ALIKE_PLACES, ALIKE_ENTROPY = (0.1, 0.2)  # share of weight in other bins than uniform attention's; nats below it
+CHANCE = 0.01  # of any false label in a run
 UNNAMED = ("uniform", "uniform over the past", "mixed", "flat")
 _SIDES = ("left", "right")
 
@@ -43,21 +43,23 @@ def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def beyond_chance(
-    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"], rows: Float[np.ndarray, "*cell"] | float
-) -> Bool[np.ndarray, "*cell"]:
-    """Whether more lies in a place than so many rows that know nothing of places would put there by chance."""
+    measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"], rows: Float[np.ndarray, "*#cell"] | float
+) -> Bool[np.ndarray, "*#cell"]:
+    """Whether a share exceeds what this number of rows would reach by chance if they ignored position."""
     p, q = np.clip(measured, 1e-12, 1 - 1e-12), np.clip(equal, 1e-12, 1 - 1e-12)
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
 
 
-def beyond_shared(measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]) -> Bool[np.ndarray, "*cell"]:
-    """Whether a key that all rows share has `SHARED_ODDS` times the odds of equal weights."""
+def beyond_shared(
+    measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"]
+) -> Bool[np.ndarray, "*#cell"]:
+    """Whether a key that all rows share has `SHARED_ODDS` times the odds of uniform attention."""
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
 
 def kind_list(places: Places) -> list[str]:
-    """All kinds that there could be, as `kind_codes` numbers them."""
+    """All possible labels, in the order of `kind_codes`."""
     local = ["local" if reach == NEAR else f"within {reach}" for reach in places.reaches]
     return [
         *(f"offset {offset:+d}" for offset in places.offsets),
@@ -68,17 +70,17 @@ def kind_list(places: Places) -> list[str]:
 
 
 def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> np.ndarray:
-    """Number of the kind of each head in `kind_list`, of those that it may be named by."""
+    """Number of the label of each head in `kind_list`, among the allowed candidates."""
     kinds, (measured, equal, _) = kind_list(places), places.candidates()
     single, reaches = len(places.offsets) + 3, len(places.reaches)
     enough = allowed & (measured >= MORE * equal)
     shared = slice(len(places.offsets), single)
     enough[:, shared] &= beyond_shared(measured[:, shared], equal[:, shared])
-    # a fraction whose odds are `MORE` times those of uniform attention; never where that sees only one side
+    # a fraction with `MORE` times the odds of uniform attention; never under a mask that hides one side
     leans = allowed & (equal > 0) & (equal < 1) & (measured * (1 - equal) >= MORE * equal * (1 - measured))
     shares = np.where(enough[:, :single], measured[:, :single], 0.0)
     own, even = places.measured, places.equal
-    is_uniform = (  # in places and in sharpness
+    is_uniform = (  # in position and in sharpness
         (np.abs(own["bins"] - even["bins"]).sum(-1) / 2 <= ALIKE_PLACES)
         & (np.abs(own["first"] - even["first"]) <= ALIKE_PLACES)
         & (np.abs(own["entropy"] - even["entropy"]) <= ALIKE_ENTROPY)
@@ -96,7 +98,7 @@ def kind_codes(places: Places, allowed: Bool[np.ndarray, "head candidate"]) -> n
 
 
 def kind_name(kind: str, attention: str) -> str:
-    """What a kind is called in attention of the kind ``self``, ``causal`` or ``cross``."""
+    """The name of a label in ``self``, ``causal`` or ``cross`` attention."""
     if attention == "cross":
         return {"offset +0": "same position"}.get(kind, kind)
     names = {"offset -1": "previous", "offset +0": "self", "offset +1": "next"}
@@ -106,7 +108,7 @@ def kind_name(kind: str, attention: str) -> str:
 
 
 def named_clusters(names: list[str], places: Places) -> list[str]:
-    """Clusters of one name, told apart by the share of weight within the band; where that is alike, by a number."""
+    """Unique names: clusters of one name get their share of weight in the band and, if that is equal, a number."""
     shown = [
         f"{name} ({100 * inside:.0f}% in the band)" if names.count(name) > 1 else name
         for name, inside in zip(names, places.measured["offset"].sum(-1), strict=True)
@@ -117,31 +119,31 @@ def named_clusters(names: list[str], places: Places) -> list[str]:
     ]
 
 
-#: Statistics from which kinds of heads are found.
+#: Statistics that labels are computed from.
 NEEDED = ("band_sum", "bin_sum", "entropy", "first_token", "special_tokens", "mean_offset")
-NEAR = 8  # tokens on either side that are called local; further reaches are told by number
+NEAR = 8  # tokens on either side that are called local; longer reaches are named by their number
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the weight of some heads lies, and where that of uniform attention over the tokens that they may see."""
+    """Where the weight of some heads falls, and that of uniform attention over the visible tokens."""
 
-    # shares of all weight by name, ``(head[, place])``: at each ``offset`` of the band and in each of the ``bins``; on
-    # the ``first`` token, on other ``special`` tokens, on ``none`` (a learned sink); ``near``, within `NEAR` tokens,
-    # twice as many, and so on, and of that ``near_left`` and ``near_right``; on the ``left`` but for the first token
-    # and on the ``right``; and ``columns_left``, what would be on the left if all rows had the weights of their mean: a
-    # head that looks at one token near the end looks right from nearly everywhere, and yet knows no direction. Beside
-    # them the ``entropy`` of a row, in nats
+    # shares of all weight by name, ``(head[, position])``: at each ``offset`` of the band and in each of the ``bins``;
+    # on the ``first`` token, on other ``special`` tokens, on ``none`` (a learned sink); ``near``, within `NEAR` tokens,
+    # twice as many, and so on, and of that ``near_left`` and ``near_right``; on the ``left`` without the first token
+    # and on the ``right``; and ``columns_left``, the share on the left if all rows had their mean weights: a head that
+    # attends to one token near the end attends rightward from nearly everywhere without having a direction. Also the
+    # ``entropy`` of a row, in nats
     measured: Mapping[str, np.ndarray]
     equal: Mapping[str, np.ndarray]
-    # ``(head,)``: rows that the shares are means over; where some stand for all, those
+    # ``(head,)``: rows that the shares are means over; with sampled rows, those
     rows: Float[np.ndarray, " head"]
-    kinds: np.ndarray  # ``(head,)``: kind of attention of each, ``self``, ``causal`` or ``cross``
+    kinds: np.ndarray  # ``(head,)``: ``self``, ``causal`` or ``cross`` attention
     offsets: np.ndarray  # offsets of the band
     reaches: list[int]  # tokens on either side that ``near`` counts
 
     def candidates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Shares by which a head may be named, those of uniform attention, and how many rows support each.
+        """Shares that may give a label, those of uniform attention, and the number of rows behind each.
 
         ``(head, candidate)`` each.
         """
@@ -159,16 +161,16 @@ class Places:
         )
         near, far = own["near_left"] + own["near_right"], own["left"] + own["right"]
         supported = np.column_stack([ones, near, near, far, far])
-        # frames that are no sound are all alike: heads rest on all of them or on none, trained or not
+        # frames without sound are all alike: a head attends to all of them or to none, trained or not
         unknown = np.isnan(columns)
         supported[unknown, first : first + 2] = 0.0
         left = np.where(unknown, np.nan, _fraction(columns, np.maximum(1.0 - columns - own["first"], 0.0)))
-        equal[:, -2] = np.maximum(equal[:, -2], left)  # not known: then no side is named
+        equal[:, -2] = np.maximum(equal[:, -2], left)  # NaN if unknown: then there is no side
         equal[:, -1] = np.maximum(equal[:, -1], 1.0 - left)
         return measured, equal, supported * self.rows[:, None]
 
     def pooled(self, chosen: np.ndarray, groups: np.ndarray, count: int) -> Places:
-        """Means over the chosen heads of each group 0..count-1, each weighted by its rows; kind of the most."""
+        """Means over the chosen heads of each group 0..count-1, weighted by rows; the most frequent attention."""
         rows, kinds = self.rows[chosen], self.kinds[chosen]
         total = np.bincount(groups, rows, count)
         member = np.zeros((count, len(groups)))
@@ -186,9 +188,9 @@ def _most_frequent(names: np.ndarray) -> str:
 
 
 def places_of(results: xr.Dataset) -> Places:
-    """Places of every head of a scan: text by text, if it has any, layer by layer, head by head."""
+    """`Places` of every head of a scan: by text, if it has texts, then layer, then head."""
     heads, layers = results.sizes["head"], results.sizes["layer"]
-    own = results.rows.values.reshape(-1)  # of each layer, in each text
+    own = results.rows.values.reshape(-1)  # of each layer and text
     rows = np.repeat(own, heads).astype(float)
     where = results.offset_bin.values
     ends = np.maximum(np.abs(results.bin_first.values), np.abs(results.bin_last.values))  # largest distance in each bin
@@ -205,7 +207,7 @@ def places_of(results: xr.Dataset) -> Places:
 def _shares_of(
     results: xr.Dataset, prefix: str, rows: np.ndarray, where: np.ndarray, near: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The shares of `Places` from the statistics of that prefix; `near` says which bins are in each reach."""
+    """The shares of `Places` from the statistics with a prefix; `near` marks the bins within each reach."""
     names = ("band_sum", "bin_sum", "first_token", "special_tokens", "entropy")
     band, bins, first, special, entropy = (results[prefix + name].values.reshape(len(rows), -1) for name in names)
     bins, first = bins / rows[:, None], first[:, 0]
@@ -228,23 +230,19 @@ def _shares_of(
 
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:
-    """The same of all rows of all texts together."""
-    rows = results.rows
-    names = (*NEEDED, "columns_left")
-    sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
-    pooled = {
-        name: values.sum("window")
-        if name.endswith("_sum")
-        else (values * rows).sum("window", skipna=False) / rows.sum("window")
-        for name, values in sums.items()
-    }
+    """The same statistics over all rows of all texts."""
+    own = [name for name in (*NEEDED, "columns_left") if name in results]
+    data = results[[*own, *(f"{EQUAL}{name}" for name in own if f"{EQUAL}{name}" in results)]]
+    sums = [name for name in data.data_vars if str(name).endswith("_sum")]
+    means = (data.drop_vars(sums) * results.rows).sum("window", skipna=False) / results.rows.sum("window")
+    pooled = {**data[sums].sum("window"), **means}
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
     pooled |= {name: results[name].sum("window") for name in ("rows", "supporting_rows") if name in results}
     return xr.Dataset(pooled, {name: results[name] for name in keep})
 
 
 def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
-    """A scan with what `places_of` needs beside its variables."""
+    """A scan with the row counts and left shares that `places_of` needs."""
     if "layer" not in rows.dims:
         rows = rows.expand_dims(layer=results.sizes["layer"], axis=1)
     if "layer_kind" not in results.coords:
@@ -256,18 +254,18 @@ def with_rows(results: xr.Dataset, rows: xr.DataArray) -> xr.Dataset:
     if "columns_left" in results:
         return results.assign(rows=rows)
     columns_left = ((rows - 1 - mean_key) / rows).clip(0, 1).transpose("window", "layer", "head")
-    if "frames" in results:  # Whisper also looks at frames that are no sound, of which the mean key tells nothing
+    if "frames" in results:  # Whisper also attends to frames without sound, where the mean key is no evidence
         columns_left = columns_left.where(results.frames <= rows)
     return results.assign(rows=rows, columns_left=columns_left)
 
 
-PEAK_SHARE = 0.3  # of the weight at one offset: a head that looks at one neighbour
-LEAN = 0.2  # of (right - left) / (right + left): a head that leans to a side
+PEAK_SHARE = 0.3  # of the weight at one offset: a head that attends to one neighbour
+LEAN = 0.2  # of (right - left) / (right + left): a head with a direction
 DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile as the papers do (mathematics.md, Kinds of heads); a scan's own kinds ask for more."""
+    """Name a profile as the papers do (mathematics.md, Kinds of heads); a scan's labels need further tests."""
     shaped("the profile", shares, "offset")
     centre = _centre(shares)
     peak = int(np.argmax(shares)) - centre
@@ -280,7 +278,7 @@ def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
 
 
 def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, "*any"]:
-    """Direction index (right - left) / (right + left), -1..1; 0 where neither has weight, NaN where NaN is."""
+    """Direction index (right - left) / (right + left), -1..1; 0 if neither side has weight, NaN for NaN."""
     centre = _centre(band_sums)
     left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
     both = left + right
@@ -289,10 +287,10 @@ def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, 
 
 
 def _centre(profiles: np.ndarray) -> int:
-    """Where offset 0 stands in ``-n..n``."""
+    """Index of offset 0 in ``-n..n``."""
     offsets = profiles.shape[-1]
     if offsets % 2 == 0:
-        raise AttnscopeError(f"found {offsets} offsets; expected an odd number, -n..n, of which 0 is in the middle")
+        raise AttnscopeError(f"found {offsets} offsets; expected an odd number, -n..n")
     return offsets // 2
 
 
@@ -322,7 +320,7 @@ def cluster_profiles(
     model = KMeans(min(clusters, distinct), n_init=restarts, random_state=seed).fit(shares)  # pyright: ignore[reportArgumentType]
     centroids = np.asarray(model.cluster_centers_)
     base = [name_profile(centroid) for centroid in centroids]
-    # order: by name, then by how much weight lies in the band, so that numbers do not depend on the starts
+    # order: by name, then by the weight in the band, so that numbers do not depend on the starts
     order = sorted(
         range(len(base)),
         key=lambda cluster: ((*DIRECTED, "self", "flat").index(base[cluster]), -centroids[cluster].sum()),
@@ -337,20 +335,20 @@ def cluster_profiles(
     return Clustering(labels, centroids[order], tuple(names), float(cast("float", model.inertia_)))
 
 
-_HEADS_AT_ONCE = 1 << 16  # heads in texts that are named at once
+_HEADS_AT_ONCE = 1 << 16  # heads in texts that are labelled at once
 _MEANINGS = {
-    "label": ("Kind of the head in a text: number of its name in cluster, −1 without a head", "1"),
-    "centroid": ("Mean share of the weight at each offset, over heads and texts of a kind", "share"),
-    "label_share": ("Texts in which the head has that kind", "share"),
-    "majority_share": ("Texts in which the head has its most frequent kind", "share"),
-    "effective_labels": ("Effective number of kinds of the head over texts", "1"),
-    "direction": ("Weight right of the query less that left of it, over both: mean over texts", "1"),
+    "label": ("Label of the head in a text: number of its name in cluster, −1 without a head", "1"),
+    "centroid": ("Mean share of the weight at each offset, over heads and texts with a label", "share"),
+    "label_share": ("Texts in which the head has that label", "share"),
+    "majority_share": ("Texts in which the head has its most frequent label", "share"),
+    "effective_labels": ("Effective number of labels of the head over texts", "1"),
+    "direction": ("Direction (right − left) / (right + left) of the weight, mean over texts", "1"),
     "direction_sign_agreement": ("Texts in which the direction has the sign of its median", "share"),
 }
 
 
 def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0) -> xr.Dataset:
-    """Name the kind of every head in every text, and say how far it depends on the text."""
+    """Label every head in every text, and measure how far labels depend on the text."""
     texts, layers, heads, offsets = results.band_sum.shape
     shares = (results.band_sum / queries(results)).transpose("window", "layer", "head", "offset").values
     flat = shares.reshape(texts, layers * heads, offsets)
@@ -396,7 +394,7 @@ def of_all_heads(values: np.ndarray, exists: np.ndarray, heads: int, missing: fl
 
 
 def label_variables(shares: Float[np.ndarray, "head cluster"], exists: np.ndarray, heads: int) -> dict[str, Any]:
-    """How often each head has each label, and how far it depends on the window."""
+    """The share of windows with each label, of each head, and how far labels depend on the window."""
     dims = ("layer", "head")
     return {
         "label_share": ((*dims, "cluster"), np.moveaxis(of_all_heads(shares.T, exists, heads), 0, -1)),
@@ -406,7 +404,7 @@ def label_variables(shares: Float[np.ndarray, "head cluster"], exists: np.ndarra
 
 
 def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] | None:
-    """What finds the kinds of heads in the results of a scan with these settings; None where it cannot."""
+    """The function that labels heads in a scan with these settings; None if it cannot."""
     names, clusters = set(settings["statistics"]), settings.get("clusters")
     if set(NEEDED) <= names or (clusters is not None and "band_sum" in names):
         return partial(summarize, clusters=clusters, seed=settings.get("seed", 0))
@@ -415,7 +413,7 @@ def kinds_of(settings: Mapping[str, Any]) -> Callable[[xr.Dataset], xr.Dataset] 
 
 @dataclass(frozen=True, eq=False)
 class _Kinds:
-    """Number of the kind of every head in every text, ``(text, head)``, and the names of the kinds."""
+    """Number of the label of every head in every text, ``(text, head)``, and the names of the labels."""
 
     labels: np.ndarray
     names: tuple[str, ...]
@@ -423,7 +421,7 @@ class _Kinds:
 
 
 def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
-    """Kinds by their criteria: only names that hold over all texts together, and those in each text."""
+    """Labels by their criteria in each text, among those that hold over all texts together."""
     results = with_rows(results, queries(results))
     whole = places_of(over_texts(results))
     shares, equal, rows = whole.candidates()
@@ -441,17 +439,17 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     names: list[str] = []
     labels = np.empty_like(codes)
     for code in np.unique(codes):
-        for way in np.unique(attention):
-            chosen = (codes == code) & (attention == way)
+        for mask in np.unique(attention):
+            chosen = (codes == code) & (attention == mask)
             if chosen.any():
-                name = kind_name(kinds[code], str(way))
+                name = kind_name(kinds[code], str(mask))
                 names += [] if name in names else [name]
                 labels[chosen] = names.index(name)
     return _Kinds(labels, tuple(names))
 
 
 def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clusters: int, seed: int) -> _Kinds:
-    """Clusters of profiles; named by the same criteria where all that they need was measured."""
+    """Clusters of profiles, with labels by the same criteria if those were measured."""
     clustering = cluster_profiles(present.reshape(-1, present.shape[-1]), clusters=clusters, seed=seed)
     labels = clustering.labels.reshape(len(present), -1)
     if any(name not in results for name in NEEDED):
@@ -460,21 +458,19 @@ def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clu
     places = places_of(with_rows(results, queries(results)))
     members = places.pooled(every, clustering.labels, len(clustering.names))
     kinds, codes = kind_list(members), kind_codes(members, beyond_chance(*members.candidates()))
-    names = [kind_name(kinds[code], str(way)) for code, way in zip(codes, members.kinds, strict=True)]
+    names = [kind_name(kinds[code], str(mask)) for code, mask in zip(codes, members.kinds, strict=True)]
     return _Kinds(labels, tuple(named_clusters(names, members)), clustering.inertia)
 
 
 def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) -> str:
-    """How many heads are of each kind in most texts, in words."""
+    """The number of heads with each label in most texts, as a sentence."""
     counts = {name: int((majority == label).sum()) for label, name in enumerate(names)}
     listed = ", ".join(f"{name}: {count}" for name, count in counts.items() if count)
     if clusters is not None:
-        asked = f"{clusters} kinds were asked for"
-        if len(names) < clusters:
-            asked += f", but no more than {len(names)} profiles are different"
-        return f"{asked}. Heads: {listed}."
+        fewer = f" ({clusters} requested, but no more profiles differ)" if len(names) < clusters else ""
+        return f"{len(names)} clusters of heads{fewer}: {listed}."
     named = [name for name, count in counts.items() if count and name not in UNNAMED]
-    return f"Kinds of heads: {listed}." if named else f"No kinds of heads beyond chance. Heads: {listed}."
+    return f"Head labels: {listed}." if named else f"No head labels beyond chance: {listed}."
 
 
 def _numbers(

@@ -1,4 +1,4 @@
-"""Maps of weights: the best blocks, the largest weights, tiles, and blocks of windows that are too long to list."""
+"""Maps of weights: the best blocks, the largest weights, tiles, and blocks of windows that are too long for tokens."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class BlockSums:
     """Weights of a call in blocks of 64 queries by 64 keys."""
 
     total: Tensor  # ``(batch, head, query_block, key_block)``: sum of the weights of the queries that count
-    seen: Tensor  # ``(batch, 1, query_block, key_block)``: whether any of them may look at a key of the block
+    seen: Tensor  # ``(batch, 1, query_block, key_block)``: whether any of them may attend to a key of the block
 
     @classmethod
     def of(
         cls, call: AttentionCall, log_sum_exp: Tensor, counted: Tensor, equal: AttentionCall | None = None
     ) -> tuple[BlockSums, BlockSums]:
-        """Those of a call and those of equal weights; `counted` is ``(batch, query)``, False on padding."""
+        """Those of a call and those of uniform attention; `counted` is ``(batch, query)``, False on padding."""
         even = evenly(call) if equal is None else equal
         level = equal_rows(call, Need()).log_sum_exp if equal is None else measure(even, Need())[1].log_sum_exp
         own, null = (
@@ -49,11 +49,11 @@ class BlockSums:
         return cls(own, seen), cls(null[:, :1], seen)
 
     def recall(self) -> Tensor:
-        r"""Share of the weight that the best blocks of each row of blocks hold, ``(batch, head, kept)``."""
+        r"""Share of the weight in the best blocks of each block row, ``(batch, head, kept)``."""
         return self._held(self.total, self.seen)
 
     def map_recall(self) -> Tensor:
-        """The same where the best blocks of the whole map are kept, in whatever rows they lie."""
+        """Share of the weight in the best blocks of the whole map."""
         return self._held(self.total.flatten(2)[:, :, None], self.seen.flatten(2)[:, :, None])
 
     @staticmethod
@@ -68,7 +68,7 @@ class BlockSums:
 
 
 ROWS = 4096  # tokens of a window: more than a reader can read
-ENOUGH = 0.95  # of a map's weight: the rest is not worth its room
+ENOUGH = 0.95  # of a map's weight: the rest is not worth its space
 _EACH_ROW = 8  # weights that every row lists at least
 _SMALL = 128**2  # weights: a map of no more is listed whole
 _OCTAVES = 20  # below 1: weights that count
@@ -80,7 +80,7 @@ _ROWS_AT_ONCE = 512
 def weight_rows(
     call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
 ) -> Iterator[Tensor]:
-    """The first rows of one head's weights on one text, some at a time."""
+    """The first rows of one head's weights on one text, in blocks."""
     at = head // call.group
     bias = None if call.bias is None else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
     rows = min(rows, call.query.shape[2])
@@ -99,7 +99,7 @@ def weight_rows(
 
 
 def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:
-    """The largest weights of one head, whatever their rows, and some of every row."""
+    """The largest weights of one head over all rows, and some of every row."""
     least = _least_weight(call, head, room)
     parts: list[tuple[Tensor, ...]] = []
     for weights in weight_rows(call, head, ROWS):
@@ -142,7 +142,7 @@ def _cut(parts: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
 
 
 def _least_weight(call: AttentionCall, head: int, room: int) -> float:
-    """The weight from which on all are listed: as many as there is room for, or enough of the mass."""
+    """The threshold from which all weights are listed: as many as fit, or enough of the mass."""
     count = torch.zeros(_ONE + 1, dtype=torch.int64)
     for weights in weight_rows(call, head, ROWS):
         level = weights.contiguous().view(torch.int32).flatten() >> _FINE
@@ -159,7 +159,7 @@ def _least_weight(call: AttentionCall, head: int, room: int) -> float:
 
 
 def in_tiles(call: AttentionCall, head: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and maximum of one head's weights in tiles of so many queries by so many keys."""
+    """Sum and maximum of one head's weights in tiles."""
     parts: list[tuple[Tensor, Tensor]] = []
     for every in weight_rows(call, head, ROWS, at_once=tile * max(1, _ROWS_AT_ONCE // tile)):
         weights = every[:, :ROWS]
@@ -181,7 +181,7 @@ WORDS = 8  # tokens that name a block
 
 
 def long_block(heads: int, tokens: int) -> int:
-    """Tokens on a side of a block, so that the maps of all heads keep to their room."""
+    """Tokens on a side of a block, so that the maps of all heads fit."""
     return block_size(tokens, max(1, min(SIDE, int((CELLS / heads) ** 0.5))))
 
 

@@ -29,14 +29,14 @@ _ENOUGH = 64  # tokens
 _OF_TOKENS = 2  # dimensions: text, token
 _ROUNDING, _ALIKE = 1e-6, 1e-2  # of a bias in 32 or in 16 bits
 _SAID = (
-    "The model adds to scores by distance (as ALiBi and T5 do), which by itself can make heads local: that a head is "
-    "named so does not say that it learned it."
+    "The model adds a bias by distance to scores (as ALiBi and T5 do), which alone can make heads local: the label "
+    "does not show that a head learned it."
 )
 
 
 @torch.no_grad()
 def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str, str]:
-    """What a reader of local heads has to know of a model that adds a bias by distance to the scores."""
+    """A note on local heads for models that add a bias by distance to the scores."""
     if "ALiBi" in (named_scheme(model) or ""):
         return {"bias": _SAID}
     biased: list[Site] = []
@@ -57,8 +57,8 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
 
 
 def _is_of_distance(bias: Tensor) -> bool:
-    """Whether it tells keys apart, in every row alike at each distance; what is constant along a row tells nothing."""
-    bias = bias[..., :_ENOUGH, :_ENOUGH]  # of a long window the whole matrix is not to be written out
+    """Whether the bias depends on distance only; a constant along a row has no effect."""
+    bias = bias[..., :_ENOUGH, :_ENOUGH]  # a long window does not need the whole matrix
     allowed = bias > torch.finfo(bias.dtype).min / 2
     known = allowed[..., 1:] & allowed[..., :-1]
     steps = bias.masked_fill(~allowed, 0.0).diff(dim=-1).masked_fill(~known, 0.0)
@@ -69,7 +69,7 @@ def _is_of_distance(bias: Tensor) -> bool:
 
 
 _NONE = 1e-9  # a share that is rounding alone
-#: What has shares by offset, by the name of its sums: bins that double, the band, every offset.
+#: Variables with shares by offset: bins that double, the band, every offset.
 SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}
 
 
@@ -77,21 +77,20 @@ SUMS = {"bins": "bin_sum", "band": "band_sum", "every": "offset_sum"}
 class OffsetShares:
     """Shares of a query's weight by offset, means over queries and over texts."""
 
-    # ``(bin,)``: the offsets that a bin holds, from the left to the right; one and the same where it holds one
+    # ``(bin,)``: first and last offset of each bin; equal for a bin of one offset
     first: Int[np.ndarray, " bin"]
     last: Int[np.ndarray, " bin"]
-    share: Float[np.ndarray, "layer head bin"]  # ``(layer, head, bin)``; NaN where there is no such head
-    # ``(layer, bin)``: what equal weights over all that a token may see would put there; None where that was not
-    # measured
+    share: Float[np.ndarray, "layer head bin"]  # ``(layer, head, bin)``; NaN for heads that a layer lacks
+    # ``(layer, bin)``: the share of uniform attention over the visible tokens; None if not measured
     equal: Float[np.ndarray, "layer bin"] | None
 
     def take(self, bins: slice) -> OffsetShares:
-        """Some of the bins."""
+        """A selection of the bins."""
         equal = None if self.equal is None else self.equal[:, bins]
         return replace(self, first=self.first[bins], last=self.last[bins], share=self.share[..., bins], equal=equal)
 
     def seen(self) -> OffsetShares:
-        """Without the ends at which nothing ever lies: the right side where no token may look right."""
+        """Without empty ends, such as the right side under a causal mask."""
         there = np.nan_to_num(self.share).max((0, 1)) > _NONE
         if self.equal is not None:
             there |= np.nan_to_num(self.equal).max(0) > 0
@@ -99,8 +98,8 @@ class OffsetShares:
         return self.take(slice(int(kept[0]), int(kept[-1]) + 1))
 
     def binned(self) -> OffsetShares:
-        """Of single offsets, the sums in bins that double: those of ``bin_sum``."""
-        from attnscope.kernels.bins import bin_ranges  # with PyTorch, which a finished run does without
+        """Single offsets summed into bins that double, as in ``bin_sum``."""
+        from attnscope.kernels.bins import bin_ranges  # imports PyTorch, which a finished run does not need
 
         ranges = np.array(bin_ranges(0, int(max(self.last[-1], -self.first[0], 1))))
         inside = (self.first >= ranges[:, :1]) & (self.first <= ranges[:, 1:])  # (bin, offset)
@@ -111,15 +110,15 @@ class OffsetShares:
 
 
 def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | None:
-    """Shares of the weight by offset, from a scan; None where it does not have them.
+    """Shares of the weight by offset, from a scan; None if it does not have them.
 
     Parameters
     ----------
     results
         From `scan`.
     of
-        Name among those of `SUMS`: ``bins`` that double, of which the far ones hold many offsets, found from the sums
-        at every offset where they were not measured themselves; the offsets of the ``band``; ``every`` offset.
+        A name of `SUMS`: ``bins`` that double in width (computed from the sums at every offset if they were not
+        measured), the offsets of the ``band``, or ``every`` offset.
 
     Examples
     --------
@@ -152,7 +151,7 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
 
 
 def _mean(results: xr.Dataset, sums: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
-    """Of each query, and then of each text that has the head."""
+    """Means over queries, then over the texts that have the head."""
     return text_mean(sums / queries(results)).transpose(*dims).values.astype(float)
 
 
@@ -165,7 +164,7 @@ def rows_of(results: xr.Dataset) -> xr.DataArray:
 
 
 def pairs_of(results: xr.Dataset) -> xr.DataArray:
-    """How many (query, key) pairs each window has in each layer at each offset, ``(window, layer, offset)``."""
+    """The number of (query, key) pairs of each window, layer and offset, ``(window, layer, offset)``."""
     if "pairs" in results:
         return results.pairs.transpose("window", "layer", "offset")
     rows, offset = rows_of(results), results.offset.values
@@ -178,7 +177,7 @@ def pairs_of(results: xr.Dataset) -> xr.DataArray:
 
 
 def profile_of(results: xr.Dataset) -> xr.DataArray:
-    """Mean weight at each offset, ``(window, layer, head, offset)``; NaN where no pair of tokens has it."""
+    """Mean weight at each offset, ``(window, layer, head, offset)``; NaN at offsets without pairs."""
     dims = ("window", "layer", "head", "offset")
     pairs = pairs_of(results).values[:, :, None]
     sums = results.band_sum.transpose(*dims).values
@@ -187,12 +186,12 @@ def profile_of(results: xr.Dataset) -> xr.DataArray:
 
 
 def with_profile(results: xr.Dataset) -> xr.Dataset:
-    """Give the profile back to what `without_profile` took it from."""
+    """Restore the profile that `without_profile` removed."""
     return results if "profile" in results else results.assign(profile=profile_of(results))
 
 
 def without_profile(results: xr.Dataset) -> xr.Dataset:
-    """Leave the profile out where `profile_of` gives it back bit for bit."""
+    """Remove the profile if `profile_of` can restore it exactly."""
     if "profile" not in results or "band_sum" not in results:
         return results
     there = results.profile.transpose("window", "layer", "head", "offset").values

@@ -46,31 +46,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class WindowBatch:
-    """Windows side by side."""
+    """A batch of windows."""
 
-    text: Batch  # what the encoder reads, or a model's only stack
-    target: Batch  # what the decoder beside an encoder reads
-    arguments: Mapping[str, Any] | None = None  # of the forward pass, where they are not the tokens
-    keys: Batch | None = None  # the encoder's tokens as keys, where they are not those of its queries
+    text: Batch  # input of the encoder, or of a model's only stack
+    target: Batch  # input of a decoder with an encoder
+    arguments: Mapping[str, Any] | None = None  # of the forward pass, if not the tokens
+    keys: Batch | None = None  # the encoder's tokens as keys, if not those of its queries
 
     @classmethod
     def with_arguments(
         cls, arguments: Mapping[str, Any], windows: Sequence[Window], device: torch.device | str = "cpu"
     ) -> WindowBatch:
-        """Windows that the model reads by other arguments than token ids."""
+        """Windows with other arguments for the model than token ids."""
         text = collate(windows, 0, device)
         return cls(text, text, arguments)
 
     @classmethod
     def of(cls, windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> WindowBatch:
-        """Put windows side by side, and their targets."""
+        """A batch of windows and their targets."""
         text = collate(windows, pad_id, device)
         if all(window.target is None for window in windows):
             return cls(text, text)
         return cls(text, collate([window.target or window for window in windows], pad_id, device))
 
     def sides(self, kind: str) -> tuple[Batch, Batch]:
-        """What queries and keys of a site of that kind are made of: only a decoder is causal or looks across."""
+        """The inputs of queries and keys by type of attention: only a decoder is causal or has cross-attention."""
         keys = self.text if self.keys is None else self.keys
         return self.text if kind == "self" else self.target, self.target if kind == "causal" else keys
 
@@ -86,7 +86,7 @@ class WindowBatch:
 
 
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
-    """Pack what the statistics need into one request for one pass."""
+    """Combine the needs of the statistics into one request for one pass."""
     wanted = needs_of(names, equal=equal)
     return Need(
         band=band if "band" in wanted else None,
@@ -101,11 +101,11 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, eq
     )
 
 
-OBSERVATION = 32  # queries, as SnapKV has them
+OBSERVATION = 32  # queries, as in SnapKV
 
 
 def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:
-    """What a signature says of the observation window: nothing where no statistic is over it."""
+    """The observation window in a signature; empty if no statistic uses it."""
     return {"observation": observation} if "recent" in needs_of(names) else {}
 
 
@@ -113,7 +113,7 @@ WEIGHT_AT = "weight_at"
 
 
 def drop_fully_masked(numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Statistics of a call, with NaN for the weight at offsets at which no head may look at anything."""
+    """Statistics of a call, with NaN for the weight at offsets that the mask hides."""
     names = (WEIGHT_AT, f"{EQUAL}{WEIGHT_AT}")
     own, equal = ((numbers[name] > 0).any(1, keepdim=True) for name in names)
     somewhere = own | equal
@@ -125,10 +125,10 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._events: list[torch.cuda.Event] = []  # after which all copies are whole
+        self._events: list[torch.cuda.Event] = []  # after which all copies are complete
 
     def add(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
-        """Let the tensors of a layer leave."""
+        """Start copying the tensors of a layer."""
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
         with nullcontext() if device is None else torch.cuda.device(device):  # whose stream copies and event are in
             copies = {name: tensor.to("cpu", non_blocking=device is not None) for name, tensor in tensors.items()}
@@ -146,19 +146,19 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
 
 @dataclass(eq=False)
 class StatisticsObserver:
-    """Measures each attention call as it happens; keeps ``(batch, head, ...)`` of each, in float64, on the host."""
+    """Measures each attention call as it happens; stores ``(batch, head, ...)`` of each, in float64, on the host."""
 
-    names: Sequence[str]  # which statistics, the largest offset of the band, and the largest that has a bin
+    names: Sequence[str]  # names of statistics, the largest offset of the band, and the largest with a bin
     band: int
-    # what the model reads: it tells real tokens from padding, and special tokens, on either side of a call
+    # the model's input, which marks padding and special tokens on either side of a call
     reading: WindowBatch
-    reach: int = 0  # which statistics, the largest offset of the band, and the largest that has a bin
-    groups: int = 0  # how many groups the tokens are in; 0 for none
-    words: WordBatch | None = None  # the same windows by words, where these are measured instead of tokens
-    sample: RowSample | None = None  # which rows are measured, where some stand for all
-    observation: int = OBSERVATION  # queries at the end of each text over which ``recent_...`` statistics are
-    chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
-    # of each site; under ``equal_...`` what equal weights over the visible tokens give, with one head
+    reach: int = 0  # the largest offset with a bin
+    groups: int = 0  # number of groups of tokens; 0 for none
+    words: WordBatch | None = None  # the same windows by words, if these are measured instead of tokens
+    sample: RowSample | None = None  # the measured rows, if sampled
+    observation: int = OBSERVATION  # queries at the end of each text for ``recent_...`` statistics
+    chosen: Sequence[int] = ()  # offsets of ``weight_at``
+    # of each site; ``equal_...`` is uniform attention over the visible tokens, with one head
     measured: HostOffloader = field(default_factory=HostOffloader)
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
@@ -180,7 +180,7 @@ class StatisticsObserver:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """Which places of an attention call are real tokens, ``(batch, query)`` and ``(batch, key)``, and which special."""
+    """Which queries ``(batch, query)`` and keys ``(batch, key)`` of a call are real tokens, and which are special."""
 
     queries: Tensor
     keys: Tensor
@@ -234,7 +234,7 @@ def measure_call(
 
 
 def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
-    """``(batch, layer, head, ...)`` each; NaN where a layer has fewer heads than another."""
+    """``(batch, layer, head, ...)`` each; NaN for heads that a layer lacks."""
     heads = max(next(iter(layer.values())).shape[1] for layer in measured)
     arrays: dict[str, np.ndarray] = {}
     for name in measured[0]:
@@ -283,7 +283,7 @@ def labelled(
     by: Sequence[str] | None = None,
     chosen: Sequence[int] = (),
 ) -> xr.Dataset:
-    """Name the dimensions of arrays, and say what stands along them."""
+    """Name the dimensions of arrays, with coordinates."""
     dims = {name: dimensions(name) for name in arrays}
     heads = next(arrays[name].shape[2] for name in arrays if "head" in dims[name])
     tokens = {"long_name": unit, "units": unit}
@@ -320,7 +320,7 @@ def _attributes(name: str, unit: str) -> dict[str, str]:
 
 
 def bin_coordinates(band: int, reach: int) -> dict[str, Any]:
-    """Coordinates of the bins of offsets: the offset nearest to 0 names a bin, first and last say what it holds."""
+    """Coordinates of the bins of offsets: the offset nearest to 0 as name, and the first and last offset."""
     ranges = np.array(bin_ranges(band, reach))
     return {
         "offset_bin": np.where(ranges[:, 0] < 0, ranges[:, 1], ranges[:, 0]),

@@ -1,4 +1,4 @@
-"""What is measured of a head: each statistic as what it needs of a pass, what it makes of the rows, and its words."""
+"""The statistics of a head: the input that each needs from a pass, its computation from the rows, and its wording."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def top(received: Tensor, count: int) -> Tensor:
-    """Share of all weight on the keys that receive most, so many of them: ``(batch, head)``; NaN if there is none."""
+    """Share of all weight on the `count` keys that receive most: ``(batch, head)``; NaN without weight."""
     return _received_shares(received).topk(min(count, received.shape[-1])).values.sum(-1)
 
 
 def effective(received: Tensor) -> Tensor:
-    """Effective number of keys, exp of the entropy of what they receive: ``(batch, head)``."""
+    """Effective number of keys, exp of the entropy of their shares: ``(batch, head)``."""
     shares = _received_shares(received)
     return shares.xlogy(shares).sum(-1).neg().exp()
 
@@ -32,32 +32,32 @@ def _received_shares(received: Tensor) -> Tensor:
     return received / received.sum(-1, keepdim=True)
 
 
-EQUAL = "equal_"  # begins the name of what equal weights over the visible tokens give
-ERROR = "_error"  # ends the name of the standard error of what is estimated from some rows
-FREEDOM = "_freedom"  # ends the name of the degrees of freedom of that standard error
-SKEWNESS = "_skewness"  # ends the name of the skewness of such an estimate
-EFFECTIVE = "_effective_rows"  # ends the name of the number of rows that such an estimate rests on
+EQUAL = "equal_"  # prefix: uniform attention over the visible tokens
+ERROR = "_error"  # suffix: standard error of an estimate from some rows
+FREEDOM = "_freedom"  # suffix: degrees of freedom of that standard error
+SKEWNESS = "_skewness"  # suffix: skewness of such an estimate
+EFFECTIVE = "_effective_rows"  # suffix: effective number of rows behind such an estimate
 OF_ESTIMATES = (ERROR, FREEDOM, SKEWNESS, EFFECTIVE)
-BY_GROUP = "_by_group"  # ends the name of a statistic of the queries of each group of tokens
+BY_GROUP = "_by_group"  # suffix: a statistic for the queries of each group of tokens
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How a number of each head is named and read."""
+    """The name and meaning of a number of each head."""
 
     long_name: str  # for tables and axes
     units: str = ""
-    reading: str = ""  # what small and large values mean, in a line
+    reading: str = ""  # meaning of small and large values, in a line
     signed: bool = False  # whether 0 is the middle of the scale
 
     @property
     def largest(self) -> float:
-        """The largest size that it can have, by what it is: 1 of a share; 0 where nothing bounds it."""
+        """The upper bound: 1 for a share, 0 for unbounded numbers."""
         return 1.0 if self.units == "share" else 0.0
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Those of a variable."""
+        """Attributes of a variable."""
         return {"long_name": self.long_name, "units": self.units}
 
 
@@ -70,26 +70,26 @@ class Statistic:
     # names of the fields of `Need`, ``band`` and ``columns`` among them, and of `SECOND_PASS`; `CHOSEN`; or ``blocks``
     needs: tuple[str, ...] = ()
     along: tuple[str, ...] = field(default=(), kw_only=True)  # the dimensions behind ``(batch, head)``
-    has_equal: bool = field(default=False, kw_only=True)  # whether a result has uniform attention's number beside it
-    # what reduces uniform attention, and what that needs, where it is not as of the head itself
+    has_equal: bool = field(default=False, kw_only=True)  # whether a result also has the number of uniform attention
+    # computation and needs for uniform attention, if they differ from those of the head
     of_equal: Callable[[Rows], Tensor] | None = field(default=None, kw_only=True)
     needs_of_equal: tuple[str, ...] = field(default=(), kw_only=True)
-    by_default: bool = field(default=True, kw_only=True)  # whether it is measured where nothing was chosen
+    by_default: bool = field(default=True, kw_only=True)  # whether it is measured by default
 
     @property
     def is_row_wise(self) -> bool:
-        """Whether it is had of the rows of one pass, and what equal weights give too."""
+        """Whether one pass over the rows gives it, also for uniform attention."""
         return not SECOND_PASS & {*self.needs, *self.needs_of_equal}
 
 
-#: What `needs` may name beside fields of `Need`: sums over queries, which take a second pass over the scores.
+#: Other values of `needs`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
-#: And the weights at offsets that were chosen, which follow from the log-sum-exp of each row.
+#: The weights at chosen offsets, from the log-sum-exp of each row.
 CHOSEN = "chosen"
 
 
 def _within(distance: int) -> Statistic:
-    """Weight on what is near, however far the band reaches: bins end at powers of 2."""
+    """Weight within a distance, whatever the band: bins end at powers of 2."""
     return Statistic(
         Wording(
             f"Weight within {distance:,} tokens",
@@ -111,7 +111,7 @@ def _of_largest(
     of_equal: Callable[[Rows], Tensor],
     needs_of_equal: tuple[str, ...],
 ) -> Statistic:
-    """Where a row's largest weight lies. Of equal weights each key has it as likely as it has the weight."""
+    """The position of a row's largest weight: under uniform attention, a key's chance to be it is its weight."""
     return Statistic(
         Wording(name, units, reading),
         reduce,
@@ -124,7 +124,7 @@ def _of_largest(
 
 
 def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
-    """How the weight is shared out among the keys, from what each of them receives."""
+    """The distribution of the weight over keys."""
 
     def statistic(name: str, units: str, reading: str, reduce: Callable[[Tensor], Tensor]) -> Statistic:
         words = Wording(name + of, units, reading)
@@ -140,13 +140,13 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
         f"{prefix}top_10_keys": statistic(
             "Share of all weight on the 10 keys that receive most",
             "share",
-            "What a cache of 10 keys, the best for this head and window, would keep.",
+            "Share that a cache of the best 10 keys for this head and window would keep.",
             lambda received: top(received, 10),
         ),
         f"{prefix}effective_keys": statistic(
-            "Effective number of keys, exp of the entropy of what they receive",
+            "Effective number of keys, exp of the entropy of their shares",
             "tokens",
-            "1: all weight is on one key; n: all n keys receive alike.",
+            "1: all weight is on one key; n: n keys receive the same.",
             effective,
         ),
     }
@@ -154,7 +154,7 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
 
 _EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
 _EACH_OFFSET = "each chosen offset"
-#: By the last dimension of what is several numbers of a head: what its name says of all, and of one.
+#: Wording of statistics with several numbers a head, by their last dimension: of all numbers, and of one.
 _OF_EACH = {"kept": (_EACH_SHARE, "{}%"), "chosen_offset": (_EACH_OFFSET, "offset {}")}
 SEVERAL = tuple(_OF_EACH)
 STATISTICS: dict[str, Statistic] = {
@@ -176,19 +176,19 @@ STATISTICS: dict[str, Statistic] = {
         Wording("Mean weight at each offset", "share"), lambda rows: rows.profile, ("band",), along=("offset",)
     ),
     "outside": Statistic(
-        Wording("Weight outside the band of offsets", "share", "Mass on tokens beyond the offsets of the profile."),
+        Wording("Weight outside the band of offsets", "share", "Weight on tokens beyond the offsets of the profile."),
         lambda rows: rows.outside,
         ("band",),
         has_equal=True,
     ),
     "entropy": Statistic(
-        Wording("Entropy of a row", "nats", "0: each query attends to one token; ln n: to all n tokens alike."),
+        Wording("Entropy of a row", "nats", "0: each query attends to one token; ln n: uniform over n tokens."),
         lambda rows: rows.mean_of("entropy"),
         ("entropy",),
         has_equal=True,
     ),
     "first_token": Statistic(
-        Wording("Weight on the first token", "share", "Near 1: the head rests on the first token (a sink)."),
+        Wording("Weight on the first token", "share", "Near 1: the head uses the first token as a sink."),
         lambda rows: rows.first_token,
         ("columns",),
         has_equal=True,
@@ -197,8 +197,8 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             "Weight on special tokens",
             "share",
-            "On what the tokenizer puts at the ends, and its beginning, end, class, separator and padding tokens "
-            "between; not on <unk> and the mask, which stand for words.",
+            "Tokens that the tokenizer adds, and beginning, end, class, separator and padding tokens in the text; "
+            "not <unk> or the mask, which replace words.",
         ),
         lambda rows: rows.special_tokens,
         ("columns",),
@@ -208,7 +208,7 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             "Mean offset (negative is left)",
             "tokens",
-            "Key minus query position: negative looks left, positive looks right.",
+            "Key position minus query position: negative is left, positive is right.",
             signed=True,
         ),
         lambda rows: rows.mean_of("mean_offset"),
@@ -232,16 +232,16 @@ STATISTICS: dict[str, Statistic] = {
         Wording(
             "Gini-Simpson index of a row, 1 − ΣA²",
             "share",
-            "Near 0: the softmax is saturated on one token; near 1: spread over many.",
+            "Near 0: the softmax is saturated on one token; near 1: it is spread over many.",
         ),
         lambda rows: 1.0 - rows.mean_of("collision"),
         ("collision",),
     ),
     "block_recall": Statistic(
         Wording(
-            f"Weight that the best {_EACH_SHARE} of the blocks of each row of blocks hold",
+            f"Weight in the best {_EACH_SHARE} of the blocks of each block row",
             "share",
-            "The best 64 x 64 blocks of each row of blocks; compare with uniform attention.",
+            "Blocks are 64 x 64 tokens, chosen in each block row; compare with uniform attention.",
         ),
         lambda rows: rows.blocks.recall(),
         ("blocks",),
@@ -251,9 +251,9 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "map_block_recall": Statistic(
         Wording(
-            f"Weight that the best {_EACH_SHARE} of the blocks of the whole map hold",
+            f"Weight in the best {_EACH_SHARE} of the blocks of the whole map",
             "share",
-            "The best 64 x 64 blocks of the whole map; compare with uniform attention.",
+            "Blocks are 64 x 64 tokens, chosen in the whole map; compare with uniform attention.",
         ),
         lambda rows: rows.blocks.map_recall(),
         ("blocks",),
@@ -262,14 +262,14 @@ STATISTICS: dict[str, Statistic] = {
         by_default=False,
     ),
     "learned_sink": Statistic(
-        Wording("Weight on a learned sink, on no token", "share"), lambda rows: 1.0 - rows.mass, by_default=False
+        Wording("Weight on a learned sink (no token)", "share"), lambda rows: 1.0 - rows.mass, by_default=False
     ),
     **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
     "attention_distance": Statistic(
         Wording(
             "Mean distance between query and key, Σ A |i − j| / Σ A",
             "tokens",
-            "On either side; compare with uniform attention.",
+            "To either side; compare with uniform attention.",
         ),
         lambda rows: rows.attention_distance,
         ("offsets", "distance"),
@@ -304,7 +304,7 @@ STATISTICS: dict[str, Statistic] = {
         for side, offset in (("previous", -1), ("next", 1))
     },
     **_of_keys("", "received", ""),
-    **_of_keys("recent_", "recent", ", of the last queries (the observation window)"),
+    **_of_keys("recent_", "recent", ", over the last queries (the observation window)"),
     "offset_sum": Statistic(
         Wording("Sum of the weights at every offset", "tokens"),
         lambda rows: rows.offset_sum,
@@ -315,30 +315,30 @@ STATISTICS: dict[str, Statistic] = {
     ),
 }
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
-#: What is measured where the tokens are in groups, beside what is chosen by name.
+#: Further statistics if tokens are in groups.
 OF_GROUPS: dict[str, Statistic] = {
     "group_weight": Statistic(
-        Wording("Weight of the queries of one group on all keys of another", "share"),
+        Wording("Weight from the queries of one group to all keys of another", "share"),
         lambda rows: rows.group_weight,
         ("columns",),
         along=("group_query", "group_key"),
         has_equal=True,
     ),
     "place_group_weight": Statistic(
-        Wording("Weight of one group on another by the head's places alone", "share"),
+        Wording("Weight from one group to another predicted from offsets alone", "share"),
         lambda rows: rows.place_group_weight,
         ("columns", "band", "bins"),
         along=("group_query", "group_key"),
     ),
 }
-#: What is measured where offsets are chosen, beside what is chosen by name.
+#: Further statistics if offsets are chosen.
 OF_OFFSETS: dict[str, Statistic] = {
     "weight_at": Statistic(
         Wording(
             f"Share of the weight at {_EACH_OFFSET}",
             "share",
-            "Mean over all queries, also those without a token there: compare with uniform attention. None where no "
-            "query of a text may look there.",
+            "Mean over all queries, including those without a token there: compare with uniform attention. Missing if "
+            "the mask hides the offset.",
         ),
         lambda rows: rows.weight_at_chosen,
         (CHOSEN,),
@@ -347,7 +347,7 @@ OF_OFFSETS: dict[str, Statistic] = {
     )
 }
 GROUP_ROWS = "group_rows"
-#: What is measured beside these where windows come in pools: what a mean over windows is weighted by.
+#: Further statistics of pooled windows: the weights of means over windows.
 OF_POOLED_GROUPS: dict[str, Statistic] = {
     GROUP_ROWS: Statistic(
         Wording("Queries of each group", "tokens"), lambda rows: rows.group_rows, along=("group_query",), has_equal=True
@@ -357,7 +357,7 @@ KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 
 def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
-    """What has to be measured for these statistics, of heads or of equal weights."""
+    """The measurements that these statistics need, of heads or of uniform attention."""
     needs = set[str]()
     for name in names:
         statistic = KNOWN[name]
@@ -366,47 +366,49 @@ def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
 
 
 def by_group(names: Sequence[str]) -> list[str]:
-    """Which of these statistics are had of the queries of each group too: those of one number a head, from its rows."""
+    """The statistics that are also measured for each group of queries: one number a head, from its rows."""
     return [name for name in names if not KNOWN[name].along and KNOWN[name].is_row_wise]
 
 
-#: What is measured of a vision encoder's patches, beside those `OF_ANY_TOKENS`; see `images.measure_patches`.
+#: Statistics of a vision encoder's patches, in addition to `OF_ANY_TOKENS`; see `images.measure_patches`.
 PATCH_STATISTICS = {
     "patch_profile": Wording("Mean weight at each offset in rows and columns of patches", "share"),
     "same_row": Wording(
-        "Weight on the same row of patches", "share", "Mass of a patch's weight in its own row, itself counted."
+        "Weight on the same row of patches", "share", "Share of a patch's weight in its own row, including itself."
     ),
     "same_column": Wording(
-        "Weight on the same column of patches", "share", "Mass of a patch's weight in its own column, itself counted."
+        "Weight on the same column of patches",
+        "share",
+        "Share of a patch's weight in its own column, including itself.",
     ),
     "class_token": Wording(
-        "Weight of patches on the class token", "share", "Near 1: the head rests on the class token (a sink)."
+        "Weight of patches on the class token", "share", "Near 1: the head uses the class token as a sink."
     ),
     "registers": Wording(
-        "Weight of patches on registers", "share", "Mass on tokens that are neither patches nor the class token."
+        "Weight of patches on registers", "share", "Weight on tokens that are neither patches nor the class token."
     ),
     "patch_distance": Wording(
-        "Mean distance", "patches", "Between the middles of two patches, under the weight that lies on patches."
+        "Mean distance", "patches", "Between the centres of two patches, weighted by the attention between them."
     ),
     "row_offset_mean": Wording(
         "Mean offset in rows (negative is up)",
         "patches",
-        "Row of the key minus row of the query, under the weight that lies on patches.",
+        "Row of the key minus row of the query, weighted by attention.",
         signed=True,
     ),
     "column_offset_mean": Wording(
         "Mean offset in columns (negative is left)",
         "patches",
-        "Column of the key minus column of the query, under the weight that lies on patches.",
+        "Column of the key minus column of the query, weighted by attention.",
         signed=True,
     ),
 }
-#: Statistics of `STATISTICS` that know nothing of an order of tokens.
+#: Statistics of `STATISTICS` that do not depend on the order of tokens.
 OF_ANY_TOKENS = ("entropy", "max_weight", "gini_simpson", "learned_sink")
-#: What `summarize` adds to a scan; "cluster, centroid" are two variables of one sentence.
+#: Variables that `summarize` adds to a scan; "cluster, centroid" are two variables with one sentence.
 SUMMARIES = {
-    "label": Wording("Kind of the head in each text, its number among cluster"),
-    "cluster, centroid": Wording("Names of the kinds; their mean shares of the weight at each offset"),
+    "label": Wording("Label of the head in each text, as its number in cluster"),
+    "cluster, centroid": Wording("Names of the labels; their mean shares of the weight at each offset"),
     "label_share": Wording("Share of the texts with each label", "share"),
     "majority_share": Wording(
         "Share of the texts with the most frequent label", "share", "1: the head has the same label on every text."
@@ -423,13 +425,13 @@ SUMMARIES = {
     "direction_sign_agreement": Wording(
         "Share of the texts whose direction has the usual sign",
         "share",
-        "1: the head leans to the same side on every text.",
+        "1: the head prefers the same side on every text.",
     ),
 }
 
 
 def wording(name: str) -> Wording:
-    """The words for a variable of a scan; its own name where there are none."""
+    """The wording of a variable of a scan; by default its name."""
     if name in SUMMARIES:
         return SUMMARIES[name]
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
@@ -439,15 +441,15 @@ def wording(name: str) -> Wording:
         return Wording(name.replace("_", " "))
     of = ", by group of queries" if name.endswith(BY_GROUP) else ""
     of += ", under uniform attention" if name.startswith(EQUAL) else ""
-    of += ", standard error from the rows drawn" if name.endswith(ERROR) else ""
-    for end, said in _ENDS.items():
+    of += ", standard error from the sampled rows" if name.endswith(ERROR) else ""
+    for end, meaning in _ENDS.items():
         if name.endswith(end):
-            return Wording(f"{words.long_name}{of}, {said}")
+            return Wording(f"{words.long_name}{of}, {meaning}")
     return replace(words, long_name=words.long_name + of)
 
 
 def _of_one(name: str) -> Wording | None:
-    """The words for one of several numbers, as in ``block_recall_5`` or ``weight_at_-1``; None for no such name."""
+    """The wording of one of several numbers, such as ``block_recall_5`` or ``weight_at_-1``; None for other names."""
     own, _, one = name.rpartition("_")
     if own not in KNOWN or not {*KNOWN[own].along} & {*SEVERAL}:
         return None
@@ -457,7 +459,7 @@ def _of_one(name: str) -> Wording | None:
 
 
 def without_end(name: str) -> str:
-    """The name of the statistic of which a variable says how far its estimate may be off."""
+    """The name of a statistic, without the suffix of an error, its degrees of freedom, skewness or rows."""
     for end in OF_ESTIMATES:
         name = name.removesuffix(end)
     return name
@@ -466,10 +468,10 @@ def without_end(name: str) -> str:
 _ENDS = {
     FREEDOM: "degrees of freedom of the standard error",
     SKEWNESS: "skewness of the estimate",
-    EFFECTIVE: "effective number of the rows drawn",
+    EFFECTIVE: "effective number of sampled rows",
 }
-_FOUND_BESIDE = {name for names in SUMMARIES for name in names.split(", ")}
-_DEFAULT = "default"  # among names: all that are measured where nothing was chosen
+_COMPUTED = {name for names in SUMMARIES for name in names.split(", ")}
+_DEFAULT = "default"  # among names: all default statistics
 
 
 def choose(
@@ -479,32 +481,32 @@ def choose(
     of: str = "",
     brought: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Validate the names of statistics; None means `default`, one string holds names with commas between."""
+    """Validate names of statistics; None means `default`, and a string is a comma-separated list."""
     if names is None:
         return default
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in names if name not in known and name not in brought and name != _DEFAULT]
     if unknown or not names:
-        said = _unknown(unknown[0], known, of) if unknown else "no statistic was named"
-        raise AttnscopeError(f"{said}. All are listed by: attnscope scan --statistics list")
+        reason = _unknown(unknown[0], known, of) if unknown else "found no name of a statistic"
+        raise AttnscopeError(f"{reason}. To list all: attnscope scan --statistics list")
     chosen = {*names, *(default if _DEFAULT in names else ())}
     return tuple(name for name in known if name in chosen)
 
 
 def _unknown(name: str, known: Collection[str], of: str) -> str:
-    """What to say of a name that cannot be asked for: what brings it, or that there is none such."""
+    """Why a name cannot be requested: the option that adds it, or that it does not exist."""
     own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
     whole = own.rpartition("_")[0] if _of_one(own) else own
     if whole in OF_OFFSETS:
-        return f"{name} comes with offsets, in a scan of texts: give them (--offsets -1,-64)"
+        return f"{name} needs offsets, in a scan of texts: add --offsets -1,-64"
     if whole in OF_POOLED_GROUPS:
-        return f"{name} comes with groups and a pool, in a scan of texts: give both (--groups kinds --pool 64)"
+        return f"{name} needs groups and a pool, in a scan of texts: add --groups kinds --pool 64"
     if whole in OF_GROUPS or (name.endswith(BY_GROUP) and whole in known):
-        return f"{name} comes with groups, in a scan of texts: give them (--groups kinds)"
+        return f"{name} needs groups, in a scan of texts: add --groups kinds"
     if own != whole:
-        return f"{name} is one number of {whole}: ask for that"
-    if name in _FOUND_BESIDE or whole in known:
-        return f"{name} is found beside what is measured, and not asked for by name"
+        return f"{name} is part of {whole}: request {whole}"
+    if name in _COMPUTED or whole in known:
+        return f"{name} is computed automatically and cannot be requested by name"
     nearest = "".join(f": the nearest is {near}" for near in get_close_matches(name, known, 1))
     return f"there is no statistic {name!r}{of}{nearest}"

@@ -1,4 +1,4 @@
-"""Which heads a reader asks for first, where each attends, and which keys receive most."""
+"""Rankings of heads, the offset of each, and the keys that receive most."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RankedHead(TypedDict):
-    """A head among those that a reader asks for first."""
+    """A head in a ranking."""
 
     layer: int
     head: int
@@ -31,30 +31,28 @@ class RankedHead(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What a reader asks of all heads."""
+    """A ranking of all heads."""
 
-    name: str  # name of what heads do, more or less
-    score: xr.DataArray  # how much each does it, ``(layer, head)``; NaN where it does not
-    # where a head does it, from its layer and head; None where nothing is to be said
-    place: Callable[[int, int], int | str] | None = None
+    name: str
+    score: xr.DataArray  # ``(layer, head)``; NaN for heads that do not qualify
+    offset: Callable[[int, int], int | str] | None = None  # of a head, from its layer and number
 
 
 def beyond(
     shares: xr.DataArray, equal: xr.DataArray | None, least: float, rows: xr.DataArray | None = None
 ) -> xr.DataArray:
-    """Shares that are large, and larger than of equal weights and than by chance; NaN for others."""
+    """Shares that are large, and larger than under uniform attention and by chance; NaN for others."""
     enough = shares >= least
     if equal is None:
         return shares.where(enough)
     enough &= shares >= MORE * equal
     if rows is not None:
-        each = xr.broadcast(shares, equal, rows.astype(float))
-        enough &= xr.apply_ufunc(beyond_chance, *each)
+        enough &= xr.apply_ufunc(beyond_chance, shares, equal, rows.astype(float))
     return shares.where(enough)
 
 
 def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
-    """Which heads put most weight on one of these, where a scan has any: tokens that hold no place in particular."""
+    """The ranking by weight on the largest of these kinds of sinks; empty if the scan has none of them."""
     sinks: list[xr.DataArray] = []
     for name in names:
         if name not in results:
@@ -62,7 +60,7 @@ def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
         share, equal = text_mean(results[name]), _equal(results, name)
         enough = share >= LEAST_SHARE
         if equal is not None:
-            enough &= xr.apply_ufunc(beyond_shared, *xr.broadcast(share, equal))
+            enough &= xr.apply_ufunc(beyond_shared, share, equal)
         sinks.append(share.where(enough))
     if not sinks:
         return []
@@ -74,7 +72,7 @@ def _equal(results: xr.Dataset, name: str) -> xr.DataArray | None:
 
 
 def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> dict[str, list[RankedHead]]:
-    """The first heads of each question, those that do it most first; none of those that do not."""
+    """The first heads of each ranking, by decreasing score."""
     names = majority_names(results)
     attention = results.layer_kind.values if "layer_kind" in results.coords else []
     ranking: dict[str, list[RankedHead]] = {}
@@ -94,14 +92,14 @@ def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> di
             )
             if len(set(attention)) > 1:
                 row["attention"] = str(attention[layer])
-            if question.place is not None:
-                row["offset"] = question.place(layer, head)
+            if question.offset is not None:
+                row["offset"] = question.offset(layer, head)
             ranking[question.name].append(row)
     return ranking
 
 
 def majority_names(results: xr.Dataset) -> list[list[str]] | None:
-    """The kind that each head is of in most texts, by layer and head; None where kinds are not known."""
+    """The most frequent label of each head, by layer and head; None without labels."""
     if "label_share" not in results:
         return None
     shares = results.label_share.transpose("layer", "head", "cluster")
@@ -109,11 +107,11 @@ def majority_names(results: xr.Dataset) -> list[list[str]] | None:
     return [[str(names[cluster]) for cluster in row] for row in shares.fillna(-1).argmax("cluster").values]
 
 
-_SAME = 1e-6  # relative: what differs less between heads does not tell them apart
+_SAME = 1e-6  # relative: smaller differences between heads do not count
 
 
 def _offset_dims(results: xr.Dataset) -> tuple[str, ...]:
-    """Dimensions of an offset: tokens on a line have one, patches in a grid have rows and columns."""
+    """Dimensions of an offset: one for tokens, rows and columns for patches."""
     return ("row_offset", "column_offset") if "row_offset" in results.dims else ("offset",)
 
 
@@ -126,7 +124,7 @@ def patch_shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray:
 
 
 def _shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray | None:
-    """Share of all weight at each offset: at a large one the mean over the few rows that have it would say little."""
+    """Share of all weight at each offset, over all rows: few rows have a large offset."""
     if "row_offset" in results.dims:
         return text_mean(patch_shares(results, prefix))
     name = f"{prefix}band_sum"
@@ -135,28 +133,28 @@ def _shares(results: xr.Dataset, prefix: str = "") -> xr.DataArray | None:
 
 @reads("scan")
 def peaks(results: xr.Dataset) -> xr.Dataset | None:
-    """At which offset the profile of each head has its peak, by means over windows."""
+    """The offset of the peak of each head's profile, by means over windows."""
     shares, dims, units = _shares(results), _offset_dims(results), "tokens"
     if shares is None:
         return None
     measured = shares
-    if len(dims) > 1:  # where the shares of what is not there are 0
+    if len(dims) > 1:  # for patches, missing shares are 0
         measured, units = text_mean(results["patch_profile"]), "patches"
     known = measured.notnull().any(dims).transpose("layer", "head").values
-    stacked = shares.transpose("layer", "head", *dims).stack(place=dims)
-    best = stacked.fillna(-1).argmax("place").values
-    found = {f"peak_{dim}": (stacked[dim].values[best].astype(float), units) for dim in dims}
-    found["peak_weight"] = stacked.max("place").values, "share"
+    stacked = shares.transpose("layer", "head", *dims).stack(cell=dims)
+    best = stacked.fillna(-1).argmax("cell").values
+    peak = {f"peak_{dim}": (stacked[dim].values[best].astype(float), units) for dim in dims}
+    peak["peak_weight"] = stacked.max("cell").values, "share"
     return xr.Dataset(
         {
             name: (("layer", "head"), np.where(known, values, np.nan), {"units": unit})
-            for name, (values, unit) in found.items()
+            for name, (values, unit) in peak.items()
         }
     )
 
 
 def _number_of_rows(results: xr.Dataset) -> xr.DataArray | None:
-    """How many rows means are over, of all windows, by layer where layers differ; None where it is not known."""
+    """The number of rows of all windows, by layer if layers differ; None if unknown."""
     if "row_offset" in results.dims:
         return (results.rows * results.columns).sum()
     if "length" not in results:
@@ -169,7 +167,7 @@ def _number_of_rows(results: xr.Dataset) -> xr.DataArray | None:
 
 @reads("scan")
 def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]:
-    """The most positional, most local and most sink-like heads, by means over windows; none where there is none."""
+    """The most positional, most local and most sink-like heads, by means over windows."""
     questions: list[Question] = []
     dims, rows = _offset_dims(results), _number_of_rows(results)
     is_grid = len(dims) > 1
@@ -178,13 +176,14 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
         elsewhere = (shares[dims[0]] != 0) | (shares[dims[-1]] != 0)
         away = beyond(shares.where(elsewhere), equal, LEAST_SHARE, rows)
 
-        def place(layer: int, head: int) -> int | str:
-            at = away.isel(layer=layer, head=head).fillna(-1.0).stack(place=dims)
-            best = at.isel(place=int(at.argmax("place")))
-            offset = [int(best[dim]) for dim in dims]
+        cells = away.transpose("layer", "head", *dims).fillna(-1.0).stack(cell=dims)
+        best = cells.isel(cell=cells.argmax("cell"))
+
+        def offset_of(layer: int, head: int) -> int | str:
+            offset = [int(best[dim].values[layer, head]) for dim in dims]
             return offset_name(*offset) if is_grid else offset[0]
 
-        questions.append(Question("positional", away.max(dims), place))
+        questions.append(Question("positional", away.max(dims), offset_of))
     if is_grid and shares is not None and equal is not None:
         near = {dim: abs(shares[dim]) <= 1 for dim in dims}
         questions.append(
@@ -199,7 +198,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
 
 @reads("scan")
 def heads_far_from_uniform(results: xr.Dataset, top: int = 5) -> tuple[str, list[tuple[int, int]]] | None:
-    """Heads to look at first where nothing ranks them: those furthest from equal weights in one statistic."""
+    """The heads furthest from uniform attention in one statistic, for results without rankings."""
     for key, variable in results.data_vars.items():
         name = str(key)
         if not {"layer", "head"} <= set(variable.dims) <= {"window", "layer", "head", *SEVERAL}:
@@ -213,19 +212,19 @@ def heads_far_from_uniform(results: xr.Dataset, top: int = 5) -> tuple[str, list
         equal = results.get(f"{EQUAL}{name}")
         middle = np.median(values[known]) if equal is None else _one_each(equal, ("layer",))[:, None]
         away = np.nan_to_num(np.abs(values - middle), nan=-1.0)
-        order = [divmod(int(place), away.shape[1]) for place in np.argsort(-away, axis=None, kind="stable")]
-        return name, [place for place in order if known[place]][:top]
+        order = [divmod(int(head), away.shape[1]) for head in np.argsort(-away, axis=None, kind="stable")]
+        return name, [head for head in order if known[head]][:top]
     return None
 
 
 def _one_each(variable: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:
-    """Means over texts; of several numbers of a head (shares of blocks, chosen offsets), of the first."""
+    """Means over texts; if a head has several numbers (shares of blocks, chosen offsets), those of the first."""
     first = variable.isel({dim: 0 for dim in variable.dims if dim in SEVERAL})
     return text_mean(first).transpose(*dims).values.astype(float)
 
 
 def offset_name(row: int, column: int) -> str:
-    """Name an offset as a kind of head."""
+    """The label of an offset."""
     if not row and not column:
         return "self"
     parts = [(abs(row), "up" if row < 0 else "down"), (abs(column), "left" if column < 0 else "right")]
@@ -240,7 +239,7 @@ AROUND = 8  # tokens on either side
 
 
 class TopKey(TypedDict):
-    """A key that receives much: its share of all weight and what equal weights would give it, and the text about it."""
+    """A key that receives much: its share of all weight, that under uniform attention, and the text around it."""
 
     position: int
     share: float
@@ -251,7 +250,7 @@ class TopKey(TypedDict):
 
 
 class TopKeys(TypedDict):
-    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries alone."""
+    """The keys that receive most from a head in a window; ``recent_keys`` from its last queries only."""
 
     window: int
     layer: int
@@ -261,27 +260,27 @@ class TopKeys(TypedDict):
     recent_queries: NotRequired[int]
 
 
-def top_places(shares: np.ndarray, count: int = TOP) -> np.ndarray:
-    """Numbers of the largest shares, largest first; none of what is 0 or NaN."""
+def top_positions(shares: np.ndarray, count: int = TOP) -> np.ndarray:
+    """Indices of the largest shares, largest first, without 0 and NaN."""
     known = np.nan_to_num(shares)
     order = np.argsort(-known, kind="stable")[:count]
     return order[known[order] > 0]
 
 
-def context(tokens: Sequence[str], place: int) -> tuple[str, str, str]:
-    """Text before a token, the token, and text behind it."""
-    before = tokens[max(0, place - AROUND) : place]
-    return "".join(before), tokens[place], "".join(tokens[place + 1 : place + 1 + AROUND])
+def context(tokens: Sequence[str], position: int) -> tuple[str, str, str]:
+    """Text before a token, the token, and text after it."""
+    before = tokens[max(0, position - AROUND) : position]
+    return "".join(before), tokens[position], "".join(tokens[position + 1 : position + 1 + AROUND])
 
 
 def key_side(sample: xr.Dataset, layer: int) -> str:
-    """Which text a layer's keys are of: "" is the text, "target_" what a decoder reads."""
+    """The text of a layer's keys: "" for the text, "target_" for the decoder's."""
     of_decoder = str(sample.layer_kind.values[layer]) == "causal" and "target_position_token" in sample
     return "target_" if of_decoder else ""
 
 
 def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKeys]:
-    """The keys that receive most in each window of a sample, of these heads: with position, share and text."""
+    """The keys that receive most from these heads in each window of a sample, with position, share and text."""
     if "received" not in sample:
         return []
     rows: list[TopKeys] = []
@@ -299,7 +298,7 @@ def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKe
 
 
 def recent_queries(sample: xr.Dataset, window: int, layer: int) -> int:
-    """How many queries of a window ``recent`` is over: all, where it has no more than were asked for."""
+    """The number of queries of a window that ``recent`` covers: the observation window, or all if fewer."""
     of_decoder = str(sample.layer_kind.values[layer]) != "self" and "target_tokens" in sample
     tokens = sample["target_tokens" if of_decoder else "tokens"].values[window]
     return min(int(sample.attrs["observation"]), int(tokens))
@@ -311,15 +310,15 @@ def _listed(sample: xr.Dataset, name: str, window: int, layer: int, head: int) -
     tokens = sample[f"{key_side(sample, layer)}position_token"].values[window].tolist()
     return [
         TopKey(
-            position=int(place),
-            share=float(shares[place]),
-            equal_share=float(equal[place]),
+            position=int(position),
+            share=float(shares[position]),
+            equal_share=float(equal[position]),
             before=before,
             token=token,
             after=after,
         )
-        for place in top_places(shares)
-        for before, token, after in [context(tokens, int(place))]
+        for position in top_positions(shares)
+        for before, token, after in [context(tokens, int(position))]
     ]
 
 
@@ -329,20 +328,20 @@ def _key_shares(received: np.ndarray) -> np.ndarray:
 
 
 def with_each(result: xr.Dataset) -> xr.Dataset:
-    """The result with a statistic for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``."""
-    apart: dict[str, xr.DataArray] = {}
+    """The result with one variable for each of several numbers of a head: ``block_recall_5``, ``weight_at_-64``."""
+    single: dict[str, xr.DataArray] = {}
     for dim in SEVERAL:
         for own in of_several(result, dim):
             for name in (own, f"equal_{own}"):
                 for one in result[dim].values.tolist() if name in result else ():
                     each = f"{name}_{one}"
                     value = result[name].sel({dim: one}, drop=True).drop_attrs()
-                    apart[each] = value.assign_attrs(wording(each).attributes)
-    return result.assign(apart)
+                    single[each] = value.assign_attrs(wording(each).attributes)
+    return result.assign(single)
 
 
 def of_several(result: xr.Dataset, dim: str) -> list[str]:
-    """Names of the variables that are several numbers of a head, along that dimension."""
+    """Names of the variables with several numbers a head along that dimension."""
     return [
         str(name)
         for name, variable in result.data_vars.items()

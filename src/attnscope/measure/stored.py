@@ -1,4 +1,4 @@
-"""A scan as its run folder holds it, and its notes in words."""
+"""A scan in its run folder, and its notes as sentences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
-    """Why the weight at some of the chosen offsets is not there, in some windows or layers or in all; else nothing."""
+    """Why the weight at chosen offsets is missing in some or all windows or layers; empty if it is not."""
     if WEIGHT_AT not in results or "window" not in results[WEIGHT_AT].dims:
         return {}
     sizes = results.window_length if "window_length" in results else results.length
@@ -43,36 +43,34 @@ def notes_of_masked_offsets(results: xr.Dataset, unit: str) -> dict[str, str]:
 
 
 def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Dataset, unit: str) -> str:
-    """Of one offset, known ``(window, layer)``."""
+    """The reason for one offset, known ``(window, layer)``."""
     each = "pools" if "window_count" in results else called_in(results.attrs)["windows"]
     if not known.any():
         if sizes.max() <= distance:
-            return f"none, for the longest window has {int(sizes.max())} {unit}"
-        return "none, for the mask lets no query look there"
+            return f"missing (the longest window has {int(sizes.max())} {unit})"
+        return "missing (the mask hides this offset)"
     reasons: list[str] = []
     layers = results["layer"].values[~known.any(0)].tolist()
     if layers:
-        reasons.append(f"none in layers {', '.join(map(str, layers))}, where the mask lets no query look there")
+        reasons.append(f"missing in layers {', '.join(map(str, layers))} (the mask hides this offset)")
     missing = int((~known.any(1)).sum())
     if missing:
-        reasons.append(
-            f"the mean is over {len(known) - missing} of {len(known)} {each}; the others have no query for it"
-        )
+        reasons.append(f"mean over {len(known) - missing} of {len(known)} {each} (the others are too short)")
     return "; ".join(reasons)
 
 
 def observation_note(names: Sequence[str], observation: int, length: int) -> dict[str, str]:
-    """What a reader has to know where no window can have more queries than its observation window."""
+    """A note if no window can have more queries than the observation window."""
     if length > observation or not (recent := _of_recent(names)):
         return {}
     return {
-        "observation": f"Windows have {length} tokens at most, and the last {observation} queries of each were asked "
-        f"for (--observation): {', '.join(recent)} are over all queries."
+        "observation": f"Windows have at most {length} tokens and --observation is {observation}, so "
+        f"{', '.join(recent)} cover all queries."
     }
 
 
 def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]:
-    """Notes of a scan, with how many of its windows are as short as that."""
+    """Notes of a scan, with the number of windows that are too short for a setting."""
     longer = dict(notes)
     settings = _settings_of(results)
     if "observation" in settings and "observation" not in notes:
@@ -80,24 +78,24 @@ def notes_of_short(results: xr.Dataset, notes: dict[str, str]) -> dict[str, str]
         short, windows = _as_short_as(results, last)
         if short:
             longer["observation"] = (
-                f"{_said(short, windows, results)} no more queries than the last {last} (--observation): there "
-                f"{', '.join(_of_recent(settings['statistics']))} are over all queries."
+                f"{_windows_have(short, windows, results)} at most {last} queries (--observation): there "
+                f"{', '.join(_of_recent(settings['statistics']))} cover all queries."
             )
     if "rows" in notes:
         short, windows = _as_short_as(results, settings.get("rows", 0))
         if short and short == windows:
             longer["rows"] = (
-                f"{_said(short, windows, results)} no more than {settings['rows']} queries (--rows): all were "
-                "measured, and nothing is estimated."
+                f"{_windows_have(short, windows, results)} at most {settings['rows']} queries (--rows): all were "
+                "measured, so nothing is estimated."
             )
         else:
-            whole = f" {_said(short, windows, results)} no more: there all queries were measured."
+            whole = f" {_windows_have(short, windows, results)} fewer, all measured."
             longer["rows"] += (whole if short else "") + intervals_note(results)
     return longer
 
 
 def _settings_of(results: xr.Dataset) -> dict[str, Any]:
-    """What the signature says was asked for; nothing of results whose signature is their maker's own."""
+    """The settings in the signature; empty for results with a signature of another form."""
     try:
         return json.loads(results.attrs["signature"])["settings"] or {}
     except (KeyError, TypeError, ValueError):
@@ -109,7 +107,7 @@ def _of_recent(names: Sequence[str]) -> list[str]:
 
 
 def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
-    """How many windows have no more queries than that, and how many there are; of pools it is not known."""
+    """The number of windows with at most that many queries, and of all windows; unknown for pools."""
     if "window_count" in results or "window" not in results.dims or "length" not in results:
         return 0, 0
     lengths = results["length"].values
@@ -118,12 +116,12 @@ def _as_short_as(results: xr.Dataset, queries: int) -> tuple[int, int]:
     return int((lengths <= queries).sum()), lengths.size
 
 
-def _said(short: int, windows: int, results: xr.Dataset) -> str:
+def _windows_have(short: int, windows: int, results: xr.Dataset) -> str:
     called = called_in(results.attrs)["windows"]
     return f"{short:,} of {windows:,} {called if windows > 1 else called[:-1]} {'have' if short > 1 else 'has'}"
 
 
-#: Attributes that tell a reader what is not as expected.
+#: Attributes with notes for the reader.
 NOTES = (
     *(
         "way",
@@ -147,14 +145,14 @@ _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
 
 def unit_of(results: xr.Dataset) -> str:
-    """What lengths and offsets count: words where tokens are merged to them, frames of sounds, else tokens."""
+    """The unit of lengths and offsets: words if tokens are merged into them, frames for sounds, else tokens."""
     if "words" in results.attrs:
         return "words"
     return "frames" if results.attrs.get("reads") == "sounds" else "tokens"
 
 
 def notes_of(results: xr.Dataset) -> dict[str, str]:
-    """What tells a reader what is not as expected, by name."""
+    """Notes for the reader, by name."""
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
     notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
     notes = notes_of_short(results, notes) | notes_of_masked_offsets(results, unit_of(results))
@@ -164,13 +162,13 @@ def notes_of(results: xr.Dataset) -> dict[str, str]:
 
 
 def load_scan(run: RunFolder) -> xr.Dataset:
-    """What `scan` returns, from the folder of a finished run."""
+    """The result of `scan`, from the folder of a finished run."""
     with read_as(run.path):
         return _returned(run, run.results(), run.load(SUMMARY))
 
 
 def load_heads(run: RunFolder) -> xr.Dataset | None:
-    """What all texts of a finished scan with pools come to, head by head, with their kinds; no pool is read."""
+    """The means of a finished scan with pools, head by head, with labels; no pool is read."""
     heads, summary = run.load(HEADS), run.load(SUMMARY)
     if heads is None:
         return None
@@ -184,7 +182,7 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
 
 
 def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
-    """The same, piece by piece along ``window``: never more in memory than one, and the kinds of all texts."""
+    """The result of `scan`, one piece along ``window`` at a time, with the labels over all texts."""
     summary = run.load(SUMMARY)
     for texts in run.pieces:
         part = summary
@@ -222,19 +220,19 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
 
 
 def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
-    """Whether the folder holds the attention that a page shows where these heads are asked for."""
+    """Whether the folder has the attention maps of these heads."""
     sample = run.load(SAMPLE)
-    return sample is not None and json.loads(sample.attrs["asked"]) == [list(place) for place in heads]
+    return sample is not None and json.loads(sample.attrs["asked"]) == [list(head) for head in heads]
 
 
 def default_out(signature: Signature | Mapping[str, object]) -> Path:
-    """Where a command puts its results when nothing was said: one folder for each signature."""
+    """The default folder for results: one for each signature."""
     signature = Signature.of(signature)
     return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"
 
 
 def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
-    """Notes, without that on the bias where no head is named local."""
+    """Notes, without that on the bias if no head has the label local."""
     if _LOCAL.search(kinds):
         return notes
     return {name: note for name, note in notes.items() if name != "bias"}
@@ -244,10 +242,13 @@ WEIGHTS_NOTE = "A weight is a mixing coefficient, not an explanation."
 _RANKED_BY = {
     "positional": ("share of all weight at one offset", "at one offset other than 0"),
     "local": ("weight inside the band of offsets", "inside the band"),
-    "sink-like": ("weight on the first, special or no token", "on the first, special or no token"),
+    "sink-like": (
+        "weight on the first token, special tokens or a sink",
+        "on the first token, special tokens or a sink",
+    ),
 }
 _SINKS = "sink-like"
-_NO_TEST = " (a ranking, no test: heads of random weights may do so too)"
+_NO_TEST = " (not a test: heads of untrained models may do this too)"
 _RANKED_BY_OF_IMAGES = {
     "positional": ("share of a patch's weight on one neighbour", "on one other patch at an offset"),
     "local": ("weight of a patch within 1 patch of it", "within 1 patch"),
@@ -256,56 +257,53 @@ _RANKED_BY_OF_IMAGES = {
 
 
 def describe_ranking(results: xr.Dataset, kind: str, rows: Sequence[RankedHead]) -> str:
-    """By what heads are ranked; where none is, what none has."""
-    what, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
+    """The score of a ranking; if no head qualifies, the criterion."""
+    score, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
     if rows:
-        return f"most {kind} heads: {what}{_NO_TEST if kind == _SINKS else ''}"
+        return f"most {kind} heads: {score}{_NO_TEST if kind == _SINKS else ''}"
     least = LOCAL if kind == "local" else LEAST_SHARE
     beyond = (
-        f"and {SHARED_ODDS:g} times the odds of equal weights"
+        f"{SHARED_ODDS:g} times the odds under uniform attention"
         if kind == _SINKS
-        else f"and twice what uniform attention gives{_uniform(results, kind)}, beyond chance"
+        else f"twice the share under uniform attention{_uniform(results, kind)}, beyond chance"
     )
-    return f"no {kind} head: none has {least} of its weight {where} {beyond}"
+    return f"no {kind} head: none has {least:.0%} of its weight {where} and {beyond}"
 
 
 def _uniform(results: xr.Dataset, kind: str) -> str:
-    """What uniform attention has inside the band, where that is known: in short texts more than half."""
+    """The largest share of uniform attention inside the band, if known: in short texts more than half."""
     if kind != "local" or "equal_outside" not in results:
         return ""
-    return f" ({float((1 - text_mean(results.equal_outside)).max()):.2f} at most)"
+    return f" (at most {float((1 - text_mean(results.equal_outside)).max()):.0%})"
 
 
 def describe_labels(results: xr.Dataset) -> str:
-    """How many heads there are of each kind; where that is not known, what is missing."""
+    """The number of heads with each label; without labels, the reason."""
     if "kinds" in results.attrs:
         return str(results.attrs["kinds"])
     needed = NEEDED
     if results.attrs.get("reads") == "images":
         if "rows" not in results:
-            return "No kinds of heads: no rows and columns of patches are known."
+            return "No head labels: the rows and columns of patches are unknown."
         from attnscope.measure.images import NEEDED as needed  # noqa: N811
     absent = ", ".join(name for name in needed if name not in results)
-    return f"No kinds of heads: for them the statistics lack {absent}." if absent else ""
+    return f"No head labels: they need the statistics {absent}." if absent else ""
 
 
 def means_note(results: xr.Dataset, ranked: Iterable[Sequence[RankedHead]]) -> str:
-    """Of what the numbers and kinds of ranked heads are, where several windows were read; else empty."""
+    """How numbers and labels of ranked heads combine several windows; empty for one window."""
     if results.sizes["window"] < 2 or not any(row["label"] for rows in ranked for row in rows):  # noqa: PLR2004
         return ""
-    return (
-        f"Weights and offsets are of the mean over all {describe_windows(results)}; a head's kind is the one that it "
-        "has in most of them."
-    )
+    return f"Weights and offsets are means over all {describe_windows(results)}; labels are the most frequent ones."
 
 
 def describe_windows(results: xr.Dataset) -> str:
-    """What each entry of ``window`` is, in the plural."""
+    """The plural noun for the entries of ``window``."""
     return "pools" if "window_count" in results else called_in(results.attrs)["windows"]
 
 
 def describe_layers(results: xr.Dataset) -> str:
-    """How many layers attend, each kind by itself where there are several."""
+    """The number of layers with attention, by type if there are several."""
     kinds = results["layer_kind"].values.tolist() if "layer_kind" in results.coords else []
     if "cross" not in kinds or len(set(kinds)) == 1:
         return count(results.sizes["layer"], "layer")
@@ -317,17 +315,17 @@ def describe_layers(results: xr.Dataset) -> str:
 
 
 def describe_corpus(results: xr.Dataset) -> str:
-    """How much was read."""
+    """The size of the corpus."""
     texts = results.sizes["window"]
     if results.attrs.get("reads") != "images":
         if "length" not in results:
             return count(texts, "window")
         tokens = f"{int(results.length.sum())} {unit_of(results)}"
         if "target_length" in results:
-            tokens += f", {int(results.target_length.sum())} of the target"
+            tokens += f", {int(results.target_length.sum())} in the target"
         if "image_tokens" in results:
             images = results.image_tokens.values[results.image_tokens.values > 0]
-            tokens += f", {images.sum()} of {count(len(images), 'image')}"
+            tokens += f", {images.sum()} from {count(len(images), 'image')}"
         if results.attrs.get("reads") == "videos":
             return f"{count(texts, 'video')} ({tokens})"
         if "window_count" in results:
@@ -336,6 +334,6 @@ def describe_corpus(results: xr.Dataset) -> str:
     if "rows" not in results:
         return count(texts, "image")
     grids = sorted(set(zip(results.rows.values.tolist(), results.columns.values.tolist(), strict=True)))
-    beside = int((results.length - results.rows * results.columns).max())
+    others = int((results.length - results.rows * results.columns).max())
     parts = ", ".join(f"{rows} x {columns}" for rows, columns in grids[:3]) + ", ..." * (len(grids) > 3)  # noqa: PLR2004
-    return f"{count(texts, 'image')} of {parts} patches and {count(beside, 'token')} beside them"
+    return f"{count(texts, 'image')} of {parts} patches and {count(others, 'other token')}"

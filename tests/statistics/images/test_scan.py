@@ -146,14 +146,14 @@ def test_planted_heads_get_their_names(planted):
 def test_heads_of_random_weights_near_zero_have_no_kind():
     model = looking_vit(SHIFTS, sharpness=0.0)
     found = attnscope.scan(model, torch.zeros(2, 3, SIDE, SIDE))
-    assert found.kinds == "No kinds of heads beyond chance. Heads: uniform: 4."
+    assert found.kinds == "No head labels beyond chance: uniform: 4."
     np.testing.assert_allclose(found.patch_profile, found.equal_patch_profile.expand_dims(head=4, axis=2))
 
 
 def test_a_model_of_windows_is_measured_in_its_own_rows_and_says_so(pictures):
     model, processor = vision_model("swin")
     found = attnscope.scan(model, pictures, tokenizer=processor)
-    assert "No rows and columns of patches are measured of SwinModel" in found.attrs["patches"]
+    assert "No statistics of rows and columns of patches for SwinModel" in found.attrs["patches"]
     assert "windows of an image" in found.attrs["patches"]
     assert "patch_profile" not in found
     assert "label" not in found
