@@ -97,9 +97,7 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
     found["group_weight"][:, 1, 2, 0, 1] += 0.02
     told = [pair for pair in group_pairs(found) if pair["beyond_chance"]]
     assert [(pair["layer"], pair["head"], pair["query"], pair["key"]) for pair in told] == [(1, 2, "user", "<b>")]
-    assert describe_group_pairs(group_pairs(found)).startswith(
-        "In 1 of 9 pairs of groups, a head is above both nulls"
-    )
+    assert describe_group_pairs(group_pairs(found)).startswith("In 1 of 9 pairs of groups, a head is above both nulls")
 
 
 @pytest.mark.parametrize(("above", "beyond"), [(0.008, False), (0.012, True)])

@@ -128,7 +128,7 @@ def test_one_pair_says_nothing_of_others(loaded):
     assert {row["shown"] for row in patched_positions(found)} == {None}
     readings = captions(report_of("patch", found))
     assert all("significant" not in reading for _, reading in readings.values())
-    assert "that takes 6 or more pairs" in readings["recovered-map"][1]
+    assert "need 6 or more pairs" in readings["recovered-map"][1]
     assert any("There are no intervals" in sentence for sentence in sentences("patch", found))
 
 
