@@ -300,21 +300,19 @@ def run(
             page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
         if first is not None and not (output.as_json or output.as_csv):
             first(result)
-        show(report, folders, folder, page, as_json=output.as_json, as_csv=output.as_csv)
+        show(report, folders, folder, page, output)
 
 
-def show(
-    report: Report, folders: OutputFolder, folder: Path | None, page: Path | None, *, as_json: bool, as_csv: bool
-) -> None:
+def show(report: Report, folders: OutputFolder, folder: Path | None, page: Path | None, output: Output) -> None:
     """Print a report as JSON or CSV; else as tables, and where everything is."""
     from attnscope.results import render
 
-    if as_json:
+    if output.as_json:
         emit(json_text(render.as_json(report, folder or "")) + "\n")
-    elif as_csv:
+    elif output.as_csv:
         emit_rows(render.as_csv(report))
     else:
-        render.print_report(report, new_console())
+        render.print_report(report, new_console(), legend=output.legend, page=page is not None)
         folders.print_paths(folder, page)
 
 
@@ -329,7 +327,7 @@ def finish(
     folders = OutputFolder(output.out, lambda _: Path())
     folders.signature = Signature.of(report.signature)
     where = None if folder is None else folder.path
-    show(report, folders, where, drawn, as_json=output.as_json, as_csv=output.as_csv)
+    show(report, folders, where, drawn, output)
 
 
 def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key: Sequence[object] = ()) -> Path | None:

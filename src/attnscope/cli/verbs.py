@@ -172,6 +172,7 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
     "report",
     "as_json",
     "as_csv",
+    "legend",
     model=argument(str, inspect.Parameter.empty, _MODEL),
     window=varied("window", help="Tokens of a prompt, at most.", show_default="what the model takes"),
     limit=varied("limit", help="Largest number of prompts."),
