@@ -96,7 +96,7 @@ def print_note(message: str) -> None:
 def print_path(path: Path) -> None:
     """Say which file was written, as its user named it; a device, such as /dev/stdout, holds nothing to look up."""
     if path.is_file():
-        new_console().print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+        new_console().print(f"written: {path}", soft_wrap=True)
 
 
 class CleanConsole(Console):
@@ -119,7 +119,7 @@ class CleanConsole(Console):
 
 def new_console(*, errors: bool = False) -> Console:
     """The console of standard output, or of standard error."""
-    return CleanConsole(stderr=errors)
+    return CleanConsole(stderr=errors, highlight=False, markup=False, emoji=False)
 
 
 def working() -> None:
@@ -261,7 +261,7 @@ class OutputFolder:
         lines += [] if page is None else [f"report:  {page}"]
         lines += [] if self.signature is None else [f"signature: {self.signature.format()}"]
         for line in lines:
-            new_console().print(line, highlight=False, markup=False, soft_wrap=True)
+            new_console().print(line, soft_wrap=True)
         if self.finished:
             print_note(f"already finished in {folder}: delete it or give another --out to measure again")
 
