@@ -81,7 +81,7 @@ def test_names_without_a_signature_are_rejected_and_what_lies_there_stays(where,
     entry = {"thesis.tex": [5, "0" * 64]} if where == "files" else ["thesis.tex"]
     run = forged(tmp_path / "run", **{where: entry})
     (run / "thesis.tex").write_text("mine")
-    with pytest.raises(AttnscopeError, match="names files and no signature"), RunFolder(run, SIGNATURE):
+    with pytest.raises(AttnscopeError, match="has files but no signature"), RunFolder(run, SIGNATURE):
         pass
     assert (run / "thesis.tex").read_text() == "mine"
 

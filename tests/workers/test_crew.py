@@ -76,7 +76,7 @@ def test_work_that_ends_every_worker_is_told():
             return super().wait() if first is None else self.die(first)
 
     crew = Crew(Deadly(lambda: (Worker([]), None)), 2)
-    with pytest.raises(AttnscopeError, match=r"were to do unit 0 ended.*memory.*--workers"):
+    with pytest.raises(AttnscopeError, match=r"tried to do unit 0 ended.*memory.*--workers"):
         list(crew.hand_out(ask))
 
 
@@ -110,7 +110,7 @@ def test_workers_that_never_begin_are_told():
             return self.die(self.starting[0])
 
     engine = Stillborn(None)
-    with pytest.raises(AttnscopeError, match="were to load the model and open the texts ended"):
+    with pytest.raises(AttnscopeError, match="tried to load the model and open the texts ended"):
         Crew(engine, 3).first()
     assert engine.died == 11
 

@@ -31,7 +31,7 @@ def test_a_folder_of_that_name_is_not_ray(monkeypatch):
 
 def test_gpus_that_this_machine_does_not_have_are_not_waited_for():
     pytest.importorskip("ray")
-    with pytest.raises(AttnscopeError, match=r"is 1000 for each worker, and this machine has \d+ GPUs"):
+    with pytest.raises(AttnscopeError, match=r"is 1000 for each worker, but this machine has \d+ GPUs"):
         RayEngine(Cluster(workers=1, gpus=1000.0), begin).__enter__()
 
 

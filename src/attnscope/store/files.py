@@ -58,7 +58,7 @@ def _note_once(path: Path, error: OSError) -> None:
     if not _noted:
         _noted.append(path)
         _log.warning(
-            "the file system of %s lacks a part of what keeps results safe in a power cut (%s): attnscope continues",
+            "the file system of %s cannot fully protect results from a power cut (%s): attnscope continues",
             path,
             (error.strerror or str(error)).lower(),
         )
@@ -128,7 +128,7 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def file_state(path: Path) -> tuple[int, ...]:
-    """What changes when a file is written or replaced."""
+    """A mark that changes when a file is written or replaced."""
     state = path.stat()
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
@@ -145,7 +145,7 @@ def _bytes(content: str | bytes) -> bytes:
 
 @contextmanager
 def explained(action: str, safe: str) -> Generator[None]:
-    """Turn what the file system refuses into an error that says what is safe."""
+    """Turn an error of the file system into one that also says which results are safe."""
     try:
         yield
     except (OSError, SafetensorError) as error:  # safetensors tells of a full disk by an exception of its own
@@ -161,7 +161,7 @@ _UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticErr
 
 @contextmanager
 def read_as(where: Path | str) -> Generator[None]:
-    """Say in one line that a folder holds what this version cannot read, however that shows."""
+    """Turn any failure to read a folder of another version into one clear error."""
     try:
         yield
     except _UNREADABLE as error:
@@ -235,8 +235,8 @@ def texts_of(name: str) -> range:
     numbers = re.fullmatch(rf"{PIECES}([0-9]{{9,12}})-([0-9]{{9,12}}){re.escape(SUFFIX)}", name)
     if numbers is None or int(numbers[1]) > int(numbers[2]):
         raise AttnscopeError(
-            f"results lie in {name}; expected a name such as {piece_name(range(16))}: another version of attnscope "
-            "wrote them, so give the command again in a new folder"
+            f"found results in {name}; expected a name such as {piece_name(range(16))}: another version of attnscope "
+            "wrote them, so repeat the command with a new folder"
         )
     return range(int(numbers[1]), int(numbers[2]) + 1)
 
@@ -249,7 +249,7 @@ def local_folder(given: str | Path) -> Path:
     """The folder of a run, as a user named it."""
     if is_url(given):
         raise AttnscopeError(
-            f"{Url(str(given))} is a URL; expected a local folder: a run is written and read on a local disk alone"
+            f"{Url(str(given))} is a URL; expected a local folder: runs are stored on local disks only"
         )
     if not str(given) or "\0" in str(given):
         raise AttnscopeError(f"the folder of a run is {str(given)[:80]!r}; expected the name of a folder")

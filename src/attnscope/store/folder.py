@@ -33,7 +33,7 @@ Content: TypeAlias = bytes | Callable[[Path], Any]
 
 
 class OwnedFolder:
-    """A folder of files that one command wrote, each with its checksum in ``manifest.json``."""
+    """A folder of files from one command, each with its checksum in ``manifest.json``."""
 
     def __init__(self, path: Path, command: str) -> None:
         self.path, self.command = path, command
@@ -84,7 +84,7 @@ class OwnedFolder:
             raise
 
     def is_writable(self) -> bool:
-        """Whether files can be written here: a finished run may lie where nothing can."""
+        """Whether the folder is writable: a finished run may be on a read-only disk."""
         try:
             self.lock()
         except OSError:
@@ -120,7 +120,7 @@ class OwnedFolder:
         return self
 
     def path_of(self, name: str) -> Path:
-        """Where a file of ours lies: within the folder, and behind no link."""
+        """The path of one of our files: within the folder, and behind no link."""
         try:
             path = self.path / check_name(name)
         except ValueError as error:
@@ -210,7 +210,7 @@ class OwnedFolder:
         return [name for name, expected in asked.items() if not self._is_whole(name, expected)]
 
     def forget(self, names: Iterable[str], **state: Any) -> None:
-        """Give damaged files up."""
+        """Discard damaged files."""
         self.write({}, remove=names, **state)
 
     def remove(self) -> None:
@@ -384,7 +384,7 @@ def open_regular(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder says of itself; nothing else is taken from a ``manifest.json``."""
+    """A folder's own record; nothing else is read from a ``manifest.json``."""
 
     command: str  # whose files they are
     # size and SHA-256 of each, by its path in the folder
@@ -451,7 +451,7 @@ def check_name(name: Any) -> str:
 
 
 def manifest_of(folder: Path) -> Manifest | None:
-    """Read what a folder of ours says of itself; None where there is no such folder."""
+    """Read the record of one of our folders; None without such a folder."""
     path = folder / files.MANIFEST
     return read_manifest(path) if path.is_file() else None
 
@@ -479,15 +479,15 @@ def read_manifest(path: Path) -> Manifest | None:
         if b'"attnscope"' not in raw:
             return None
         raise AttnscopeError(
-            f"{path} is damaged, so that nothing in {path.parent} can be trusted: bring it back from a copy, or start "
-            "anew in another folder"
+            f"{path} is damaged, so nothing in {path.parent} can be trusted: restore it from a copy, or start again in "
+            "another folder"
         )
     try:
         return Manifest.of(content)
     except (ValueError, AttnscopeError) as error:
         raise AttnscopeError(
             f"{path} is not as this version of attnscope writes it ({str(error)[:160]}): open it with the version that "
-            "did, or start anew in another folder"
+            "did, or start again in another folder"
         ) from error
 
 

@@ -59,7 +59,7 @@ class RunFolder(OwnedFolder):
         super().__exit__(kind, error, trace)
 
     def _give_up(self) -> None:
-        """What was refused before anything was measured leaves nothing: the same command would be refused again."""
+        """Remove a run that failed before anything was measured: the same command would fail again."""
         with suppress(OSError):  # a kill between leaves a run that has only lost its signature file
             (self.path / files.RUN).unlink()
             (self.path / files.MANIFEST).unlink()
@@ -95,7 +95,7 @@ class RunFolder(OwnedFolder):
         """All results so far, in memory."""
         parts = [self.piece(texts) for texts in self.pieces]
         if not parts:
-            raise AttnscopeError(f"{self.path} holds no results yet")
+            raise AttnscopeError(f"{self.path} has no results yet")
         with files.read_as(self.path):
             return in_a_row(parts)
 
@@ -105,12 +105,12 @@ class RunFolder(OwnedFolder):
         piece = self.arrays(name)
         if piece.sizes.get("window") != len(texts):
             raise AttnscopeError(
-                f"{self.path / name} does not hold the {len(texts)} texts of its name: do not trust it"
+                f"{self.path / name} does not contain the {len(texts)} texts of its name: do not trust it"
             )
         return piece
 
     def apart(self, kind: str, texts: range | None = None) -> xr.Dataset | None:
-        """What was kept apart of one of `pieces`, or of all, in memory; None where there is nothing of the kind."""
+        """The separate results of one of `pieces`, or of all, in memory; None without any."""
         wanted = self.pieces if texts is None else {texts: self.pieces[texts]}
         names = [_sidecar(name, kind) for name in wanted.values()]
         parts = [self.arrays(name) for name in names if name in self.files]
@@ -123,19 +123,17 @@ class RunFolder(OwnedFolder):
             self.write({name + files.SUFFIX: packed(dataset)})
 
     def load(self, name: str) -> xr.Dataset | None:
-        """Read what `save` wrote; None where it is not there."""
+        """Read the output of `save`; None if it is missing."""
         return self.arrays(name + files.SUFFIX) if name + files.SUFFIX in self.files else None
 
     def part(self, name: str) -> xr.Dataset:
-        """Read what `save` wrote in a finished run."""
+        """Read the output of `save` in a finished run."""
         if (dataset := self.load(name)) is None:
-            raise AttnscopeError(
-                f"{self.path} has no {name}: give the same command again, which makes anew what is not there"
-            )
+            raise AttnscopeError(f"{self.path} has no {name}: repeat the command, which recomputes missing parts")
         return dataset
 
     def made(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """A part of the run, as a later call will read it: made and written if it is not there yet."""
+        """A part of the run, as a later call will read it: computed and written if it is missing."""
         if self.load(name) is None:
             self.save(name, make())
         return self.part(name)
@@ -146,11 +144,11 @@ class RunFolder(OwnedFolder):
             self.write({}, complete=True, **state)
 
     def _mend(self) -> None:
-        """Give damaged files up, where that is allowed; views can always be drawn anew."""
+        """Discard damaged files where that is allowed; views can always be redrawn."""
         damaged = self.damaged()
         lost = [name for name in damaged if not name.startswith(files.VIEWS)]
         if lost and self.complete and not self.repair:
-            raise damage(self.path / lost[0], f"{_windows(lost)}. Give the same command with --repair to make it anew")
+            raise damage(self.path / lost[0], f"{_windows(lost)}. Repeat the command with --repair to recompute it")
         for name in lost:
             _log.warning("%s is damaged, and is made anew", self.path / name)
         lost = self._with_twins(lost)
@@ -167,7 +165,7 @@ class RunFolder(OwnedFolder):
         """The first write has the signature: without it there is no other file of ours."""
         if {*self.files, *self._growing, *self._undefined} - {files.RUN}:
             raise AttnscopeError(
-                f"{self.path / files.MANIFEST} names files and no signature, which attnscope never writes: choose "
+                f"{self.path / files.MANIFEST} has files but no signature, so attnscope did not write it: choose "
                 "another folder with --out"
             )
 
@@ -195,7 +193,7 @@ def is_finished(path: Path) -> bool:
 
 
 def _windows(damaged: Iterable[str]) -> str:
-    """How many windows are lost with these files, in words."""
+    """The number of windows lost with these files, in words."""
     texts = [files.texts_of(name) for name in damaged if name.startswith(files.PIECES)]
     lost = sum(map(len, texts))
     return f"; {count(lost, 'window')} {'is' if lost == 1 else 'are'} lost with it" if texts else ""
@@ -207,7 +205,7 @@ def load_part(run: RunFolder) -> xr.Dataset:
 
 
 def load_tree(run: RunFolder) -> xr.DataTree:
-    """What was measured and the parts made of it, with the attributes of a finished run."""
+    """The measurements and their parts, with the attributes of a finished run."""
     node, dimension = run.state["measured"]
     parts = {node: along(run.results(), dimension), **{name: run.part(name) for name in run.state["parts"]}}
     tree = xr.DataTree.from_dict(parts)
@@ -216,11 +214,11 @@ def load_tree(run: RunFolder) -> xr.DataTree:
 
 
 def along(measured: xr.Dataset, dimension: str) -> xr.Dataset:
-    """What was measured, along the dimension that it has for users; in its order."""
+    """The measurements along the dimension that users see, in order."""
     return measured if dimension == "window" else measured.rename(window=dimension).sortby(dimension)
 
 
 @validated
 def skipped_of(result: xr.Dataset | xr.DataTree) -> dict[str, str]:
-    """What could not be found out, by its name, and why."""
+    """The skipped parts by name, and the reasons."""
     return json.loads(str(result.attrs.get("skipped", "{}")))

@@ -1,4 +1,4 @@
-"""What a result depends on, in the manner of sacreBLEU's signature."""
+"""Signatures of results, like sacreBLEU's: model, text, settings and versions."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Signature:
         unknown = parts.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise AttnscopeError(
-                f"no signature has a part {min(unknown)!r}: was it written by another version of attnscope?"
+                f"unknown part {min(unknown)!r} in a signature: was it written by another version of attnscope?"
             )
         return cls(**{name: part for name, part in parts.items() if part is not None})
 
@@ -112,7 +112,7 @@ class Signature:
 
     @property
     def short(self) -> str:
-        """Eight hexadecimal digits that stand for all of it: the end of the name of the run's folder."""
+        """Eight hexadecimal digits of its hash, which end the name of the run's folder."""
         return short_hash(self.to_dict())
 
     def format(self, *, short: bool = True) -> str:
@@ -133,7 +133,7 @@ class Signature:
         return "|".join(part.replace("|", "/") for part in (self.command, *line) if not part.endswith(":"))
 
     def _hashes(self) -> dict[str, Any]:
-        """What tells models and texts apart, beside their names."""
+        """The marks of models and texts besides their names."""
         parts = {name: getattr(self, name) for name in ("model", "tokenizer", "corpus", "target", "text")}
         return {
             f"{name}.{key}": value
@@ -149,7 +149,7 @@ class Signature:
         return str(self.model.get("name", "")) if isinstance(self.model, Mapping) else self.model or ""
 
     def differences(self, other: Signature) -> list[str]:
-        """Where this one is not the other, in words."""
+        """The differences from another signature, in words."""
         return _differences(self.to_dict(), other.to_dict())
 
 
@@ -165,7 +165,7 @@ def package_versions(*more: str) -> dict[str, str]:
 
 
 def short_hash(value: Any) -> str:
-    """Eight hexadecimal digits that stand for what JSON can hold."""
+    """Eight hexadecimal digits of the hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -193,7 +193,7 @@ def _written(value: Any, *, short: bool) -> str:
 
 
 def _differences(own: Any, other: Any, at: str = "") -> list[str]:
-    """Where two signatures differ, in words."""
+    """The differences of two signatures, in words."""
     if isinstance(own, dict) and isinstance(other, dict):
         keys = sorted({*own, *other})  # pyright: ignore[reportUnknownArgumentType]
         return [

@@ -1,4 +1,4 @@
-"""One unit of work, the same for one process, `--task I/N` and Ray's actors: claimed, measured, kept, joined."""
+"""Work units, the same for one process, `--task I/N` and Ray's actors: claimed, measured, stored, joined."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def completed(run: RunFolder | None = None) -> Done:
 
 @dataclass(eq=False)
 class Share:
-    """What one process has to do: called with each batch in turn, it says which are not its own or done already."""
+    """The share of one process: called with each batch in turn, it says which to skip."""
 
     does: Callable[[int], bool]  # of a unit, counted from 0
     held: Done = field(default_factory=completed)
@@ -58,7 +58,7 @@ class Share:
     starts: list[int] = field(default_factory=list[int])  # first text of each unit
 
     def __call__(self, texts: range) -> bool:
-        """Whether to pass over the next batch."""
+        """Whether to skip the next batch."""
         if self.batches % self.unit == 0:
             self.starts.append(texts.start)
         mine = self.does(self.batches // self.unit)
@@ -67,7 +67,7 @@ class Share:
         return not mine or self.held(texts)
 
     def state(self) -> dict[str, Any]:
-        """What is noted of it when all of it is measured."""
+        """Its entry in the state when all of it is measured."""
         return {TEXTS: self.texts, STARTS: self.starts}
 
 
@@ -77,7 +77,7 @@ _IN_NUMBERS = re.compile("([0-9]{1,6})/([0-9]{1,6})")
 
 @dataclass(frozen=True)
 class Task:
-    """Which part of a run a process does: every so-many-th unit.
+    """The part of a run that a process does: every N-th work unit.
 
     Attributes
     ----------
@@ -98,23 +98,23 @@ class Task:
         return unit % self.count == self.number - 1
 
     def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:  # noqa: ARG002 for other ways
-        """What measures the batches of its share: this process itself."""
+        """The measuring side of its share: this process itself."""
         return own
 
     def folder(self, run: Path) -> Path:
-        """The folder of its part, beside the run."""
+        """The folder of its part, next to the run."""
         return parts_of(run) / f"{self.number}-of-{self.count}"
 
 
 def parts_of(run: Path) -> Path:
     """The folder of the parts of a run."""
     if run.name in {"", ".."}:
-        raise AttnscopeError(f"{run} has no name of its own, beside which parts could lie: write the folder's own name")
+        raise AttnscopeError(f"{run} has no folder name, which the parts of tasks need: use the folder's own name")
     return run.with_name(run.name + TASKS)
 
 
 def task_of(text: str) -> Task:
-    """Read a task: ``2/3``, or ``env`` for what torchrun or a Slurm array says."""
+    """Read a task: ``2/3``, or ``env`` for the task of torchrun or a Slurm array."""
     if text == "env":
         return _of_environment()
     matched = _IN_NUMBERS.fullmatch(text)
@@ -141,7 +141,7 @@ _OWN = {"reading", "options", "out", "task", "ray", "workers", "ray_gpus", "prog
 
 
 def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_memory: bool = False) -> Task | None:
-    """How a verb does its units, by its arguments: all in this process (None), one task of them, or by Ray."""
+    """How a verb runs its work units: all in this process (None), one task, or by Ray."""
     arguments = {**arguments, **arguments.get("reading", {}), **arguments.get("options", {})}
     task, out, beside = arguments["task"], arguments["out"], {"task (--task)": arguments["task"]}
     if "until" in arguments:
@@ -160,17 +160,16 @@ def task_for(verb: Callable[..., object], arguments: Mapping[str, Any], *, in_me
 
 
 def _check_sent(model: object, tokenizer: object, device: str | None, *texts: Any) -> None:
-    """Reject what each worker would need, and this process alone has."""
+    """Reject inputs that exist in this process only and cannot be sent to workers."""
     for name, value in {"model": model, "tokenizer": tokenizer}.items():
         if value is not None and not isinstance(value, str | Path):
             raise AttnscopeError(
-                f"the {name} is an object in this process, which is not sent to workers (--ray): give its folder or "
-                "hub id"
+                f"the {name} is an object in this process, which cannot go to workers (--ray): use its folder or hub id"
             )
     for sources in texts:
         if isinstance(sources, Iterator):
             raise AttnscopeError(
-                "texts of a generator are not sent to workers (--ray): write them to a file, and give its path"
+                "texts of a generator cannot go to workers (--ray): write them to a file, and use its path"
             )
         for source in sources if isinstance(sources, list) else [sources]:
             if isinstance(source, Path) and (is_standard_input(source) or _is_pipe(source)):
@@ -229,7 +228,7 @@ def agreed_on(signature: Signature) -> Callable[[Signature], None]:
 
 @dataclass(frozen=True)
 class Beginning:
-    """All that a worker needs to measure units of a verb."""
+    """The inputs of a worker that measures units of a verb."""
 
     verb: Callable[..., object]
     arguments: Mapping[str, Any]
@@ -273,7 +272,7 @@ class _OnlyPrepare(Task):
 
 @dataclass(frozen=True, eq=False)
 class MeasuredUnit:
-    """What a worker measured of a unit."""
+    """A worker's results for a unit."""
 
     results: list[tuple[int, xr.Dataset]]  # by first text, of what the run did not have
     texts: range
@@ -353,7 +352,7 @@ class Parts:
 
     @property
     def done(self) -> list[RunFolder]:
-        """Those whose tasks came to their end."""
+        """The parts of finished tasks."""
         return [part for part in self.folders if part.complete and TEXTS in part.state]
 
     @property
@@ -363,7 +362,7 @@ class Parts:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What the first that is done says of the results."""
+        """The attributes of the results, from the first finished part."""
         return self.done[0].state.get("attributes", {}) if self.done else {}
 
     def lacking(self, run: RunFolder | None = None) -> list[range]:
@@ -376,7 +375,7 @@ class Parts:
         return bool(self.texts) and not self.lacking()
 
     def rows(self, there: Sequence[range], rows: Rows) -> Iterator[tuple[int, xr.Dataset, dict[str, xr.Dataset]]]:
-        """What the parts have beyond `there`, each text once and in order, with its first."""
+        """The results of the parts beyond `there`, each text once and in order, with its first text."""
         there, chosen = list(there), list[tuple[range, RunFolder, range]]()
         for part in self.folders:
             for texts in part.pieces:
@@ -387,18 +386,18 @@ class Parts:
             yield (lacking.start, *rows(part, texts, slice(lacking.start - texts.start, lacking.stop - texts.start)))
 
     def gather(self, run: RunFolder, rows: Rows = plain_rows) -> None:
-        """Take what the parts have into the run."""
+        """Move the results of the parts into the run."""
         waiting = _Waiting(run)
         for first, measured, apart in self.rows(list(run.pieces), rows):
             waiting.add(first, measured, apart)
         waiting.write()
 
     def results(self) -> xr.Dataset:
-        """What the parts have, in memory."""
+        """The results of the parts, in memory."""
         return in_a_row([measured for _, measured, _ in self.rows([], plain_rows)])
 
     def piece(self, texts: range) -> xr.Dataset | None:
-        """What a part has of texts that it keeps as one piece; None where none does."""
+        """A part's results for texts that it stores as one piece; None if no part does."""
         return next((part.piece(texts) for part in self.folders if texts in part.pieces), None)
 
     def drop(self) -> None:
@@ -420,7 +419,7 @@ class Parts:
             parts_of(self.run).rmdir()
 
     def describe_missing(self, run: RunFolder | None = None) -> str:
-        """What there is not, by units, and whose tasks they are; empty where nothing is missing."""
+        """The missing units and their tasks, in words; empty if none is missing."""
         if self.texts and not self.lacking(run):
             return ""
         known = sorted((part.path.name for part in self.folders), key=_numbers)
@@ -495,7 +494,7 @@ def part_folders(run: Path) -> list[Path]:
     found = [path for path in sorted(parts_of(run).glob("*-of-*")) if _PART.fullmatch(path.name) and path.is_dir()]
     for path in found:
         if path.is_symlink():
-            raise AttnscopeError(f"{path} is a link; expected a folder: put there what it leads to")
+            raise AttnscopeError(f"{path} is a link; expected a folder: replace the link by its target")
     return found
 
 
@@ -533,7 +532,7 @@ def tree_of(
     task: Task | None,
     repair: bool,
 ) -> xr.DataTree:
-    """What a verb measures batch after batch, and the parts made of it: in memory, or in a run folder.
+    """A verb's measurements batch by batch, and their parts: in memory, or in a run folder.
 
     `measured` names the node and the dimension of what is measured; `parts` gives the other nodes and their notes.
     """
@@ -571,7 +570,7 @@ def by_task(
     rows: Rows = plain_rows,
     **how: Any,
 ) -> Whole | None:
-    """Do one task of a run; where all others are done, put their parts together."""
+    """Do one task of a run; the last task joins all parts."""
     parts = do_share(task, folder, signature, batches, attributes, repair=repair, **how)
     if not parts.is_whole():
         return None
@@ -608,9 +607,9 @@ def do_share(
 
 
 def pending(task: Task, folder: Path, signature: Signature) -> dict[str, str]:
-    """Attributes of what a task returns that is done before others are: no results yet, and where they will be."""
+    """Attributes of a task's return value before the last task finishes: no results, but their future folder."""
     note = (
-        f"Task {task.number} of {task.count} is done. The last one to finish puts the parts together; where one was "
-        "stopped, give its command again."
+        f"Task {task.number} of {task.count} is done. The last task to finish joins the parts; to resume an "
+        "interrupted task, repeat its command."
     )
     return {"signature": signature.to_json(), "task": note, "run": str(folder)}

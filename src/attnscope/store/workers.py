@@ -127,8 +127,8 @@ class Crew:
         if often or self._failed_starts >= self.size + TRIES:
             doing = f"do unit {often[0]}" if often else "load the model and open the texts"
             raise AttnscopeError(
-                f"the workers that were to {doing} ended, one after the other: does memory run out? Try fewer "
-                "(--workers), or a smaller --batch-size"
+                f"several workers that tried to {doing} ended, possibly out of memory: use fewer workers (--workers), "
+                "or a smaller --batch-size"
             )
         self.engine.start()
 
@@ -249,19 +249,19 @@ class RayEngine:
         if not room and self.cluster.address == LOCAL:  # nobody will add any
             there = self._ray.cluster_resources().get("GPU", 0.0)
             raise AttnscopeError(
-                f"ray_gpus (--ray-gpus) is {gpus:g} for each worker, and this machine has {there:g} GPUs: leave it "
-                "out, or ask for no more"
+                f"ray_gpus (--ray-gpus) is {gpus:g} for each worker, but this machine has {there:g} GPUs: leave it "
+                "out, or use a smaller number"
             )
         if not room:
             raise AttnscopeError(
-                f"Ray at {self.cluster.address} has no machine with a core and {gpus:g} GPUs, which each worker takes: "
-                "give --ray-gpus, or say with --workers how many there will be"
+                f"Ray at {self.cluster.address} has no machine with a core and {gpus:g} GPUs for a worker: set "
+                "--ray-gpus, or the future number of workers with --workers"
             )
         return room
 
 
 class _Holder:
-    """What runs in a worker: it holds what its work needs."""
+    """The actor of a worker."""
 
     def begin(self, begin: Begin) -> Any:
         self.context, reply = begin()
