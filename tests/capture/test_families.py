@@ -190,7 +190,7 @@ def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
         return whole(module, 1.5 * query, *arguments, **options)
 
     monkeypatch.setitem(registry.AttentionInterface._global_mapping, registry.NAME, sharper)
-    with pytest.raises(AttnscopeError, match="gives another output through the captured attention"):
+    with pytest.raises(AttnscopeError, match="the captured attention does not reproduce the output"):
         verify(tiny(name), given)
 
 

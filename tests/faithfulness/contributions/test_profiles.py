@@ -243,7 +243,7 @@ def test_a_long_text_says_what_gradients_would_take(monkeypatch):
     from attnscope.intervention import calls as _limits
 
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
-    with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than"):
+    with pytest.raises(AttnscopeError, match="12 tokens; their attention matrices take more than"):
         read(tiny("bert"))
 
 

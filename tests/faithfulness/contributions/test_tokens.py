@@ -173,7 +173,7 @@ def test_bad_input_is_refused(monkeypatch):
         token_contributions(one, places=[])
     with pytest.raises(AttnscopeError, match="there is no kind 'norm': choose from weights, weights_mean, norms"):
         token_contributions(one, kinds=["norm"])
-    with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 places; expected one for each"):
+    with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 positions; expected one for each"):
         token_contributions(one, places=[1], outcomes=[99], kinds=["gradient"])
     long = Study(tiny("gpt2"), [(5,) * 63], name="tiny")
     with pytest.raises(
@@ -185,11 +185,11 @@ def test_bad_input_is_refused(monkeypatch):
 def test_flow_that_would_take_long_is_had_by_name(monkeypatch):
     monkeypatch.setattr(_tokens, "_FLOW_ENOUGH", 0.0)
     found = token_contributions(given(tiny("bert")), places=[1])
-    assert "flow: it would take about 0 minutes for 1 places: ask for it by name" in found.attrs["skipped"]
+    assert "flow: it would take about 0 minutes for 1 positions. Request it by name" in found.attrs["skipped"]
     assert token_contributions(given(tiny("bert")), places=[1], kinds=["flow"]).kind.values.tolist() == ["flow"]
 
 
 def test_a_long_text_says_what_its_matrices_would_take(monkeypatch):
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
-    with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than 0 GiB: give"):
+    with pytest.raises(AttnscopeError, match=r"12 tokens; their attention matrices take more than 0 GiB. Use"):
         token_contributions(given(tiny("bert")), kinds=["rollout"])
