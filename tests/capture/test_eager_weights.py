@@ -56,7 +56,7 @@ def test_what_has_no_weights_from_token_to_token_is_refused_by_name_and_reason(f
 
 def test_without_leave_a_model_off_the_registry_is_refused_as_before():
     model, given = of("bloom")
-    with pytest.raises(AttnscopeError, match="does not attend through transformers' attention registry"):
+    with pytest.raises(AttnscopeError, match="does not use transformers' attention registry"):
         verify(model, given)
     assert capture_of(model) == "registry"
 
@@ -211,6 +211,6 @@ def test_what_asks_for_queries_and_keys_refuses_such_a_model_on_one_line(bloom, 
     for scanned in (False, True):
         if scanned:
             attnscope.scan(model, TEXTS, tokenizer=tokenizer)
-        with pytest.raises(AttnscopeError, match="queries, keys and values cannot") as caught:
+        with pytest.raises(AttnscopeError, match="not its queries, keys and values") as caught:
             verb(model, given, tokenizer=tokenizer, **settings)
         assert len(str(caught.value).splitlines()) == 1

@@ -133,7 +133,7 @@ def test_the_captured_attention_is_the_models_own(family):
 @pytest.mark.parametrize("family", UNREGISTERED)
 def test_a_model_off_the_registry_is_refused(family):
     given, valid = inputs(family, padded=False)
-    with pytest.raises(AttnscopeError, match="does not attend through transformers' attention registry"):
+    with pytest.raises(AttnscopeError, match="does not use transformers' attention registry"):
         verify(tiny(family), given, valid)
 
 

@@ -82,7 +82,7 @@ def test_an_adapter_without_what_it_needs_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="has no base_model_name_or_path"):
         attnscope.scan(tmp_path, TEXT)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(MODEL)}))
-    with pytest.raises(AttnscopeError, match=r"adapter_model\.safetensors .* is not there"):
+    with pytest.raises(AttnscopeError, match=r"adapter_model\.safetensors .* does not exist"):
         attnscope.scan(tmp_path, TEXT)
 
 

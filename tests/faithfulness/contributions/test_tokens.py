@@ -150,7 +150,7 @@ def test_a_body_has_all_but_what_is_said_of_predictions():
     found = token_contributions(given(tiny("bert").bert), places=[2])
     left = ["gradient_attention", "gradient", "gradient_input", "leave_one_out"]
     assert [one for one in TOKEN_KINDS if one not in found.kind.values] == left
-    assert "BertModel has no head that predicts" in found.attrs["skipped"]
+    assert "BertModel returns hidden states" in found.attrs["skipped"]
     assert "outcome" not in found
     with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel has no head"):
         token_contributions(given(tiny("bert").bert), kinds=["gradient"])
@@ -167,7 +167,7 @@ def test_rows_of_norms_are_shares_where_they_are_averaged(scored):
 def test_bad_input_is_refused(monkeypatch):
     monkeypatch.setattr(_tokens, "FLOW_TOKENS", 8)
     one = given(tiny("bert"))
-    with pytest.raises(AttnscopeError, match="there is no place 12: places are counted from 0 to 11"):
+    with pytest.raises(AttnscopeError, match="there is no position 12: positions go from 0 to 11"):
         token_contributions(one, places=[12])
     with pytest.raises(AttnscopeError, match="found no positions"):
         token_contributions(one, places=[])
