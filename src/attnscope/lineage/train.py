@@ -152,7 +152,7 @@ class Training:
             self.state = _State(**self.checkpoints.load(done[-1], self.model, self.optimizers.state))
         if self.state.texts != texts:
             raise AttnscopeError(
-                f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
+                f"the texts differ from those of the training in {folder.path}: use the same texts, or another folder"
             )
         self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
         left_out = self.data.left_out
