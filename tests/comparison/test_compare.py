@@ -343,7 +343,7 @@ NO_TEXT = read_config(source="nowhere.en", target="nowhere.de")
         ({"systems": {"a": CONFIGS["none"], "b": NO_TEXT}}, "b: nowhere.en: no such file"),
         ({"join": 0}, "join .* is 0"),
         ({"tokenize": "mose"}, "tokenize is 'mose'"),
-        ({"by_length": [5, 3]}, "must be positive and rise"),
+        ({"by_length": [5, 3]}, "expected positive, increasing"),
         ({"resamples": -1}, "resamples .* is -1"),
         ({"targets": "a dog"}, "found only one of texts and targets"),
     ],

@@ -34,7 +34,7 @@ def test_the_table_says_what_was_found(text):
     assert fixed[:4] == [NAMES[0], "30.5 29.0 to 32.0", "55.2 53.8 to 56.8", ""]
     assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
     assert transformer[-1].startswith("40.0%")
-    assert "To compare: the diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in text
+    assert "Baselines: diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in text
 
 
 def test_scores_stand_by_length(text):

@@ -356,8 +356,8 @@ def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, long
     short = [i for i, length in enumerate(lengths) if longest is None or length <= longest]
     if not short:
         raise AttnscopeError(
-            f"all {len(text)} pairs have more than {longest} tokens on one side: increase 'longest', or split the "
-            "lines into sentences"
+            f"found no pair of at most {longest} tokens per side among {len(text)}: increase 'longest', or split "
+            "the lines into sentences"
         )
     left_out = dict(text.left_out)
     if len(short) < len(text):
