@@ -39,7 +39,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "attnscope"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "attnscope"},
     "navbar_align": "left",
