@@ -115,7 +115,7 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
     assert said() == "no report.html: no pair has between 1 and 40 words on both sides\n"
     (system / "gold.txt").write_text("1-1\n")
     assert said("--gold", system / "gold.txt") == ""
-    assert "1 sentence pair not drawn" in (system / "run" / "report.html").read_text()
+    assert "1 sentence pair without a figure" in (system / "run" / "report.html").read_text()
 
 
 def test_mistakes_are_reported(system, refused):

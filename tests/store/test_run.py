@@ -238,7 +238,7 @@ class TestDamage:
             assert [run.holds(range(3)), run.holds(range(3, 5))] == [False, True]
             run.append(part(0, 3), 0)
             assert measured(run) == [0, 1, 2, 3, 4]
-        assert "000000000-000000002.npz is damaged and will be recomputed" in caplog.text
+        assert "000000000-000000002.npz is damaged, and is made anew" in caplog.text
 
     def test_of_an_unfinished_run_is_measured_again(self, tmp_path):
         with opened(tmp_path) as run:

@@ -128,11 +128,11 @@ def test_settings_that_do_not_go_together(model, tokenizer):
     with pytest.raises(AttnscopeError, match="found n_best 3 with 2 beams"):
         translate_lines(model, tokenizer, LINES, beams=2, n_best=3)
     for alone, says in (
-        ({"temperature": 0.5}, "temperature is of sampling"),
-        ({"seed": 4}, "the seed .--seed. is of sampling"),
-        ({"sample": True, "beams": 4}, "beams .--beams. are of the search"),
-        ({"sample": True, "length_penalty": 0.5}, "length_penalty .--length-penalty. is of several beams"),
-        ({"beams": 1, "length_penalty": 0.5}, "length_penalty .--length-penalty. is of several beams"),
+        ({"temperature": 0.5}, "temperature applies to sampling"),
+        ({"seed": 4}, "the seed .--seed. applies to sampling"),
+        ({"sample": True, "beams": 4}, "beams .--beams. do not apply to sampling"),
+        ({"sample": True, "length_penalty": 0.5}, "length_penalty .--length-penalty. applies to several beams"),
+        ({"beams": 1, "length_penalty": 0.5}, "length_penalty .--length-penalty. applies to several beams"),
     ):
         with pytest.raises(AttnscopeError, match=says):
             translate_lines(model, tokenizer, LINES, **alone)

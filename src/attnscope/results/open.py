@@ -62,8 +62,8 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     -------
     xarray.Dataset, xarray.DataTree or attnscope.lineage.align.Aligned
         The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train`
-        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
-        `attnscope.align` (an `Aligned`). No model is loaded, and nothing is recomputed.
+        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree),
+        and `attnscope.align` (an `Aligned`). No model is loaded, and nothing is recomputed.
 
     Raises
     ------

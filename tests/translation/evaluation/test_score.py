@@ -129,7 +129,7 @@ def test_text_without_spaces_is_scored_by_its_language_or_rejected():
     assert float(by_language["score"].sel(metric="BLEU").item()) > 50
     asked = attnscope.score([made], [right], tokenize="13a", resamples=0)
     assert "tok:13a" in asked.attrs["signature"]
-    assert "a whole sentence is one word" in asked.attrs["note"]
+    assert "treats a sentence as one word" in asked.attrs["note"]
     assert "note" not in by_language.attrs
 
 
