@@ -335,11 +335,11 @@ NO_TEXT = read_config(source="nowhere.en", target="nowhere.de")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"systems": {"a/b": CONFIGS["none"]}}, "a system cannot be called 'a/b'"),
-        ({"systems": {"..": CONFIGS["none"]}}, "a system cannot be called '..'"),
-        ({"systems": {"\x1b[2J": CONFIGS["none"]}}, "a system cannot be called"),
+        ({"systems": {"a/b": CONFIGS["none"]}}, "'a/b' cannot be part of a file name"),
+        ({"systems": {"..": CONFIGS["none"]}}, "'..' cannot be part of a file name"),
+        ({"systems": {"\x1b[2J": CONFIGS["none"]}}, "cannot be part of a file name"),
         ({"systems": {"a": read_config(model="masked-lm")}}, "masked language model"),
-        ({"systems": {"a": CONFIGS["none"], "b": DOT}}, "b: dot-product attention .* give a decoder_width of 128"),
+        ({"systems": {"a": CONFIGS["none"], "b": DOT}}, "b: dot-product attention .* set decoder_width to 128"),
         ({"systems": {"a": CONFIGS["none"], "b": NO_TEXT}}, "b: nowhere.en: no such file"),
         ({"join": 0}, "join .* is 0"),
         ({"tokenize": "mose"}, "tokenize is 'mose'"),

@@ -44,7 +44,7 @@ def test_scores_stand_by_length(text):
     assert last[:4] == [NAMES[2], "51+", "86", "90.0 87.0 to 93.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
     assert "fixed vector holds the whole sentence in one fixed vector" in flat
-    told = "From sentences of 1-10 words (85) to those of 51+ (86), BLEU goes from 97.0 to 11.0 with fixed vector,"
+    told = "From 85 sentences of 1-10 words to 86 of 51+, BLEU changes from 97.0 to 11.0 with fixed vector,"
     assert told in flat
     # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not
     assert f"from 99.0 to 97.0 with {NAMES[1]} (their intervals overlap)," in flat

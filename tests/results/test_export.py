@@ -176,7 +176,7 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, sca
 def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
     unfinished = scan_run(tmp_path / "unfinished", finish=False)
     for run, out, says in (
-        (tmp_path, "out", "holds no run"),
+        (tmp_path, "out", "contains no run"),
         (unfinished, "out", "unfinished run of attnscope scan"),
         (scan, "nowhere/out", "there is no folder"),
     ):

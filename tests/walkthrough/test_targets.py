@@ -59,11 +59,11 @@ def test_without_a_target_the_model_s_own_translation_is_read(kind):
 def test_the_first_layer_of_the_decoder_reads_words():
     found = [walk_translator("marian", targets=TARGET, layer=layer) for layer in (0, 2, 3, 4)]
     told = [next(step for step in steps(one) if step.title.startswith("Each token")).text[0] for one in found]
-    assert [text.split(" reads")[0] for text in told] == [
-        "What the first layer",
-        "What the first layer of the decoder",
-        "What layer 3",
-        "What layer 4",
+    assert [text.split(":")[0] for text in told] == [
+        "Input of the first layer",
+        "Input of the first decoder layer",
+        "Input of layer 3",
+        "Input of layer 4",
     ]
 
 

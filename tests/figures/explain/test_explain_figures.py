@@ -112,7 +112,7 @@ def test_a_missing_head_is_no_row(tree):
 
 
 def test_layers_and_heads_that_do_not_exist(tree):
-    with pytest.raises(AttnscopeError, match="no layer 3: they go from 0 to 2"):
+    with pytest.raises(AttnscopeError, match="no layer 3: layers go from 0 to 2"):
         best_heads(rank_explanations(tree), layer=3)
 
 
