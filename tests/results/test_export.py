@@ -139,7 +139,7 @@ def test_nothing_is_overwritten(to, scan, tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("folder", "file", "link"):
-        with pytest.raises(AttnscopeError, match=f"{name} is there already"):
+        with pytest.raises(AttnscopeError, match=f"{name} exists and is not overwritten"):
             export(scan, to, out=tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine"
     assert not list((tmp_path / "folder").iterdir())

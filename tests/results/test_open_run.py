@@ -67,7 +67,7 @@ def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):
 def test_a_damaged_model_is_rejected_by_name(tmp_path):
     train(tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"0")
-    with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*same command"):
+    with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*Repeat the command"):
         open_run(tmp_path / "run")
 
 
@@ -79,7 +79,7 @@ def test_an_unfinished_run_is_reported_to_be_one(command, tmp_path):
     else:
         with OwnedFolder(tmp_path / "run", command) as folder:
             folder.write({"settings": b""})
-    with pytest.raises(AttnscopeError, match=f"unfinished run of attnscope {command}: give the same command"):
+    with pytest.raises(AttnscopeError, match=f"unfinished run of attnscope {command}: repeat the command"):
         open_run(tmp_path / "run")
 
 

@@ -77,12 +77,12 @@ class TestBadInput:
         sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64}
         heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
         model = T.BartModel(T.BartConfig(**sizes, **heads, decoder_start_token_id=1)).eval()
-        with pytest.raises(AttnscopeError, match=r"BartModel does not translate .*--target"):
+        with pytest.raises(AttnscopeError, match=r"BartModel cannot translate .*--target"):
             walk(model, SENTENCE, tokenizer=small_tokenizer())
         found = walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET, layer=2)
         assert found.tokens[0] == "<s>"
 
     def test_a_recurrent_model(self):
         model = small("additive-gru", vocab_size=64)
-        with pytest.raises(AttnscopeError, match=r"no self-attention.* scan .* and align say"):
+        with pytest.raises(AttnscopeError, match=r"no self-attention.* Use scan .* or align"):
             walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET)

@@ -151,7 +151,7 @@ class TestBadInput:
         from attnscope.lineage import walk as _walk
 
         monkeypatch.setattr(_walk, "_own_result", lambda *_: np.ones((TOKENS, 32)))
-        with pytest.raises(AttnscopeError, match="another result than the model"):
+        with pytest.raises(AttnscopeError, match="the model differ in result"):
             walk_inputs(tiny("bert"), of_first_text("bert"))
 
 

@@ -36,9 +36,8 @@ class Merged:
 def merge(path: str | Path) -> Merged:
     """Merge the parts that the tasks of a run have measured.
 
-    For runs whose last task was stopped before it did so, and for parts that were copied from several machines:
-    ``RUN.tasks/1-of-4``, ``RUN.tasks/2-of-4``, ... beside ``RUN``. May be called at any time and again, also while
-    tasks run.
+    Use it if the last task was interrupted, or if parts were copied from several machines: ``RUN.tasks/1-of-4``,
+    ``RUN.tasks/2-of-4``, ... next to ``RUN``. It can be called at any time and repeatedly, also while tasks run.
 
     Parameters
     ----------
