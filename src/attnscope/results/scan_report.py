@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
-from attnscope.comparison.groups import NULLS, MeanGroupWeights, explain_no_interval, group_pairs, said_of
+from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.measure import stored
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
@@ -240,7 +240,7 @@ def _mean(values: np.ndarray | None) -> float | None:
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     """The pairs of groups with the largest weights above both baselines, and sentences about them."""
     every = group_pairs(results)
-    pairs, sentence = [pair for pair in every if pair["above"] > 0], said_of(every)
+    pairs, sentence = [pair for pair in every if pair["above"] > 0], describe_group_pairs(every)
     sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
     if pairs:
         first = pairs[0]
