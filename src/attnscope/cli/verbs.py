@@ -64,7 +64,7 @@ _TEXT = (
             metavar="FIELD",
         ),
         "clusters": option(
-            int | None, None, "Number of kinds of heads, by k-means.", show_default="as many as are named"
+            int | None, None, "Number of labels, by k-means.", show_default="as many as are named"
         ),
         "rows": option(
             int | None, None, "Random queries measured per window: estimates, at little cost.", show_default="all"
