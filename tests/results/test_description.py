@@ -57,7 +57,7 @@ def test_an_explanation_says_what_the_command_says(tmp_path):
     told = describe(tmp_path / "run")
     assert told.headline[:2] == report_of("explain", tree).finding.sentences[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
-    assert any(note.startswith("no scheme kernel: ") for note in told.notes)
+    assert any(note.startswith("Skipped: scheme kernel (") for note in told.notes)
 
 
 def test_an_unfinished_run_shows_what_is_there(tmp_path):
@@ -91,7 +91,7 @@ def test_damage_is_looked_for_only_where_it_is_requested(tmp_path):
 
 
 def test_what_is_no_run_or_cannot_be_trusted_is_rejected(tmp_path):
-    with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
+    with pytest.raises(AttnscopeError, match="contains no run of attnscope"):
         describe(tmp_path)
     manifest = scan_run(tmp_path / "run") / MANIFEST
     manifest.write_bytes(manifest.read_bytes().replace(b"scan", b"scam"))

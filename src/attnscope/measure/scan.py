@@ -105,7 +105,7 @@ def scan(
         ``recent_effective_keys`` are: the observation window of SnapKV and the like. Where a window has no more, they
         are over all of its queries, and a note says so.
     clusters
-        Number of kinds of heads, found by k-means over profiles, as the papers do. By default kinds are named by what
+        Number of labels, found by k-means over profiles, as the papers do. By default labels are named by what
         is measured of each head, and are as many as there are: see `summarize`.
     pool
         Windows, at least, of a pool: statistics are then kept of pools, each as one entry of ``window``, and of windows
