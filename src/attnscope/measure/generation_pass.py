@@ -337,7 +337,7 @@ def _own_method(kind: type) -> Any:
 
 def _by_weights(model: PreTrainedModel) -> str:
     return (
-        f"{type(model).__name__} does not attend through transformers' attention registry, and its encoder and decoder "
+        f"{type(model).__name__} does not use transformers' attention registry, and its encoder and decoder "
         "run apart in generate(): it cannot be watched there"
     )
 

@@ -152,7 +152,7 @@ def test_a_body_has_all_but_what_is_said_of_predictions():
     assert [one for one in TOKEN_KINDS if one not in found.kind.values] == left
     assert "BertModel returns hidden states" in found.attrs["skipped"]
     assert "outcome" not in found
-    with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel has no head"):
+    with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel returns hidden states"):
         token_contributions(given(tiny("bert").bert), kinds=["gradient"])
 
 
