@@ -68,7 +68,7 @@ def test_of_some_rows_they_are_still_those_of_all():
     np.testing.assert_allclose(some.weight_at, every.weight_at, atol=1e-6)
     np.testing.assert_array_equal(some.equal_weight_at, every.equal_weight_at)
     assert "weight_at_error" not in some
-    assert "weight_at" in some.attrs["rows"].split("Of all queries: ")[1]
+    assert "weight_at" in some.attrs["rows"].split("Exact: ")[1]
 
 
 def test_a_pool_has_the_mean_over_all_its_queries():
