@@ -166,10 +166,10 @@ def test_what_is_no_chat_is_refused(chat, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"targets": ["a"]}, r"chats, one a line, which take no target \(--target\)"),
+        ({"targets": ["a"]}, r"chats and cannot be used with target \(--target\)"),
         ({"by_line": True, "chat": True}, "by_line"),
         ({"texts": ["The tide is out."], "chat_template": "x"}, "the texts are not chats"),
-        ({"texts": None, "chat": True}, "no chat is given"),
+        ({"texts": None, "chat": True}, "found no chat"),
         ({"texts": ["The tide is out."], "chat": True}, "text 1 is a string; expected a chat"),
         ({"texts": iter(["The tide is out."]), "chat": True}, "text 1 is a string; expected a chat"),
         ({"texts": [CHAT, "The tide is out."]}, "text 2: expected a list of messages"),

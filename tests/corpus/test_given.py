@@ -253,7 +253,7 @@ def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
     [
         ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, and a window takes 8: cut it, .*--window"),
         ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer knows \d+ tokens"),
-        ([[1, 2]], {"stride": 3}, "stride is of windows in running text"),
+        ([[1, 2]], {"stride": 3}, "stride needs running text"),
     ],
 )
 def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, said):

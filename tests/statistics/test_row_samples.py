@@ -245,7 +245,7 @@ def test_two_scans_are_compared_by_their_statistics_alone():
         ({"rows": 64, "pool": 2}, r"rows \(--rows\) are drawn from single windows"),
         ({"rows": 64, "groups": "kinds"}, "leave out rows"),
         ({"rows": 64, "words": "space"}, "leave out rows"),
-        ({"clusters": 4, "statistics": ["profile"]}, "measure band_sum too"),
+        ({"clusters": 4, "statistics": ["profile"]}, "add band_sum"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, message):

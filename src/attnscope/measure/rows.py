@@ -196,7 +196,7 @@ class GroupPlaces:
         return cls(edges, need.bins[0], offset_of_first, first_at, torch.cat([offsets, at_first], dim=2))
 
     def sums(self, rows: RowMeasures, on_first: Tensor, counted: Tensor) -> Tensor:
-        """The weights in each bin, summed over rows: ``(batch, head, bin)``; `on_first` are those on the first token."""
+        """The weights in each bin, summed over rows: ``(batch, head, bin)``; `on_first` are on the first token."""
         band, bins = rows.band, rows.bins
         if band is None or bins is None:  # the planner requests both
             return on_first.new_zeros(())

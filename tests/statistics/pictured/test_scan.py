@@ -150,7 +150,7 @@ def test_rows_and_columns_are_those_of_the_processor(place):
     assert found.image_rows.values.tolist() == [[2, -1], [3, 4], [-1, -1]]
     assert found.image_columns.values.tolist() == [[3, -1], [3, 3], [-1, -1]]
     assert found.image_tokens.values.tolist() == [[6, -1], [9, 12], [-1, -1]]
-    assert "2 x 3, 3 x 3, 4 x 3 (by the grids that the processor tells)" in found.attrs["pictures"]
+    assert "2 x 3, 3 x 3, 4 x 3 (from the processor)" in found.attrs["pictures"]
     found = attnscope.scan(place / "idefics3", place / "data" / "texts.jsonl", statistics="entropy")
     assert found.image_tiles.values.tolist() == [[5, -1], [5, 5], [-1, -1]]
 
@@ -227,7 +227,7 @@ def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_pat
         attnscope.scan(folder, place / "data" / "texts.jsonl")
     with pytest.raises(AttnscopeError, match=r"window \(--window\) is of texts"):
         attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
-    with pytest.raises(AttnscopeError, match="and the model takes 512"):
+    with pytest.raises(AttnscopeError, match="but the model takes 512"):
         attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
 
 
