@@ -124,7 +124,7 @@ def test_offsets_in_another_order_are_the_same_question():
     [
         ([-128], r"offsets \(--offsets\) has -128; in windows of 128 tokens they are -127 to 127: .* \(--window\)$"),
         ([0.5], r"offsets is \[0.5\] \(list\); expected a list of whole numbers"),
-        ([], r"offsets \(--offsets\) names none"),
+        ([], r"offsets \(--offsets\) is empty"),
     ],
 )
 def test_what_is_no_offset_is_refused(no_types, offsets, message):

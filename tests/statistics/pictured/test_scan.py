@@ -225,7 +225,7 @@ def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_pat
     AutoModelForImageTextToText.from_pretrained(place / "llava").save_pretrained(folder)
     with pytest.raises(AttnscopeError, match="has no processor"):
         attnscope.scan(folder, place / "data" / "texts.jsonl")
-    with pytest.raises(AttnscopeError, match=r"window \(--window\) is of texts"):
+    with pytest.raises(AttnscopeError, match=r"window \(--window\) needs texts"):
         attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
     with pytest.raises(AttnscopeError, match="but the model takes 512"):
         attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
