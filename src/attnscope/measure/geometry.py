@@ -155,8 +155,7 @@ def _packed(image: Any) -> str:
 
 PIXELS, OF_VIDEOS = "pixel_values", "pixel_values_videos"
 _IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
-_PROBES = 5  # changed positions: the corners and the middle
-_RIGHT = 4  # of these, the number at which the token there must change most
+_RIGHT = 4  # of 5 changed positions (corners and middle), the number at which the token there must change most
 
 
 @dataclass(frozen=True)

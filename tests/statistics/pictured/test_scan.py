@@ -190,7 +190,7 @@ def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
     monkeypatch.setattr(projector, "forward", lambda states: mixed @ inner(states))
     text = {"text": "<image> What?", "images": [picture(0)]}
     found = attnscope.scan(model.loaded.model, [text], tokenizer=model.processor, statistics="entropy")
-    assert found.attrs["pictures"].startswith("No map over an image: its image tokens do not follow")
+    assert found.attrs["pictures"].startswith("No maps over an image: its image tokens do not follow")
     assert found.image_rows.values.tolist() == [[-1]]
     assert found.image_tokens.values.tolist() == [[16]]
 
@@ -201,7 +201,7 @@ def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
         ({"text": "<image> and <image>", "image": "0.png"}, "has 1 image, and its text 2 places for images"),
         ({"text": "What is this?", "image": "0.png"}, "has 1 image, and its text 0 places"),
         ({"text": "<image>", "image": "none.png"}, "there is no image"),
-        ({"text": "<image>", "image": "https://a.b/c.png"}, "is an address: fetch it"),
+        ({"text": "<image>", "image": "https://a.b/c.png"}, "is a URL: download it"),
         ({"image": "0.png", "caption": "A boat"}, "expected a text"),
         ({"messages": [{"role": "user", "content": "What?"}], "image": "0.png"}, "has 1 image, and 0 places"),
         ({"text": "<image>", "image": "0.png", "images": ["1.png"]}, "has both image and images"),

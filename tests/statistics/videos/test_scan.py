@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, clips):
     film = tmp_path / "film"
     film.mkdir()
     (film / "boat.mp4").write_bytes(b"")
-    assert "is a film, which is not decoded here" in refused(folder, film)
+    assert "is a video file, which attnscope does not decode" in refused(folder, film)
     assert "groups (--groups) needs texts, but the input is videos" in refused(folder, clips, groups="kinds")
 
 
