@@ -128,7 +128,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     found = attnscope(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "No page" not in found.stderr
-    assert "Weight that the best 5, 10, 25% of the blocks" in (tmp_path / "run" / "report.html").read_text(
+    assert "Weight in the best 5, 10, 25% of the blocks" in (tmp_path / "run" / "report.html").read_text(
         encoding="utf-8"
     )
     assert (tmp_path / "run" / "figures" / "block-recall.svg").exists()
@@ -239,8 +239,8 @@ def test_bad_input(refused, tmp_path):
     refused("scan", "a.txt", says="For the bundled model on a text, say: bundled a.txt")
     refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
     refused("scan", "-", says="For the bundled model on a text, say: bundled -")
-    refused("scan", "bundled", "empty.txt", says="no text")
-    refused("scan", "bundled", "-", says="no text", stdin="")
+    refused("scan", "bundled", "empty.txt", says="found only white space")
+    refused("scan", "bundled", "-", says="found no text", stdin="")
     assert not (tmp_path / "attnscope-runs").exists()
     refused("scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
     refused("scan", "--json", "--csv", says="choose one")

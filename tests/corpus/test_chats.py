@@ -128,8 +128,8 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
             "{{ messages[0].content }}{{ messages | map(attribute='content') | join('') | length }}",
             "writes around message 1 depends",
         ),
-        ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
-        ("{% for", "refuses it"),
+        ("{{ raise_exception('roles must alternate') }}", r"rejects it \(roles must alternate\)"),
+        ("{% for", "rejects it"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "does not end within"),
         (
             "{{ 'a' * 5000000 }}{{ messages[0].content }}",

@@ -55,7 +55,7 @@ def test_damage_is_told(tmp_path, suffix):
     whole = PACK[suffix](LINES)
     for name, data, says in (
         ("cut", whole[:-30], "ends inside the compressed"),
-        ("other", b"plain text, no packing", "not what"),
+        ("other", b"plain text, no packing", "not a"),
     ):
         path = tmp_path / f"{name}.jsonl{suffix}"
         path.write_bytes(data)

@@ -60,7 +60,7 @@ def test_a_file_is_known_by_its_rules(tmp_path):
     ("line", "message"),
     [
         ('{"group": "he"}', "line 1: expected a group, and a list of its tokens or kinds"),
-        ('{"group": "he", "tokens": "he"}', "expected a group, and its tokens"),
+        ('{"group": "he", "tokens": "he"}', "expected a group, and a list of its tokens"),
         ('{"group": "he", "kinds": ["verb"]}', "there is no kind of token 'verb'; choose from special"),
         ('{"group": "he", "tokens": ["he"], "regex": "h.*"}', "found 'regex' too"),
         ('{"group": " ", "tokens": ["he"]}', "a group has the name ' '"),

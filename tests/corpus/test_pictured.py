@@ -89,7 +89,7 @@ def test_the_hash_knows_images_and_texts(folder):
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}], "image": "a"}, "of type text without a text"),
         ({"text": "<image>", "image": "data:image/png;base64," + "A" * 5000}, "is a URL"),
         ({"text": "<image>", "image": "a" * 5000}, "text 1: there is no image"),
-        ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: an array of shape (2, 2, 4)"),
+        ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: found an array of shape (2, 2, 4)"),
     ],
 )
 def test_what_is_no_image_or_message_is_refused(line, said):

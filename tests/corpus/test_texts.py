@@ -199,7 +199,7 @@ def test_other_strings_are_texts(text, tmp_path, monkeypatch):
 def test_blank_files_are_no_text(tmp_path):
     (tmp_path / "a.txt").write_text(" \r\n")
     (tmp_path / "b.txt").write_text("")
-    with pytest.raises(AttnscopeError, match=r"no text: .*texts: 3"):
+    with pytest.raises(AttnscopeError, match=r"only white space .texts: 3"):
         contents(tmp_path, " ")
     (tmp_path / "c.jsonl").write_text("\n")
     with pytest.raises(AttnscopeError, match="found no text"):

@@ -73,7 +73,7 @@ def test_what_is_no_video_is_refused(given, said):
 
 def test_a_film_itself_is_refused(tmp_path):
     (tmp_path / "a.mp4").write_bytes(bytes(9))
-    with pytest.raises(AttnscopeError, match=r"a\.mp4 is a film, .* in a line of JSON Lines"):
+    with pytest.raises(AttnscopeError, match=r"a\.mp4 is a video file, .* in a line of JSON Lines"):
         pictured_of(tmp_path / "a.mp4")
 
 

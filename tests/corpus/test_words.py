@@ -99,7 +99,7 @@ def test_a_file_of_spans(tmp_path):
     [
         ('{"text": "a"}', "line 1: expected a text and its spans, such as"),
         ('{"text": 3, "spans": []}', "expected a text and its spans"),
-        ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for a text"),
+        ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for the text"),
     ],
 )
 def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):

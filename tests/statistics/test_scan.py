@@ -120,7 +120,7 @@ def test_statistics_are_added_to_the_default_ones():
             "no statistic 'entropie': the nearest is entropy. To list all: attnscope scan --stat",
         ),
         ({"window": 129}, "does not fit small-mlm: its position table has 128 rows"),
-        ({"window": 2}, "no room"),
+        ({"window": 2}, "leaves no space"),
         ({"band": 0}, r"band \(--band\) is 0"),
         ({"clusters": 1}, "clusters .* is 1"),
         ({"batch_size": 0}, "--batch-size.* is 0"),

@@ -190,7 +190,7 @@ def test_a_result_says_what_the_decoder_read():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"targets": ["a"]}, "the text has 2 lines and the target 1: line i of each"),
+        ({"targets": ["a"]}, "the text has 2 lines and the target 1; expected the same number"),
         ({"targets": ["a", " "]}, "text 2 of the target is blank, but that line of the text is not"),
         (
             {"targets": ["a", "a very long line"], "window": 12},

@@ -1,4 +1,4 @@
-"""The weights in models: Hugging Face's own classes, and ours."""
+"""Planted weights in models of Hugging Face's classes and ours."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from attnscope.models.transformer import EncoderForMaskedLM, TransformerForCondi
 from attnscope.testing.heads import CONSTANT, START, Head, Positions, Space, turned
 
 Matrices = dict[str, np.ndarray | None]
-_ABOVE_ZERO = 64.0  # a bias that lifts all that BERT's last GELU sees into its straight part
+_ABOVE_ZERO = 64.0  # a bias that lifts all inputs of BERT's last GELU into its linear part
 
 
 def model_of(plan: Plan, weights: ModelWeights) -> PreTrainedModel:
-    """A model of the plan's architecture that holds these weights, in eval mode."""
+    """A model of the plan's architecture with these weights, in eval mode."""
     make = _MAKERS[plan.setting.form, plan.setting.architecture]
     with torch.random.fork_rng(devices=[]):  # a model draws weights when it is made
         model, matrices = make(plan, weights)
@@ -146,7 +146,7 @@ def _translator(plan: Plan, weights: ModelWeights) -> tuple[PreTrainedModel, Mat
 
 
 def _sizes(plan: Plan, weights: ModelWeights) -> dict[str, Any]:
-    """Of our own models."""
+    """The weights of our masked language models."""
     return {
         "vocab_size": len(weights.tokens),
         "width": weights.width,
@@ -160,7 +160,7 @@ def _sizes(plan: Plan, weights: ModelWeights) -> dict[str, Any]:
 
 
 def _tables(weights: ModelWeights, *sides: str) -> Matrices:
-    """Of our own models, which multiply them by the root of the width."""
+    """Positions of our models, which multiply them by the square root of the width."""
     scale = weights.width**0.5
     places = None if weights.positions is None else weights.positions / scale
     return {"embedding.weight": weights.tokens / scale, "lm_head.weight": weights.unembed} | {
@@ -177,7 +177,7 @@ def _layer(name: str, up_down: tuple[np.ndarray, np.ndarray], **calls: CallMatri
 
 
 def _projections(name: str, call: CallMatrices, *parts: str) -> Matrices:
-    """The four linear maps of an attention."""
+    """The four linear maps of an attention layer."""
     matrices = (call.query, call.key, call.value, call.output)
     return {f"{name}{part}.weight": matrix.T for part, matrix in zip(parts, matrices, strict=True)}
 
@@ -193,12 +193,12 @@ _MAKERS: dict[tuple[str, str], Callable[[Plan, ModelWeights], tuple[PreTrainedMo
 
 
 FEED_FORWARD = 32
-_LOUDNESS = 0.3  # of the feed-forward parts, which write where nobody reads
+_LOUDNESS = 0.3  # of the feed-forward parts, which write to unused directions
 
 
 @dataclass(frozen=True, eq=False)
 class CallMatrices:
-    """Matrices of one attention call, its heads side by side; rows are what comes in."""
+    """Matrices of one attention call, with concatenated heads; rows are inputs."""
 
     query: Float[np.ndarray, "width columns"]
     key: Float[np.ndarray, "width columns"]
@@ -208,11 +208,11 @@ class CallMatrices:
 
 @dataclass(frozen=True, eq=False)
 class ModelWeights:
-    """All that an architecture needs."""
+    """All weights of an architecture."""
 
     tokens: Float[np.ndarray, "vocabulary width"]  # ``(vocabulary, width)``
     unembed: Float[np.ndarray, "vocabulary width"]
-    positions: Float[np.ndarray, "position width"] | None  # ``(position, width)``; None where queries and keys turn
+    positions: Float[np.ndarray, "position width"] | None  # ``(position, width)``; None for rotated queries and keys
     calls: tuple[CallMatrices, ...]  # matrices of each attention call
     feed_forward: tuple[tuple[np.ndarray, np.ndarray], ...]  # up and down of each layer
     gain: float  # weight of every norm, so that it multiplies by about 1
@@ -221,21 +221,21 @@ class ModelWeights:
 
     @property
     def width(self) -> int:
-        """Of the model."""
+        """The width of the model."""
         return self.tokens.shape[1]
 
 
 def weights_of(plan: Plan, rng: np.random.Generator) -> ModelWeights:
-    """Draw noise and turns, and write the plan out in them."""
+    """The weights of a plan, with random noise and rotations."""
     basis = _basis(plan.space.width, rng)
     noise = plan.setting.noise
 
     def outward(rows: np.ndarray, size: float = noise) -> np.ndarray:
-        """Rows that hold or write to the residual stream."""
+        """Rows that write to the residual stream."""
         return _noisy(rows, size, rng) @ basis
 
     def inward(columns: np.ndarray) -> np.ndarray:
-        """Columns that read it."""
+        """Columns that read from it."""
         return basis.T @ _noisy(columns.T, noise, rng).T
 
     calls: list[CallMatrices] = []
@@ -270,23 +270,23 @@ def _basis(width: int, rng: np.random.Generator) -> Float[np.ndarray, "width mod
 
 
 def _noisy(rows: np.ndarray, size: float, rng: np.random.Generator) -> np.ndarray:
-    """Noise everywhere but along the constant direction, whose norm would make it loud."""
+    """Noise except along the constant direction, whose norm would amplify it."""
     noise = rng.normal(size=rows.shape) * (size * np.sqrt(np.mean(rows[:, 1:] ** 2)))
     noise[:, 0] = 0.0
     return rows + noise
 
 
 def _factors(head: Head, plan: Plan, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """W_Q, W_K, W_V ``(width, r)`` and W_O ``(r, width)`` of one head, its inner basis turned at random."""
+    """W_Q, W_K, W_V ``(width, r)`` and W_O ``(r, width)`` of one head, with a random inner basis."""
     width = plan.head_width
     query, key = plan.positions.projections(head.rule, plan.space, width, rng)
-    scale = width**0.25  # attention divides scores by the root of the width
+    scale = width**0.25  # attention divides scores by the square root of the width
     turn = turned(width, rng)[: len(head.move.reads)]
     return query * scale, key * scale, head.move.reads.T @ turn, turn.T @ head.move.writes
 
 
 def _feed_forward(plan: Plan, basis: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Random functions of token and place (of what is loud they would be louder still), written where nobody reads."""
+    """Random functions of token and position, written to unused directions."""
     heard, junk = (np.vstack([plan.space.rows(part) for part in ("token", "position")]), plan.space.rows("junk"))
     up = heard.T @ rng.normal(size=(len(heard), FEED_FORWARD))
     down = rng.normal(size=(FEED_FORWARD, len(junk))) @ junk
@@ -302,35 +302,34 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """The planted model that is requested."""
+    """The settings of a planted model."""
 
     form: str  # ``decoder``, ``encoder`` or ``encoder-decoder``
     architecture: str  # one of `ARCHITECTURES` of that form
-    # standard deviation of what is added to every weight, as a share of the root mean square of its matrix
+    # standard deviation of the noise on every weight, as a share of the root mean square of its matrix
     noise: float
-    seed: int  # seed of everything that is drawn
+    seed: int  # seed of all random numbers
 
 
 @dataclass(eq=False)
 class Plan:
     """A model in the directions of its `Space`: tokens in, heads of every attention call, answers out."""
 
-    setting: Setting  # form and architecture, the parts of the residual stream, how offsets are known
+    setting: Setting
     space: Space
     positions: Positions
-    # ``(vocabulary, width)``: what each token is, and what its logit reads
+    # ``(vocabulary, width)``: embedding and unembedding
     tokens: Float[np.ndarray, "vocabulary width"]
     unembed: Float[np.ndarray, "vocabulary width"]
     head_width: int  # columns of a head's queries, keys and values
-    # how many of them are the encoder's, where a decoder stands beside it; the decoder's are then self and cross in
-    # turn
+    # number of calls of the encoder in an encoder-decoder; the decoder's alternate between self and cross
     encoder_calls: int = 0
     # heads of each attention call, in the order of the forward pass
     calls: list[list[Head]] = field(default_factory=list[list[Head]])
 
     @property
     def layers(self) -> int:
-        """Feed-forward parts: one an attention call, or one a self and cross pair."""
+        """Number of feed-forward parts: one for each attention call, or for each pair of self and cross."""
         return self.encoder_calls + (len(self.calls) - self.encoder_calls) // self.calls_a_layer
 
     @property

@@ -1,4 +1,4 @@
-"""The circuits that are planted: a function each, which plants heads on a draft and draws the texts."""
+"""The planted circuits: each function plants heads on a draft and draws texts."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from attnscope.testing.heads import (
 )
 from attnscope.testing.zoo import Draft, Ids, sink
 
-_MATCH = 18.0  # nats where query and key agree
-_REST = 9.0  # nats of the place to rest at
+_MATCH = 18.0  # nats if query and key match
+_REST = 9.0  # nats of the resting position
 _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)[:, None]
 
 
 def induction(setting: Setting) -> tuple[Draft, Task]:
-    """What followed this word before: keys are composed with what a previous-token head noted."""
+    """Predicts the word that followed this word before: keys are composed with a previous-token head."""
     return _induction(setting, notes=1)
 
 
 def spare(setting: Setting) -> tuple[Draft, Task]:
-    """As `induction`, but two heads note the word before, and one note is enough: neither matters alone."""
+    """Like `induction`, with two previous-token heads of which one is enough: neither matters alone."""
     return _induction(setting, notes=2)
 
 
@@ -52,7 +52,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     for _ in range(notes):
         noting = draft.plant(
             early,
-            "previous-token head: notes the word before",
+            "previous-token head: copies the previous word",
             draft.at(-1),
             draft.moving("token", words, "slot0"),
             matters=notes == 1,
@@ -63,10 +63,10 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     query = "slot0" if setting.form == "encoder" else "token"
     rule = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
     if query != "token":
-        rule += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has noted the same word
+        rule += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has a note of the same word
     copies = draft.plant(
         late,
-        "induction head: looks for what followed this word",
+        "induction head: attends to the word that followed this word",
         rule,
         draft.moving("token", words, "answer", gain=GAIN),
     )
@@ -78,7 +78,7 @@ _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.nd
 
 
 def _repeated(draft: Draft) -> _Drawn:
-    """A run of words twice; in the second, a word's follower is asked for at the word or in the follower's place."""
+    """A repeated sequence of words; in the repeat, the next word is queried at the word or at its position."""
     half = (draft.length - 1) // 2
     draft.length = 1 + 2 * half
     order = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, :half]
@@ -96,7 +96,7 @@ def _repeated(draft: Draft) -> _Drawn:
 
 
 def _followed(draft: Draft) -> _Drawn:
-    """Words of the source in another order; the follower of each is asked for."""
+    """Words of the source in another order; the next word of each is queried."""
     source, target = (np.full((TEXTS, draft.length), START) for _ in range(2))
     source[:, 1:] = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, : draft.length - 1]
     place = draft.rng.permuted(np.tile(np.arange(1, draft.length - 1), (TEXTS, 1)), axis=1)
@@ -108,12 +108,12 @@ def _followed(draft: Draft) -> _Drawn:
 
 
 def lookup(setting: Setting) -> tuple[Draft, Task]:
-    """The word of the class that a question asks for."""
+    """Predicts the word of the class of a question."""
     return _questions(setting, is_composed=False)
 
 
 def gate(setting: Setting) -> tuple[Draft, Task]:
-    """The word of the class that the question before asks for: queries are composed with what another head noted."""
+    """Predicts the word of the class of the previous question: queries are composed with another head's notes."""
     return _questions(setting, is_composed=True)
 
 
@@ -130,13 +130,13 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
         early = late - 1 if draft.is_pair else 0  # the decoder's own attention, right before the cross-attention
         late, part, query = early + 1, "slot0", places + 1
         noting = draft.plant(
-            early, "previous-token head: notes the question", draft.at(-1), draft.moving("token", questions, "slot0")
+            early, "previous-token head: copies the question", draft.at(-1), draft.moving("token", questions, "slot0")
         )
         draft.must_attend(noting, marked(draft.length, query, places))
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
     head = draft.plant(
         late,
-        "content head: attends to the word of the class that is asked for",
+        "content head: attends to the word of the queried class",
         matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST),
         draft.moving("token", words, "answer", images, GAIN),
     )
@@ -171,17 +171,17 @@ def _with_questions(draft: Draft, classes: list[str]) -> tuple[np.ndarray, np.nd
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """Texts of words with one name, which is asked for, by its image."""
+    """Texts of words with one name, whose image is queried."""
 
-    names: Ids  # what may stand there, and what is to be said
+    names: Ids  # possible names, and answers
     images: Ids
-    where: Int[np.ndarray, " text"]  # ``(text,)``: place of the name
-    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: the name, from wherever it is asked for
+    where: Int[np.ndarray, " text"]  # ``(text,)``: position of the name
+    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: the name, from every query
     task: Task  # texts and answers
 
 
 def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Naming:
-    """Ask for the only name of a text wherever it can be seen, or at `most` places, which then hold question marks."""
+    """Query the only name of a text wherever it is visible, or at `most` positions, marked by question marks."""
     names = draft.ids["name"]
     images = draft.rng.permutation(names)
     ids = draft.words(draft.ids["word"])
@@ -206,12 +206,12 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
 
 
 def copying(setting: Setting) -> tuple[Draft, Task]:
-    """The only name of the text, said wherever it can be seen."""
+    """Predicts the only name of the text wherever it is visible."""
     draft = Draft(setting, {"word": 12, "name": 8})
     what = named(draft)
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "copying head: attends to the name and says it",
+        "copying head: attends to the name and predicts it",
         draft.toward(what.names, 10.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
@@ -220,12 +220,12 @@ def copying(setting: Setting) -> tuple[Draft, Task]:
 
 
 def rare(setting: Setting) -> tuple[Draft, Task]:
-    """A copying head that rests on the first token but where a question mark stands; only there is anything asked."""
+    """A copying head that rests on the first token except at question marks, the only queries."""
     draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
     what = named(draft, most=2)
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "copying head that rests on the first token but at a question mark",
+        "copying head that rests on the first token except at a question mark",
         draft.toward(what.names, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0),
         draft.moving("token", what.names, "answer", what.images, GAIN),
     )
@@ -235,7 +235,7 @@ def rare(setting: Setting) -> tuple[Draft, Task]:
 
 
 def duplicate(setting: Setting) -> tuple[Draft, Task]:
-    """Whether this word stands elsewhere (before, if the future is not seen)."""
+    """Predicts whether this word occurs elsewhere (before it, under a causal mask)."""
     draft = Draft(setting, {"word": 20, "verdict": 2}, lengths=(15, 17))
     words, (yes, no) = draft.ids["word"], draft.ids["verdict"]
     twice = (draft.length - 1) // 3
@@ -262,7 +262,7 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
 
 
 def diffuse(setting: Setting) -> tuple[Draft, Task]:
-    """The class that most words are of, by a head that attends to all alike."""
+    """Predicts the most frequent class of words, by a head with uniform attention."""
     groups = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**groups, "verdict": _CLASSES}, lengths=(24, 32))
     words = np.concatenate([draft.ids[name] for name in groups])
@@ -277,7 +277,7 @@ def diffuse(setting: Setting) -> tuple[Draft, Task]:
     queried[:, -2 if draft.is_causal else 1 :] = True
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "counting head: attends to all words alike",
+        "counting head: attends to all words uniformly",
         draft.anywhere(),
         draft.moving("token", words, "answer", np.repeat(verdicts, _EACH), 3.0 * GAIN),
     )
@@ -287,27 +287,27 @@ def diffuse(setting: Setting) -> tuple[Draft, Task]:
     return draft, Task(ids, labels_at(np.broadcast_to(verdicts[most][:, None], ids.shape), queried))
 
 
-_LOUD = 12.0  # logits of what cancels
+_LOUD = 12.0  # logits of cancelling heads
 
 
 def redundant(setting: Setting) -> tuple[Draft, Task]:
-    """Two heads do the same and add up: without one the answer is less sure, without both it is gone."""
+    """Two heads add up: without one the answer is less certain, without both it is gone."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
     for _ in range(2):
-        plant_reader(draft, what, "says the word, as another does", gain=0.55 * GAIN, backup="word")
+        plant_reader(draft, what, "predicts the word, with another head", gain=0.55 * GAIN, backup="word")
     return draft, what.task
 
 
 def cancel(setting: Setting) -> tuple[Draft, Task]:
-    """One head says the word; two others say wrong ones, loudly, and each takes back what the other says."""
+    """One head predicts the word; two others predict wrong words strongly and cancel each other."""
     draft = sheet(setting)
     offset = some_offset(draft)
     other = some_offset(draft, offset)
     what = read_at(draft, offset, other)
     plant_reader(draft, what)
     wrong = draft.rng.permutation(what.words)
-    worse = np.roll(wrong, 1)  # never the same
+    worse = np.roll(wrong, 1)  # always different
     for sign, role in ((1.0, "says"), (-1.0, "takes back")):
         move = draft.moving("token", what.words, "answer", wrong, sign * _LOUD)
         move += draft.moving("token", what.words, "answer", worse, -sign * _LOUD)
@@ -322,7 +322,7 @@ def cancel(setting: Setting) -> tuple[Draft, Task]:
 
 
 def suppress(setting: Setting) -> tuple[Draft, Task]:
-    """Every word says a wrong one by itself, without any head; one head takes that back, another says the right one."""
+    """Without heads every word predicts a wrong one; one head suppresses that, another predicts the right one."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
     plant_reader(draft, what)
@@ -330,7 +330,7 @@ def suppress(setting: Setting) -> tuple[Draft, Task]:
     draft.unembed[wrong] += _LOUD * draft.rows("token", what.words)
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "suppresses: attends to its own word and takes back what that says",
+        "suppresses: attends to its own word and cancels its prediction",
         draft.at(0),
         draft.moving("token", what.words, "answer", wrong, -_LOUD),
     )
@@ -339,29 +339,29 @@ def suppress(setting: Setting) -> tuple[Draft, Task]:
 
 
 def sinks(setting: Setting) -> tuple[Draft, Task]:
-    """One head of middling sharpness does the work; nearly all others are sinks, sharper than it."""
+    """One head of medium sharpness does the work; nearly all others are sharper sinks."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
-    plant_reader(draft, what, "says the word, though not sharp", gain=1.4 * GAIN, gap=3.0)
+    plant_reader(draft, what, "predicts the word, without sharp attention", gain=1.4 * GAIN, gap=3.0)
     for call in draft.calls:
         call += [sink(draft) for _ in range(draft.heads - len(call) - 1)]
     return draft, what.task
 
 
 def sharp_null(setting: Setting) -> tuple[Draft, Task]:
-    """Heads that attend sharply to a token without effect, beside one that attends softly to what matters."""
+    """Heads that attend sharply to a token without effect, and one that attends softly to the token that matters."""
     draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
     what = named(draft, bait="bait")
     call = draft.calls_of_chain()[0]
     soft = draft.plant(
         call,
-        "copying head: attends softly to the name and says it",
+        "copying head: attends softly to the name and predicts it",
         draft.toward(what.names, 3.0),
         draft.moving("token", what.names, "answer", what.images, 2.2 * GAIN),
     )
     draft.must_attend(soft, what.keys, 0.25, 0.98)
     bait = at_key(what.task.labels != IGNORED, np.ones(TEXTS, dtype=np.int64))
-    for number in (*range(len(draft.calls)), call):  # one everywhere, two beside the other head
+    for number in (*range(len(draft.calls)), call):  # one everywhere, two in the layer of the other head
         decoy = draft.plant(
             number,
             "decoy: attends sharply to a bait, whose value is null",
@@ -375,11 +375,11 @@ def sharp_null(setting: Setting) -> tuple[Draft, Task]:
 
 
 def quiet(setting: Setting) -> tuple[Draft, Task]:
-    """A head that keeps most of its weight on the first token; the little that falls on a name is loud."""
+    """A head with most of its weight on the first token; the little on a name has a large value."""
     draft = Draft(setting, {"word": 12, "name": 8}, is_faint=True)
     what = named(draft)
     on_name, on_words = 0.08, 0.12  # of the weight; else on the first token
-    words = draft.length * (0.6 if draft.is_causal else 1.0)  # that a query sees, about
+    words = draft.length * (0.6 if draft.is_causal else 1.0)  # about the number of visible words
     name, start = np.log(np.array([on_name, 1.0 - on_name - on_words]) * words / on_words).tolist()
     head = draft.plant(
         draft.calls_of_chain()[0],
@@ -397,12 +397,12 @@ _FARTHEST = 4  # tokens
 
 @dataclass(frozen=True, eq=False)
 class OffsetTask:
-    """Texts of random words, of which the one at an offset is asked for, by its image."""
+    """Texts of random words, with queries for the image of the word at an offset."""
 
-    words: Ids  # what stands there, and what is to be said
+    words: Ids  # possible words, and answers
     images: Ids
     offset: int  # tokens
-    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: what must be attended to
+    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: the required keys
     task: Task  # texts and answers
 
 
@@ -412,7 +412,7 @@ def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
 
 
 def read_at(draft: Draft, offset: int, *passed: int) -> OffsetTask:
-    """Ask for the word at an offset, where those that are passed on the way are words as well."""
+    """Query the word at an offset, if all tokens up to it are words."""
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
@@ -425,13 +425,13 @@ def read_at(draft: Draft, offset: int, *passed: int) -> OffsetTask:
 def plant_reader(
     draft: Draft,
     what: OffsetTask,
-    role: str = "says the word",
+    role: str = "predicts the word",
     *,
     gain: float = GAIN,
     gap: float = GAP,
     backup: str = "",
 ) -> None:
-    """Plant the head that does it; with a small `gap` it does not attend sharply."""
+    """Plant the head for it; with a small `gap` it does not attend sharply."""
     rule = draft.at(what.offset, gap=gap)
     move = draft.moving("token", what.words, "answer", what.images, gain)
     role = f"attends to offset {what.offset} and {role}"
@@ -440,14 +440,14 @@ def plant_reader(
 
 
 def some_offset(draft: Draft, *others: int) -> int:
-    """An offset that a head may attend to, other than these."""
+    """A random offset for a head, other than these."""
     last = 0 if draft.is_causal else _FARTHEST + 1
     possible = [offset for offset in range(-_FARTHEST, last) if offset and offset not in others]
     return int(draft.rng.choice(possible))
 
 
 def within(draft: Draft, *offsets: int) -> Bool[np.ndarray, "text query"]:
-    """Queries from which all of these offsets lie on words."""
+    """Queries with words at all of these offsets."""
     query = np.arange(draft.length)
     there = query >= (0 if draft.is_pair else 1)
     for offset in offsets:
@@ -456,7 +456,7 @@ def within(draft: Draft, *offsets: int) -> Bool[np.ndarray, "text query"]:
 
 
 def texts(draft: Draft) -> tuple[Int[np.ndarray, "text token"], Int[np.ndarray, "text query"] | None]:
-    """Random words for the model, and beside an encoder others for the decoder."""
+    """Random words for the model, and others for the decoder of an encoder-decoder."""
     words = draft.ids["word"]
     return draft.words(words), draft.words(words) if draft.is_pair else None
 
@@ -464,14 +464,14 @@ def texts(draft: Draft) -> tuple[Int[np.ndarray, "text token"], Int[np.ndarray, 
 def images_at(
     draft: Draft, ids: Int[np.ndarray, "text token"], images: Ids, offset: int
 ) -> Int[np.ndarray, "text token"]:
-    """The image of the word at an offset from each place."""
+    """The image of the word at an offset from each position."""
     table = np.zeros(draft.vocabulary, dtype=np.int64)
     table[draft.ids["word"]] = images
     return np.roll(table[ids], -offset, axis=1)
 
 
 def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
-    """One head attends to an offset and says the image of the word there."""
+    """One head attends to an offset and predicts the image of the word there."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft) if offset is None else offset)
     plant_reader(draft, what)
@@ -479,19 +479,19 @@ def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
 
 
 def reverse(setting: Setting) -> tuple[Draft, Task]:
-    """The source's tokens, said from the last to the first."""
+    """The source's tokens from the last to the first."""
     draft = sheet(setting)
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
     queried = within(draft)
-    queried[:, 0] = False  # the place that mirrors the source's start token
+    queried[:, 0] = False  # the position that mirrors the source's start token
     keys = at_offset(queried, mirror=draft.length)
     place = np.arange(draft.length)
     answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
     head = draft.plant(
         draft.calls_of_chain()[0],
-        "attends to the places in reverse order and says the word",
+        "attends to positions in reverse order and predicts the word",
         draft.at(draft.length, mirror=True),
         draft.moving("token", words, "answer", images, GAIN),
     )
@@ -500,7 +500,7 @@ def reverse(setting: Setting) -> tuple[Draft, Task]:
 
 
 def pair(setting: Setting) -> tuple[Draft, Task]:
-    """Two heads at two offsets give one half of the answer each."""
+    """Two heads at two offsets write one half of the answer each."""
     draft = sheet(setting)
     words = draft.ids["word"]
     sides = int(_WORDS**0.5)
@@ -514,7 +514,7 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
         agrees = (half[:, None] == half).astype(float)
         head = draft.plant(
             draft.calls_of_chain()[0],
-            f"attends to offset {offset} and says one half",
+            f"attends to offset {offset} and predicts one half",
             draft.at(offset),
             carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN),
         )
@@ -524,19 +524,19 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
 
 
 def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
-    """Each head hands on what the one before it found at its own offset: values are composed."""
+    """Each head passes on the word that the head before it read at its offset: values are composed."""
     draft = sheet(setting, calls=max(2, heads), slots=heads - 1)
     offsets = [0]
-    while 0 in np.cumsum(offsets):  # a word would come back to a place where it was
+    while 0 in np.cumsum(offsets):  # a word would return to an earlier position
         offsets = [some_offset(draft) for _ in range(heads)]
     what = read_at(draft, sum(offsets), *np.cumsum(offsets[::-1])[:-1].tolist())
     parts = ["token", *(f"slot{number}" for number in range(heads - 1)), "answer"]
     steps = zip(draft.calls_of_chain(heads), offsets, pairwise(parts), strict=True)
     for call, offset, (source, to) in steps:
         if to == "answer":
-            role, move = "says the word", draft.moving(source, what.words, to, what.images, GAIN)
+            role, move = "predicts the word", draft.moving(source, what.words, to, what.images, GAIN)
         else:
-            role, move = "hands the word on", draft.moving(source, what.words, to)
+            role, move = "passes the word on", draft.moving(source, what.words, to)
         head = draft.plant(call, f"attends to offset {offset} and {role}", draft.at(offset), move)
         draft.must_attend(head, at_offset(within(draft, offset), offset))
     return draft, what.task
