@@ -67,7 +67,7 @@ def main() -> None:
         LoadedModel(model, _Tokenizer(), "benchmark", {}), windows, kind_of_question(model), batch_size=given.texts
     )
     asked = session.batch(slice(0, given.texts))
-    inputs = {**asked.reading.inputs(model), **({"use_cache": False} if model.can_generate() else {})}
+    inputs = {**asked.batch.inputs(model), **({"use_cache": False} if model.can_generate() else {})}
 
     @torch.no_grad()
     def plain() -> torch.Tensor:
@@ -83,7 +83,8 @@ def main() -> None:
 
         with watching(model, observe):
             logits = model(**inputs).logits
-        return asked.scores(logits.gather(1, asked.places[..., None].expand(-1, -1, logits.shape[-1]))[None])["loss"][0]
+        chosen = logits.gather(1, asked.positions[..., None].expand(-1, -1, logits.shape[-1]))
+        return asked.scores(chosen[None])["loss"][0]
 
     heads = model.config.num_attention_heads
     cells = [(layer, head) for layer in range(model.config.num_hidden_layers) for head in range(heads)]

@@ -6,22 +6,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import generate
+import latex2mathml.converter
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator as HTMLTranslator
 
 import attnscope
 
 project, author = "attnscope", "The attnscope developers"
 version = release = attnscope.__version__
 
-extensions = [
-    "myst_nb",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
-    "sphinx.ext.napoleon",
-    "sphinx_copybutton",
-    "sphinx_design",
-]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_design"]
 exclude_patterns = ["conftest.py"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -39,11 +34,12 @@ python_display_short_literal_types = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+html_math_renderer = "mathml"  # drawn by the browser, without a script
 html_theme = "pydata_sphinx_theme"
 html_title = "attnscope"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_show_sourcelink = False
+html_copy_source = html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "attnscope"},
     "navbar_align": "left",
@@ -65,7 +61,15 @@ def strip_blocks(_: Sphinx, doctree: nodes.document) -> None:
         block.children = [nodes.Text(block.rawsource)]
 
 
+def mathml(translator: HTMLTranslator, node: nodes.Element) -> None:
+    """Write a formula as MathML."""
+    display = "block" if isinstance(node, nodes.math_block) else "inline"
+    translator.body.append(latex2mathml.converter.convert(node.astext(), display=display))
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages before anything is read."""
     generate.write(Path(__file__).parent / "reference")
     app.connect("doctree-read", strip_blocks)
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

@@ -88,7 +88,7 @@ def outline(text):
     """Headings, list items, rows, blocks and images in order, and the links of each line."""
     for line in text.splitlines():
         if mark := re.match(r"#+ |\* |```\w*|!\[|\|", line):
-            yield mark[0], re.findall(r"\]\((.*?)\)", line) if mark[0] != "* " else []
+            yield mark[0], re.findall(r"\]\((.*?)\)", line.replace(".ja.md", ".md")) if mark[0] != "* " else []
 
 
 def test_both_readmes_have_the_same_outline_and_length():

@@ -7,7 +7,7 @@ import pytest
 
 import attnscope
 from attnscope.comparison import groups
-from attnscope.comparison.groups import explain_no_interval, group_pairs, said_of
+from attnscope.comparison.groups import describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.support.numbers import with_nulls
 from tests.report.planted_result import planted, with_groups
 
@@ -62,7 +62,7 @@ def test_windows_without_a_group_do_not_count(result):
     assert np.isnan(found["low"])  # too few for an interval
     assert with_nulls(found)["low"] is None
     assert found["weight"] == pytest.approx(0.9)
-    assert explain_no_interval([found]) == ("A pair without an interval: fewer than 6 windows have both groups. ")
+    assert explain_no_interval([found]) == ("Pairs without an interval occur in fewer than 6 windows. ")
 
 
 def test_no_head_is_far_above_its_places_for_groups_at_random():
@@ -97,7 +97,7 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
     found["group_weight"][:, 1, 2, 0, 1] += 0.02
     told = [pair for pair in group_pairs(found) if pair["beyond_chance"]]
     assert [(pair["layer"], pair["head"], pair["query"], pair["key"]) for pair in told] == [(1, 2, "user", "<b>")]
-    assert said_of(group_pairs(found)).startswith("In 1 of 9 pairs a head is above both nulls beyond chance")
+    assert describe_group_pairs(group_pairs(found)).startswith("In 1 of 9 pairs of groups, a head is above both nulls")
 
 
 @pytest.mark.parametrize(("above", "beyond"), [(0.008, False), (0.012, True)])
@@ -113,4 +113,4 @@ def test_a_negligible_effect_is_not_called_beyond_chance(above, beyond):
 def test_of_too_few_windows_chance_is_not_known():
     found = with_groups(planted(layers=2, heads=3, texts=19).result)
     assert {pair["beyond_chance"] for pair in group_pairs(found)} == {None}
-    assert said_of(group_pairs(found)).endswith("not tested, fewer than 20 documents")
+    assert describe_group_pairs(group_pairs(found)).endswith("tests need 20 or more documents")

@@ -74,7 +74,7 @@ def test_one_head_that_turns_is_told_from_those_that_do_not():
     assert [row["head"] for row in found if row["beyond_chance"]] == [7]
     assert found[0]["head"] == 7
     assert 0.1 < found[0]["turn_low"] < found[0]["turn"] < found[0]["turn_high"] < 0.2
-    assert "1 head of 20 turns" in describe_own_output(found)
+    assert "1 of 20 heads shifts" in describe_own_output(found)
 
 
 def test_few_texts_and_short_ones_say_nothing():

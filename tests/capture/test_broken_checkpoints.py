@@ -81,7 +81,7 @@ WRONG = [
     ({"num_attention_heads": 3}, "not a multiple of the number of attention heads"),
     ({"num_hidden_layers": 3}, "lacks bert.encoder.layer.2"),
     ({"num_hidden_layers": 10**6}, "says num_hidden_layers 1000000: expected 0 to 50,000"),
-    ({"num_hidden_layers": 50_000}, "asks for a model of more than"),
+    ({"num_hidden_layers": 50_000}, "describes a model of more than"),
     ({"hidden_size": "wide"}, "Field 'hidden_size' expected int, got str"),
     ({"hidden_size": float("nan")}, "Field 'hidden_size' expected int, got float"),
     ({"vocab_size": 10**12, "hidden_size": 2**40}, "cannot be loaded"),

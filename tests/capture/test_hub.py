@@ -82,15 +82,15 @@ def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache
     weights.unlink()
     weights.symlink_to(tmp_path / "elsewhere")
     for source in (snapshot, "someone/model"):
-        with pytest.raises(AttnscopeError, match="lies outside the folder"):
+        with pytest.raises(AttnscopeError, match="is outside the folder"):
             load_model(source, device="cpu")
 
 
 @pytest.mark.parametrize(
     ("shard", "says"),
     [
-        ("weights.bin", "is no .safetensors file"),
-        ("../../../elsewhere.safetensors", "lies outside the folder"),
+        ("weights.bin", "is not a .safetensors file"),
+        ("../../../elsewhere.safetensors", "is outside the folder"),
         ("missing.safetensors", "is not there"),
     ],
 )
@@ -113,7 +113,7 @@ def test_shards_on_the_hub_are_loaded(cache):
 
 def test_pickles_on_the_hub_are_not_converted_but_refused(cache):
     cache.add("main", bundled(model__safetensors=None, **{"pytorch_model.bin": pickle.dumps(Payload())}))
-    with pytest.raises(AttnscopeError, match="pickled weights only"):
+    with pytest.raises(AttnscopeError, match="only pickled weights"):
         load_model("someone/model", device="cpu")
 
 

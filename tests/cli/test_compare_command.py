@@ -29,7 +29,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(place):
-    found = attnscope("compare", "none.yaml", "additive.yaml", "--out", "out", *QUICK, cwd=place)
+    found = attnscope("compare", "none.yaml", "additive.yaml", "--out", "out", *QUICK, "--legend", cwd=place)
     assert found.returncode == 0, found.stderr
     return found
 

@@ -17,7 +17,7 @@ COMMANDS = {
     for name, command in typer.main.get_command(app).commands.items()
     if name in attnscope.__all__ and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
 }
-WRITTEN = {"json", "csv", "figures", "report"}  # what a command prints and writes beside its results
+WRITTEN = {"json", "csv", "legend", "figures", "report"}  # what a command prints and writes beside its results
 FLAGS_ALONE = {
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result

@@ -16,7 +16,7 @@ def test_the_table_says_where_why_and_whether_and_other_formats_are_of_the_finis
     done = attnscope("intervene", *FEW, cwd=place)
     assert done.returncode == 0, done.stderr
     said = done.stdout
-    assert "12 heads taken out over 8 windows" in said
+    assert "12 heads ablated over 8 windows" in said
     first = next(line for line in said.splitlines() if line.count("*") == 4)
     assert "next" in first or "previous" in first
     assert {"report.html", "heads.npz", "why.npz", "trust.npz"} <= {path.name for path in (place / "run").iterdir()}
@@ -56,8 +56,8 @@ def test_what_was_not_tested_is_not_called_not_shown(tmp_path):
     [
         (("--ablations", "half"), "expected one or more of zero, mean, resample"),
         (("--no-report", "--figures", "png"), "--figures is of the report"),
-        (("--no-renormalise",), "is of what is forbidden: give forbid_offsets"),
-        (("--forbid-offset", "9999", "--window", "32", "--limit", "2"), "nothing is forbidden"),
+        (("--no-renormalise",), "applies only to a rule"),
+        (("--forbid-offset", "9999", "--window", "32", "--limit", "2"), "forbid nothing"),
     ],
 )
 def test_bad_input_is_told_in_a_line(tmp_path, words, says):

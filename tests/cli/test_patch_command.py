@@ -53,14 +53,14 @@ def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words", "says"),
     [
-        ("", (), "holds no pair"),
+        ("", (), "contains no pairs"),
         ("no json\n", (), "line 1: not JSON"),
         ("[1]\n", (), "found a JSON array"),
         ('{"clean": "a"}\n', (), "no field 'corrupted'"),
         (json.dumps(LINES[0] | {"answer": 3}), (), "expected a string"),
-        (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "is 5 tokens ("),
+        (json.dumps(LINES[0]), ("--answer", " harbours", "--wrong", " to"), "has 5 tokens ("),
         (json.dumps(LINES[0] | {"clean": "It<mask>"}), ANSWERS, "tokens and the corrupted one"),
-        (json.dumps(LINES[0] | {"clean": LINES[0]["corrupted"]}), ANSWERS, "are the same tokens"),
+        (json.dumps(LINES[0] | {"clean": LINES[0]["corrupted"]}), ANSWERS, "have the same tokens"),
         ("\ud800", (), "UTF-8"),
     ],
 )

@@ -56,7 +56,7 @@ def test_a_wrapped_model_has_its_own_numbers(model, wrap, tokenizer):
 
 
 def test_a_model_that_adds_tokens_is_rejected(model):
-    with pytest.raises(AttnscopeError, match="adds tokens of its own to every text"):
+    with pytest.raises(AttnscopeError, match="adds its own tokens to every text"):
         attnscope.scan(Adapted(model, is_prompt_learning=True), TEXT, tokenizer=MODEL)
 
 

@@ -69,7 +69,7 @@ def test_means_are_those_of_the_scans(scans):
 def test_a_model_does_not_differ_from_itself(scans):
     found = attnscope.diff(scans / "before", scans / "before")
     assert not found.changed.any()
-    assert sentences("diff", found) == ["Nothing differs: both scans have the same numbers everywhere."]
+    assert sentences("diff", found) == ["Nothing differs: both scans have the same numbers."]
 
 
 def test_where_nothing_differs_there_is_no_table(scans):
@@ -134,7 +134,7 @@ def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
     page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'class="number open"' not in page
     assert "significant" not in page
-    assert page.count("Nothing is tested: that takes 6 documents or more, and there is 1.") == 1
+    assert page.count("Nothing is tested: tests need 6 or more documents, and there is 1.") == 1
 
 
 def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_refused(scans, tmp_path):
         with pytest.raises(AttnscopeError, match=says):
             attnscope.diff(first, given)
     for options, says in (
-        ({"statistics": ["entrop"]}, "no statistic 'entrop'"),
+        ({"statistics": ["entrop"]}, "no common statistic 'entrop'"),
         ({"heads": "name"}, "expected 'auto' or 'number' or 'profile'"),
         ({"level": 1.5}, "level"),
     ):
@@ -206,7 +206,7 @@ def test_models_that_cut_images_otherwise_are_refused():
     pixels = torch.rand(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels, device="cpu")
     other = seen.assign(rows=seen.rows + 1)
-    with pytest.raises(AttnscopeError, match=r"cut the same images into different tokens .rows: 4 and 5"):
+    with pytest.raises(AttnscopeError, match=r"different tokens .rows of the first one: 4 and 5"):
         attnscope.diff(seen, other)
     with pytest.raises(AttnscopeError, match="different images"):
         attnscope.diff(seen, attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels[:5], device="cpu"))
@@ -226,12 +226,12 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
     found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
     assert found.attrs["kinship"] == "not shown"
     *others, last = sentences("diff", found)
-    assert "as nothing shows those of one number to be the same" in last
-    assert last.endswith("Nothing shows them to be the same heads.")
+    assert "because heads of one number are not significantly similar" in last
+    assert last.endswith("so they may be different heads.")
     assert "asked" not in last
     assert "pairs of heads differ" in others[0]
     printed = printed_table(_quantities(found), changes_of(found)[:3])
-    assert "beside" in printed
+    assert "matched with" in printed
     page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
     for text in (*others, last, printed, page):
         assert "is now" not in text.lower()
@@ -242,16 +242,16 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
 
 def test_how_heads_were_matched_is_said_as_it_was(scans):
     tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
-    assert sentences("diff", tuned["auto"])[-1].endswith("of its number: these are more alike than by chance.")
-    assert "profiles, as was asked for (" in sentences("diff", tuned["profile"])[-1]
+    assert sentences("diff", tuned["auto"])[-1].endswith("by number. These pairs are more similar than chance.")
+    assert "profiles, as requested (" in sentences("diff", tuned["profile"])[-1]
     for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
         said = sentences("diff", tuned["profile"].assign_attrs(kinship=kinship))[-1]
-        assert "one to one, so that the pairs of a layer are together most alike." in said
+        assert "matched one to one by their offset profiles" in said
     assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
-    assert "its number, as was asked for: these are no more alike" in sentences("diff", strangers)[-1]
+    assert "by number, as requested. These pairs are not more similar" in sentences("diff", strangers)[-1]
     runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
-    assert "no offset profiles that would tell" in sentences("diff", attnscope.diff(*runs))[-1]
+    assert "Without offset profiles" in sentences("diff", attnscope.diff(*runs))[-1]
 
 
 def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
@@ -261,7 +261,7 @@ def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
     once, found = attnscope.diff(before, after), attnscope.diff(*twice)
     assert found.statistic.values.tolist() == once.statistic.values.tolist()
     assert found.p.equals(once.p)
-    said = "special_tokens has the same numbers as first_token here, and is counted once, as first_token."
+    said = "special_tokens has the same numbers as first_token here and is counted once, as first_token."
     assert said in sentences("diff", found)
     assert said not in sentences("diff", once)
     assert "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic

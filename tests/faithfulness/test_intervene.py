@@ -56,8 +56,10 @@ def test_effects_are_those_of_whole_passes_with_a_head_set_to_zero(tree):
 
         loaded.model.eval()
         with torch.no_grad(), watching(loaded.model, observe):
-            logits = loaded.model(**questions.reading.inputs(loaded.model)).logits
-        answers = torch.log_softmax(logits, -1).gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
+            logits = loaded.model(**questions.batch.inputs(loaded.model)).logits
+        answers = torch.log_softmax(logits, -1).gather(
+            1, questions.positions[..., None].expand(-1, -1, logits.shape[-1])
+        )
         right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
         real = questions.labels >= 0
         return (-right * real).sum(1) / real.sum(1)
@@ -199,7 +201,7 @@ def test_a_search_on_random_weights_finds_little(tmp_path):
         ({"ablations": []}, "expected one or more"),
         ({"steps": -1}, "steps"),
         ({"texts": TEXTS[:1], "why": False}, "resample"),
-        ({"texts": [[1, 2]], "ablations": ["zero"]}, "special tokens alone"),
+        ({"texts": [[1, 2]], "ablations": ["zero"]}, "only special tokens"),
     ],
 )
 def test_bad_input_is_told_in_a_line(given, says):

@@ -114,7 +114,7 @@ def test_the_estimate_of_a_small_change_is_the_change(loaded):
         ([Pair("It was one<mask> it.", "It is<mask> it.", " of", " to")], "tokens and the corrupted one"),
         ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
         ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], r"tokens \(.*expected one"),
-        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "are the same tokens"),
+        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "have the same tokens"),
     ],
 )
 def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):

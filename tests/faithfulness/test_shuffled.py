@@ -55,8 +55,10 @@ def test_the_loss_is_that_of_a_whole_pass_with_the_weights_mixed_by_hand(bundled
             return output
 
         with torch.no_grad(), watching(model, observe):
-            logits = model(**questions.reading.inputs(model)).logits
-        answers = torch.log_softmax(logits, -1).gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
+            logits = model(**questions.batch.inputs(model)).logits
+        answers = torch.log_softmax(logits, -1).gather(
+            1, questions.positions[..., None].expand(-1, -1, logits.shape[-1])
+        )
         right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
         real = questions.labels >= 0
         return ((-right * real).sum(1) / real.sum(1)).mean()
@@ -95,7 +97,7 @@ def test_a_causal_head_with_shared_keys_still_looks_at_no_later_token(models):
     """What a model says of a text's beginning does not depend on what comes later, shuffled or not."""
     asked = asked_of(models / "stories260K-llama", TEXTS[:2], window=12)
     questions = asked.batch(slice(0, 2))
-    inputs = questions.reading.inputs(asked.model)
+    inputs = questions.batch.inputs(asked.model)
     changed = dict(inputs, input_ids=inputs["input_ids"].clone())
     changed["input_ids"][:, 8:] = 300
     logits = []

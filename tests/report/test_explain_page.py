@@ -86,7 +86,7 @@ def test_a_figure_with_a_second_name_is_linked_by_its_title(monkeypatch):
 def test_the_heads_requested_are_shown(explained, tmp_path):
     page = explain_page_of(only(explained, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
     page = page.read_text(encoding="utf-8")
-    assert "Figures of single heads show 2.3 (" in page
+    assert "Detailed figures show heads 2.3 (" in page
 
 
 def test_nothing_to_show_is_rejected(tmp_path):

@@ -46,7 +46,7 @@ def trees():
 
 def printed(tree):
     out = io.StringIO()
-    print_report(report(tree), Console(file=out, width=80))
+    print_report(report(tree), Console(file=out, width=80), legend=True)
     return " ".join(out.getvalue().split())
 
 

@@ -59,7 +59,7 @@ def test_a_click_fills_the_panel(visit, path, made):
 
 
 def test_what_equal_weights_give_stands_beside_what_has_a_null(visit, path, made, tmp_path):
-    assert "Equal weights" not in visit(path).text_content("#numbers thead")
+    assert "Uniform" not in visit(path).text_content("#numbers thead")
     layers = np.linspace(1.0, 2.0, made.result.sizes["layer"])
     even = xr.DataArray(layers, dims="layer") + xr.zeros_like(made.result.length, dtype=float)
     page = visit(write_report(made.result.assign(equal_entropy=even), made.sample, tmp_path / "report.html"))
@@ -68,7 +68,7 @@ def test_what_equal_weights_give_stands_beside_what_has_a_null(visit, path, made
         "#numbers tbody tr", "all => all.map(row => [...row.cells].map(cell => cell.textContent.trim()))"
     )
     at = page.eval_on_selector_all("#numbers th[scope=col]", "all => all.map(one => one.textContent)")
-    column = at.index("Equal weights")
+    column = at.index("Uniform")
     assert [row[0].startswith("Entropy") for row in rows if row[column]] == [True]
     assert float(rows[0][column]) == pytest.approx(layers[1], rel=0.01)
     assert {len(row) for row in rows} == {len(at)}
@@ -131,7 +131,7 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
         assert text.replace("−", "-").startswith(where)
         shares = [float(found) for found in re.findall(r"([\d.]+)%", text)]
         assert shares == pytest.approx([100 * own[1, 2, bin_], 100 * equal[bin_]], rel=0.006)
-    assert "equal weights" in page.text_content("#offsets .clusters")
+    assert "uniform attention" in page.text_content("#offsets .clusters")
     if alone:  # then the largest bin colours the grid
         peak = own[1, 2, left[:-1]].max()
         assert f"in one bin of offsets other than 0: {peak:.3g}" in page.text_content("#readout")
@@ -157,7 +157,7 @@ def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_s
     page = visit(path)
     layer, head = np.unravel_index(np.argmax(abs(top.mean("window") - 0.9).values), (3, 4))
     assert page.text_content("#head-title") == f"Layer {layer}, head {head}"
-    assert f"opens at head {layer}.{head}, the furthest from equal weights" in page.text_content("#opens")
+    assert f"opens at head {layer}.{head}, the furthest from uniform attention" in page.text_content("#opens")
     assert "on the key that receives most" in page.locator("#statistic option:checked").text_content()
     assert "on the key that receives most" in page.text_content("#readout")
     assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
@@ -316,7 +316,7 @@ def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
     choose(page, head)
     assert "in tiles of 8 × 8 tokens" in page.text_content("#map-share")
     layer, column = divmod(head, 4)
-    assert page.text_content("#tiled").endswith(f"attnscope scan … --show {layer}.{column}")
+    assert f"attnscope scan … --show {layer}.{column} " in page.text_content("#tiled")
     page.hover('[data-token="12"]')
     assert page.locator("#partners tbody tr").first.locator("td").first.text_content() == "8–15"
     share = made.listed(layer, column)[1].reshape(4, 8, 4, 8)[1, :, 1].sum() / 8
@@ -353,7 +353,7 @@ def test_another_window_can_be_chosen_and_may_lack_the_head(visit, made, tmp_pat
     assert page.text_content('[data-token="7"]') == "elsewhere"
     assert page.is_visible("#map")
     choose(page, 3)
-    assert "not kept in this window" in page.text_content("#tiled")
+    assert "not stored for this window" in page.text_content("#tiled")
     assert page.is_hidden("#map")
 
 

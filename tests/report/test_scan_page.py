@@ -90,7 +90,7 @@ def test_numbers_are_those_of_the_result(made, page):
 
 
 def test_title_corpus_signature_and_summary_are_on_the_page(page):
-    assert "<title>Where the heads of planted-heads look</title>" in page
+    assert "<title>Where the heads of planted-heads attend</title>" in page
     for words in ("12 windows", "3f9c1a7e", "icc, directed heads", "0.774 to 0.846"):
         assert words in page
     assert "mixing coefficients, not explanations" in page
@@ -180,7 +180,7 @@ def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypa
     ("call", "message"),
     [
         (lambda m, path: write_report(m.result, m.sample.drop_vars("key"), path), "needs key"),
-        (lambda m, path: write_report(m.result[["length", "layer", "head"]], None, path), "nothing to report"),
+        (lambda m, path: write_report(m.result[["length", "layer", "head"]], None, path), "labels to report"),
         (lambda m, path: write_report(m.result, None, path.parent), "cannot write the report"),
         (lambda m, path: write_report(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
     ],

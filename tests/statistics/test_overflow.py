@@ -32,7 +32,7 @@ def model(tokenizer):
 
 
 def test_a_text_on_which_the_model_overflows_is_named(model, tokenizer):
-    with pytest.raises(AttnscopeError, match=REFUSED + "Look at the weights of the model and at the tokens"):
+    with pytest.raises(AttnscopeError, match=REFUSED + "Check the weights of the model and the tokens"):
         attnscope.scan(model, TEXTS, tokenizer=tokenizer, batch_size=4)
 
 

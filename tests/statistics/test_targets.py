@@ -108,7 +108,7 @@ def test_padded_batches_equal_each_pair_alone(kind):
 def test_a_model_without_start_token_is_refused():
     model = small_model("bart")
     model.config.decoder_start_token_id = None
-    with pytest.raises(AttnscopeError, match="does not say what its decoder reads first"):
+    with pytest.raises(AttnscopeError, match="the first token of the decoder"):
         attnscope.scan(model, ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
 
 

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from attnscope.kernels.positions import rotation
-from attnscope.testing.heads import CONSTANT, Rotary, Space, Waves, at
+from attnscope.testing.heads import CONSTANT, Rotary, ScoreRule, Shift, Space, Waves
 
 LENGTH, HEAD_WIDTH = 20, 48
 SPACE = Space(60, token=20, position=16)
+
+
+def at(offset, **how):
+    nothing = np.zeros((0, SPACE.width))
+    return ScoreRule(nothing, nothing, (Shift(offset, **how),))
 
 
 def scores_of(positions, rule):
@@ -27,7 +32,7 @@ def scores_of(positions, rule):
 @pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, HEAD_WIDTH)])
 @pytest.mark.parametrize("offset", [-3, 0, 2])
 def test_scores_are_the_kernel_moved_to_the_offset(positions, offset):
-    rule = at(offset, SPACE.width)
+    rule = at(offset)
     i, j = np.indices((LENGTH, LENGTH))
     expected = positions.nats(rule.shifts[0]) * positions.kernel((j - i - offset).astype(float))
     assert np.allclose(scores_of(positions, rule), expected)
@@ -35,12 +40,12 @@ def test_scores_are_the_kernel_moved_to_the_offset(positions, offset):
 
 @pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, HEAD_WIDTH)])
 def test_the_gap_is_what_was_asked_for(positions):
-    scores = scores_of(positions, at(-2, SPACE.width, gap=7.0))
+    scores = scores_of(positions, at(-2, gap=7.0))
     row = scores[10, :11]  # what a query in the middle sees of the past
     assert row.argmax() == 8
     assert np.sort(row)[-1] - np.sort(row)[-2] >= 7.0 - 1e-9
 
 
 def test_a_mirror_reads_backwards():
-    scores = scores_of(Waves(LENGTH, np.random.default_rng(0)), at(LENGTH, SPACE.width, mirror=True))
+    scores = scores_of(Waves(LENGTH, np.random.default_rng(0)), at(LENGTH, mirror=True))
     assert (scores.argmax(1)[1:] == LENGTH - np.arange(1, LENGTH)).all()

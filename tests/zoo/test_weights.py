@@ -8,21 +8,21 @@ import torch
 
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import attend_in_full
-from attnscope.testing.architectures import Setting, model_of, weights_of
+from attnscope.testing.architectures import model_of, weights_of
 from attnscope.testing.circuits import cancel, induction
-from attnscope.testing.zoo import fill
+from attnscope.testing.zoo import HEAD_WIDTH, Setting, fill
 
 
-def planned(plan, ids):
-    """Logits and weights (call: text, head, query, key) of the plan alone, in float64: attention and sums, no more."""
-    states = plan.tokens[ids] + plan.positions.table(plan.space)
-    causal = plan.setting.form == "decoder"
+def planned(draft, ids):
+    """Logits and weights (call: text, head, query, key) of the draft alone, in float64: attention and sums, no more."""
+    states = draft.tokens[ids] + draft.positions.table(draft.space)
+    causal = draft.setting.form == "decoder"
     hidden = np.triu(np.full((ids.shape[1],) * 2, -np.inf), 1) if causal else 0.0
     weights = []
-    for call in plan.calls:
+    for call in draft.calls:
         made, found = np.zeros_like(states), []
         for head in call:
-            query, key = plan.positions.projections(head.rule, plan.space, plan.head_width, np.random.default_rng(0))
+            query, key = draft.positions.projections(head.rule, draft.space, HEAD_WIDTH, np.random.default_rng(0))
             scores = states @ query @ (states @ key).swapaxes(1, 2) + hidden
             share = np.exp(scores - scores.max(-1, keepdims=True))
             share /= share.sum(-1, keepdims=True)
@@ -30,7 +30,7 @@ def planned(plan, ids):
             found.append(share)
         states = states + made
         weights.append(np.stack(found, 1))
-    return states @ plan.unembed.T, weights
+    return states @ draft.unembed.T, weights
 
 
 @pytest.mark.parametrize("kind", [induction, cancel])
@@ -38,9 +38,8 @@ def planned(plan, ids):
 def test_the_model_does_what_was_planned(kind, form, architecture):
     draft, task = kind(Setting(form, architecture, 0.0, seed=3))
     fill(draft)
-    plan = draft.plan()
-    model = model_of(plan, weights_of(plan, np.random.default_rng(0)))
-    expected, shares = planned(plan, task.ids[:4])
+    model = model_of(draft, weights_of(draft, np.random.default_rng(0)))
+    expected, shares = planned(draft, task.ids[:4])
     seen = []
 
     def rule(_, call):
@@ -51,7 +50,7 @@ def test_the_model_does_what_was_planned(kind, form, architecture):
     with torch.no_grad(), watching(model, rule):
         logits = model(torch.from_numpy(task.ids[:4])).logits.double().numpy()
     queried = task.labels[:4] != -100
-    for found, share, call in zip(seen, shares, plan.calls, strict=True):
+    for found, share, call in zip(seen, shares, draft.calls, strict=True):
         planted = [number for number, head in enumerate(call) if head.matters]
         assert (np.abs(found.numpy() - share)[:, planted] < 0.1).all()
     # norms multiply by 1 / sqrt(1 + (what is said) / 60^2), which is 1 but for some hundredths
@@ -61,10 +60,9 @@ def test_the_model_does_what_was_planned(kind, form, architecture):
 def test_noise_is_of_the_size_that_was_asked_for():
     draft, _ = cancel(Setting("encoder", "pre-norm", 0.0, seed=3))
     fill(draft)
-    plan = draft.plan()
-    clean = weights_of(plan, np.random.default_rng(0))
-    plan.setting = replace(plan.setting, noise=0.05)
-    noisy = weights_of(plan, np.random.default_rng(0))  # the same turns
-    rows = plan.tokens[:, 1:]
+    clean = weights_of(draft, np.random.default_rng(0))
+    draft.setting = replace(draft.setting, noise=0.05)
+    noisy = weights_of(draft, np.random.default_rng(0))  # the same turns
+    rows = draft.tokens[:, 1:]
     found = np.square(noisy.tokens - clean.tokens).mean() ** 0.5 / np.square(rows).mean() ** 0.5
     assert found == pytest.approx(0.05, rel=0.05)

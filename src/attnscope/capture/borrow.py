@@ -1,4 +1,4 @@
-"""A model that belongs to the caller, borrowed: nobody else runs it meanwhile, and it is given back as it was."""
+"""Lock a caller's model while it is measured, and restore it afterwards."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model ready to be watched."""
+    """A loaded model with its tokenizer."""
 
     model: PreTrainedModel  # on its device
-    tokenizer: Any  # None where none is needed
-    name: str  # the folder's or repository's name
-    identity: dict[str, str]  # what the model is: the SHA-256 of all that it was loaded from, or the hub's commit
+    tokenizer: Any  # None if none is needed
+    name: str  # name of the folder or repository
+    identity: dict[str, str]  # SHA-256 of the files, or the hub's commit
 
 
 P = ParamSpec("P")
@@ -38,12 +38,12 @@ R = TypeVar("R")
 
 _locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 _of_locks = threading.Lock()
-_COMPILED = "_compiled_call_impl"  # what ``module.compile()`` made, which cannot be watched
+_COMPILED = "_compiled_call_impl"  # result of ``module.compile()``, which cannot be hooked
 
 
 @contextmanager
 def borrowed(model: PreTrainedModel) -> Generator[None]:
-    """Put a model in eval mode for a while; afterwards, also after an error, it is as it was."""
+    """Put a model in eval mode, and restore its state afterwards, also after an error."""
     with _lock_of(model):
         modes = [(module, module.training) for module in model.modules()]
         before = implementations(model)
@@ -60,7 +60,7 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
 
 
 def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`validated` for what runs models: they are borrowed meanwhile, and its `out` is a local folder."""
+    """`validated` for functions that run models: it borrows the models and makes `out` a local folder."""
     return validated(enter=_borrowed_arguments, **defaults)
 
 
@@ -83,13 +83,13 @@ def _lock_of(model: PreTrainedModel) -> Any:
 
 
 def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Every config within a model and the attention that it names, a config before those within it."""
+    """Every config of a model with its attention implementation, outer configs first."""
     configs = {id(config): config for config in _configs(model)}
     return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
 
 
 def restore(before: list[tuple[Any, str | None]]) -> None:
-    """Give configs their attention back, as `implementations` found it."""
+    """Restore the attention implementations that `implementations` returned."""
     for config, implementation in before:  # setting one sets those within it, which come later
         if config._attn_implementation != implementation:  # noqa: SLF001
             config._attn_implementation = implementation  # noqa: SLF001
@@ -115,7 +115,7 @@ _HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile
 
 @runtime_checkable
 class Envoy(Protocol):
-    """What holds a model as nnsight's ``LanguageModel`` does."""
+    """A wrapper such as nnsight's ``LanguageModel``."""
 
     @property
     def _module(self) -> nn.Module:
@@ -135,8 +135,8 @@ def inner_model(source: object) -> object:
         adapters: Any = source
         if any(config.is_prompt_learning for config in adapters.peft_config.values()):
             raise AttnscopeError(
-                f"{type(source).__name__} adds tokens of its own to every text: only adapters within the layers (LoRA, "
-                "IA3, ...) are read"
+                f"{type(source).__name__} adds its own tokens to every text; expected an adapter within the layers "
+                "(LoRA, IA3, ...)"
             )
         return inner_model(adapters.get_base_model())
     if isinstance(source, nn.Sequential) and len(source) and hasattr(source[0], "auto_model"):
@@ -149,7 +149,7 @@ def inner_model(source: object) -> object:
         if isinstance(inner, transformers.PreTrainedModel):
             if any(parameter.is_meta for parameter in inner.parameters()):
                 raise AttnscopeError(
-                    f"{type(source).__name__} holds a {type(inner).__name__} whose weights are not loaded yet: load "
+                    f"{type(source).__name__} contains a {type(inner).__name__} whose weights are not loaded yet. Load "
                     "them first (nnsight: dispatch=True)"
                 )
             return inner
@@ -157,7 +157,7 @@ def inner_model(source: object) -> object:
 
 
 class _Silence:
-    """One setting for all threads: the first that comes in turns it on, the last that leaves turns it off."""
+    """One setting for all threads: the first to enter turns it on, the last to leave turns it off."""
 
     def __init__(self) -> None:
         self.lock, self.inside = threading.Lock(), 0
@@ -193,7 +193,7 @@ _silence = _Silence()
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Neither bars nor reports while a model is loaded or saved, in whatever thread."""
+    """Suppress progress bars and log messages while a model is loaded or saved, in any thread."""
     _silence.enter()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The second way: the weights that a model's own eager attention returns, taken module by module by forward hooks."""
+"""The second method of capture: weights returned by a model's own eager attention, read by forward hooks."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ _EAGER, _ASKED = "eager", "output_attentions"
 
 
 class UncapturedError(AttnscopeError):
-    """One of the two ways does not capture a model; the other may."""
+    """One of the two methods does not capture a model; the other may."""
 
 
 @dataclass(frozen=True)
 class EagerWay:
-    """Which modules of a model return weights, and what is known of their calls."""
+    """Modules of a model that return weights, and the names and kinds of their calls."""
 
-    places: Mapping[str, Path]  # from the name of a module to where in its output the weights stand
-    # names and kinds of the calls of a forward pass: the attention module, and ``self``, ``causal`` or ``cross``
+    places: Mapping[str, Path]  # maps names of modules to the path of the weights within their output
+    # the attention module of each call of a forward pass, and ``self``, ``causal`` or ``cross``
     names: tuple[str, ...]
     kinds: tuple[str, ...]
 
 
 @contextmanager
 def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> Generator[None]:
-    """Give every attention call of `model` to ``observer(site, call)``: a call made of the weights, without queries."""
+    """Pass every attention call of `model` to ``observer(site, call)``, as weights without queries."""
     with eager(model), passes_of(model, observer) as watch:
         taken: list[ref[Tensor]] = []
 
@@ -65,7 +65,7 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
                 tensor = _at(output, way.places[name], name)
                 weights = as_weights(module, tensor, watch.tokens)
                 if not is_attention(module) and not is_like_weights(weights):
-                    return None  # a dropout may serve more than weights
+                    return None  # a dropout may also be applied to other tensors
                 _observe(watch, way, weights)
                 taken.append(ref(tensor))
                 return _without(output, taken) if is_attention(module) else None  # a softmax gives it to the layer
@@ -92,7 +92,7 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
 
 @contextmanager
 def eager(model: PreTrainedModel) -> Generator[None]:
-    """Let a model attend eagerly and return its weights; afterwards it is as it was."""
+    """Let a model attend eagerly and return its weights, and restore it afterwards."""
     before = implementations(model)
 
     def ask(start: nn.Module) -> Any:
@@ -119,15 +119,15 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
 
 def without_cache(start: nn.Module) -> dict[str, bool]:
-    """Arguments that let a model keep nothing for the tokens to come: FSMT's decoder sees the future where it does."""
+    """Arguments that disable the cache: with one, FSMT's decoder attends to the future."""
     return {"use_cache": False} if "use_cache" in inspect.signature(start.forward).parameters else {}
 
 
 def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:
     if watch.calls >= len(way.names):
         raise AttnscopeError(
-            f"a pass has more than {len(way.names)} attention calls, the number that the first one had: texts are "
-            "read in different ways, so there is no one head to measure"
+            f"a pass has more attention calls than the first one ({len(way.names)}). The calls of a model must not "
+            "depend on the text"
         )
     site = Site(watch.calls, way.names[watch.calls], way.kinds[watch.calls])
     total = weights.sum(-1, keepdim=True)
@@ -140,30 +140,30 @@ def _observe(watch: Watch, way: EagerWay, weights: Tensor) -> None:
 
 
 def is_like_weights(tensor: Tensor) -> bool:
-    """Whether a tensor has the form of weights, none is negative and each row sums to 1 (or is of zeros)."""
+    """Whether a tensor has the shape of weights, no negative values, and rows that sum to 1 or 0."""
     if tensor.ndim != _FOUR or not tensor.is_floating_point() or tensor.numel() == 0:
         return False
     return bool((tensor >= 0).all()) and bool(tensor.any()) and sums_to_one(tensor)
 
 
 def sums_to_one(weights: Tensor, total: Tensor | None = None) -> bool:
-    """Whether each row of weights sums to 1, or is of zeros; one with NaN is left to those who look for it."""
+    """Whether each row of weights sums to 1 or 0; NaN is checked elsewhere."""
     total = weights.sum(-1, keepdim=True) if total is None else total
     away = (total.float() - 1).abs() > _SUM.get(weights.dtype, _USUAL_SUM)
     return not bool((away & (total != 0)).any())
 
 
 def _at(output: Any, path: Path, name: str) -> Tensor:
-    """The weights at a place of what a module returns."""
+    """The weights at a path within the output of a module."""
     for index in path:
         if not isinstance(output, tuple) or index >= len(cast("tuple[Any, ...]", output)):
-            raise UncapturedError(f"{name} returns weights when it is called in one place and none in another")
+            raise UncapturedError(f"{name} returns weights in only some of its calls")
         output = output[index]
     return output
 
 
 def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
-    """An output whose weights are a zero of the same shape, which takes no memory; all else as it was."""
+    """An output whose weights are replaced by an expanded zero, which takes no memory."""
     if isinstance(output, Tensor):
         gone = any(output_of() is output for output_of in taken)
         return output.new_zeros(()).expand(output.shape) if gone else output
@@ -174,19 +174,19 @@ def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
 
 def _another_number(model: PreTrainedModel, calls: int, way: EagerWay) -> AttnscopeError:
     return AttnscopeError(
-        f"{type(model).__name__} has {calls} attention calls on this text and {len(way.names)} on the first one: texts "
-        "are read in different ways, so there is no one head to measure"
+        f"{type(model).__name__} has {calls} attention calls on this text and {len(way.names)} on the first one. The "
+        "calls of a model must not depend on the text"
     )
 
 
 def future_of(call: AttentionCall) -> float:
-    """The most that a row of weights puts on later tokens."""
+    """The largest weight of a row on later tokens."""
     weights = cast("Tensor", call.bias).exp()
     return float(weights.triu(1).sum(-1).max())
 
 
-_TOKENS = 64  # of a short text
-_STEPS = 16  # of reshaping between a softmax and what a module returns
+_TOKENS = 64  # tokens of a short text
+_STEPS = 16  # operations between a softmax and the output of a module
 
 
 @dataclass(eq=False)
@@ -203,7 +203,7 @@ class _ReturnedWeights:
 
 
 def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
-    """Find where a model's weights can be taken, on the first tokens of the first text."""
+    """Find the modules that return a model's weights, on the first tokens of the first text."""
     name = type(model).__name__
     for place, module in model.named_modules():
         reason = why_no_weights(module)
@@ -212,7 +212,7 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
     seen, silent = _shown(model, short, tokens, frozenset())
-    if silent:  # LXMERT asks a module for its weights in one place and not in another: the dropout within has them
+    if silent:  # LXMERT requests a module's weights in only some calls: the dropout within always has them
         seen, _ = _shown(model, short, tokens, silent)
     return EagerWay(
         {matrix.source: matrix.place for matrix in seen},
@@ -224,10 +224,10 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
 def _shown(
     model: PreTrainedModel, short: dict[str, Tensor], tokens: int | None, silent: frozenset[str]
 ) -> tuple[list[_ReturnedWeights], frozenset[str]]:
-    """What one pass shows, checked; and which modules return weights in one place and none in another."""
+    """The checked weights of one pass, and the modules that return weights in only some calls."""
     name = type(model).__name__
     with (
-        explaining(f"{name} fails when it attends eagerly", "Its weights cannot be taken"),
+        explaining(f"{name} fails when it attends eagerly", "Its weights cannot be captured"),
         eager(model),
         _gathering(model, tokens, silent) as (seen, told),
         torch.enable_grad(),
@@ -235,7 +235,7 @@ def _shown(
     ):
         output = model(**short)
         if not seen:
-            raise UncapturedError(f"{name} returns no attention weights, eagerly or otherwise: no row sums to 1")
+            raise UncapturedError(f"{name} returns no attention weights: no rows sum to 1")
         _check_used(name, output, seen)
     for matrix in _check_reported(name, output, seen):
         matrix.is_cross = True
@@ -243,14 +243,14 @@ def _shown(
 
 
 def _kind(matrix: _ReturnedWeights, *, is_cross: bool) -> str:
-    """A layer that sees no later token is causal, whatever its module says."""
+    """Kind of a layer; causal if it never attends to later tokens."""
     queries, keys = matrix.weights.shape[-2:]
     looks_back = queries == keys and queries > 1 and not bool(matrix.weights.triu(1).any())
     return "cross" if is_cross else "causal" if looks_back else "self"
 
 
 def _short(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The first tokens of the first text; what is no text as it is."""
+    """The first tokens of the first text; other inputs are unchanged."""
     if "input_ids" not in inputs:
         return inputs
     longest = inputs["input_ids"].shape[1]
@@ -265,7 +265,7 @@ def _short(inputs: dict[str, Any]) -> dict[str, Any]:
 def _gathering(
     model: PreTrainedModel, tokens: int | None, silent: frozenset[str]
 ) -> Generator[tuple[list[_ReturnedWeights], dict[str, set[bool]]]]:
-    """All weights that attention modules return (but for silent ones), or else modules within them (a softmax)."""
+    """Weights that attention modules return (except silent ones), or else modules within them (a softmax)."""
     seen: list[_ReturnedWeights] = []
     told: dict[str, set[bool]] = {}
     running: list[tuple[str, bool, int]] = []  # attention modules, whether they look across, what was found before
@@ -291,7 +291,7 @@ def _gathering(
                 before = running.pop()[2]
                 told.setdefault(name, set()).add(bool(given))
                 inner = [matrix for matrix in seen[before:] if matrix.is_of_attention]
-                if given or inner:  # what stands within an attention module counts where nothing else is known
+                if given or inner:  # inner modules count only if nothing else is found
                     seen[before:] = inner
                 for matrix in given:
                     matrix.is_of_attention = True
@@ -310,7 +310,7 @@ def _gathering(
 
 
 def _is_one(matrix: _ReturnedWeights, other: _ReturnedWeights) -> bool:
-    """Whether weights are the very same, or a copy that a module made of those of a module within it."""
+    """Whether two weights are the same tensor, or one is a copy by an enclosing module."""
     return matrix.returned.data_ptr() == other.returned.data_ptr() or (
         other.source.startswith(f"{matrix.source}.") and _same(matrix.weights, other.weights)
     )
@@ -330,7 +330,7 @@ def _same(tensor: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def _with_graph(model: PreTrainedModel) -> Generator[None]:
-    """Let all that is computed be traced back to its sources."""
+    """Build the autograd graph, so that outputs can be traced to their sources."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters() if parameter.is_floating_point()]
     try:
         for parameter, _ in before:
@@ -342,7 +342,7 @@ def _with_graph(model: PreTrainedModel) -> Generator[None]:
 
 
 def _check_used(name: str, output: Any, seen: list[_ReturnedWeights]) -> None:
-    """Refuse weights that a layer made beside what it computed (Falcon's, where it does not attend eagerly)."""
+    """Raise an error for weights that do not determine the output (Falcon without eager attention)."""
     reached = _nodes([tensor for field, tensor in _fields(output) if "attentions" not in field])
     for matrix in seen:
         node: Any = matrix.returned.grad_fn
@@ -351,9 +351,7 @@ def _check_used(name: str, output: Any, seen: list[_ReturnedWeights]) -> None:
                 break
             node = next((before for before, _ in node.next_functions if before is not None), None)
         if node not in reached:
-            raise UncapturedError(
-                f"{name} returns weights that it does not use ({matrix.attention}): its output is computed from others"
-            )
+            raise UncapturedError(f"{name} returns weights that it does not use ({matrix.attention})")
 
 
 def _nodes(outputs: list[Tensor]) -> set[Any]:
@@ -381,21 +379,21 @@ def _fields(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def _check_reported(name: str, output: Any, seen: list[_ReturnedWeights]) -> list[_ReturnedWeights]:
-    """Hold what was found against the model's own answer to ``output_attentions=True``; say which look across."""
+    """Check the weights against the model's own ``output_attentions=True``; return those of cross-attention."""
     cross: list[_ReturnedWeights] = []
     for field, tensor in _fields(output):
         if "attentions" not in field or not is_like_weights(tensor.detach()):
             continue  # SqueezeBERT returns scores
         fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
         if not fitting:
-            raise UncapturedError(f"{name} says that it has attention ({field.strip()}) that no module of it returns")
+            raise UncapturedError(f"{name} reports attention ({field.strip()}) that none of its modules returns")
         if "cross" in field:
             cross += fitting
     return cross
 
 
 def _is_reported(tensor: Tensor, matrix: _ReturnedWeights) -> bool:
-    """Whether a tensor is what was found, as returned, in the usual order, or without the first tokens (a prompt)."""
+    """Whether a tensor equals captured weights: as returned, in the usual order, or without a prompt."""
     if (
         tensor.data_ptr() == matrix.returned.data_ptr()
         or _same(tensor, matrix.returned)
@@ -412,7 +410,7 @@ _DIMENSIONS = {"heads last": 4, "heads in batch": 3, "band": 4, "blocks": 5}
 
 
 def as_weights(module: nn.Module, tensor: Tensor, tokens: int | None) -> Tensor:
-    """Weights as ``(batch, head, query, key)``; of a text that a module pads, those of its tokens."""
+    """Weights as ``(batch, head, query, key)``, without the padding that a module adds."""
     layout = weights_layout(module)
     if layout is None or tensor.ndim != _DIMENSIONS[layout]:
         return tensor
@@ -451,7 +449,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
-    """Let the layers of DeBERTa (v1, v2 and v3) call `attend` as those of models on the registry do."""
+    """Let the layers of DeBERTa (v1, v2 and v3) call `attend`, as layers of models on the registry do."""
     changed: list[nn.Module] = []
     for module in model.modules():
         version = disentangled_version(module)

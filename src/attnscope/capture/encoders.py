@@ -1,4 +1,4 @@
-"""Models of sounds: Whisper, and encoders that read the wave itself (Wav2Vec2, HuBERT, WavLM)."""
+"""Speech models (Whisper, Wav2Vec2, HuBERT, WavLM) and vision encoders."""
 
 from __future__ import annotations
 
@@ -33,43 +33,43 @@ if TYPE_CHECKING:
     from attnscope.capture.processors import Processor
     from attnscope.read.images import Image
 
-_FEATURES, _WAVE = "input_features", "input_values"  # what is read: frames of a fixed window, or the wave
+_FEATURES, _WAVE = "input_features", "input_values"  # main input: frames of a fixed window, or the waveform
 _WHAT = "feature extractor"
 
 
 @dataclass(frozen=True, eq=False)
 class SoundInputs:
-    """What a model reads of one sound."""
+    """Inputs of a model for one sound."""
 
     given: dict[str, Tensor]  # arguments of the forward pass
-    frames: int  # frames of its encoder, and how many of these are sound; those that are not come last
-    sounding: int
-    seconds: float  # from one frame to the next
+    frames: int  # frames of its encoder
+    sounding: int  # frames without the padding at the end
+    seconds: float  # duration of a frame
 
 
 @dataclass(frozen=True, eq=False)
 class SpeechModel:
-    """A model of sounds ready to be watched."""
+    """A speech model with its feature extractor."""
 
-    loaded: LoadedModel  # the whole model, as it was loaded
-    model: PreTrainedModel  # what is watched: itself, or its encoder alone
+    loaded: LoadedModel  # the whole model
+    model: PreTrainedModel  # the measured part: the model, or its encoder
     extractor: Any  # its feature extractor
-    tokenizer: Any  # tokenizer of what its decoder reads; None where that is nothing
+    tokenizer: Any  # tokenizer of its decoder, if any
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
+        """Samples per second."""
         return int(self.extractor.sampling_rate)
 
     @property
     def longest(self) -> int:
-        """Seconds that the model reads at once: Whisper's window, else 30."""
+        """Longest input in seconds: Whisper's window, else 30."""
         return seconds_at_once(self.extractor)
 
     def hear(self, samples: np.ndarray, name: str) -> SoundInputs:
-        """What the model reads of a sound of that name, and the frames that its encoder makes of it."""
+        """Inputs for a sound of that name, and the number of frames of its encoder."""
         reads = self.model.main_input_name
-        with explaining(f"the feature extractor cannot take {name}", "Give a longer sound"):
+        with explaining(f"the feature extractor cannot process {name}", "Use a longer sound"):
             given = self.extractor(samples.astype(np.float32), sampling_rate=self.rate, return_tensors="pt")[reads]
         made = None
         if reads == _FEATURES:
@@ -78,19 +78,20 @@ class SpeechModel:
             made = frames_of_wave(self.model, given.shape[1])
         if made is None:
             raise AttnscopeError(
-                f"{type(self.model).__name__} reads no wave, and no windows as Whisper does: its frames are not known"
+                f"{type(self.model).__name__} reads neither waveforms nor windows like Whisper, so its frames are "
+                "unknown"
             )
         frames, each = made
         sounding = min(frames, int(np.ceil(len(samples) / each))) if reads == _FEATURES else frames
         if sounding < 1:
             raise AttnscopeError(
-                f"{name} has {len(samples)} samples at {self.rate:,} a second, too few for one frame: leave it out"
+                f"{name} has {len(samples)} samples at {self.rate:,} per second, too few for one frame. Leave it out"
             )
         values = given.to(device_of(self.model), self.model.dtype)
         return SoundInputs({reads: values}, frames, sounding, each / self.rate)
 
     def processing(self) -> str:
-        """Hash of all that the feature extractor does."""
+        """Hash of the settings of the feature extractor."""
         return hash_of_settings(self.extractor.to_dict())
 
 
@@ -103,19 +104,19 @@ def load_speech_model(
     or_encoder: bool = False,
     loading: Loading = AS_SAVED,
 ) -> SpeechModel:
-    """Load a model of sounds with the feature extractor beside it, and its tokenizer where its decoder reads a text."""
+    """Load a speech model with its feature extractor, and with its tokenizer if its decoder reads a text."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     if not reads_sounds(model):
         other = what_is_read(model)
         raise AttnscopeError(
-            f"{name} reads {model.main_input_name}, not sounds: "
-            f"{f'give it {other}, or ' if other else ''}take Whisper, Wav2Vec2, HuBERT or WavLM"
+            f"{name} reads {model.main_input_name}, not sounds. "
+            f"{f'Give it {other}, or use' if other else 'Use'} Whisper, Wav2Vec2, HuBERT or WavLM"
         )
     if with_decoder and not model.config.is_encoder_decoder and or_encoder:
         with_decoder = False
     if with_decoder and not model.config.is_encoder_decoder:
-        raise AttnscopeError(f"{name} has no decoder, so nothing in it reads transcripts: leave out targets (--target)")
+        raise AttnscopeError(f"{name} has no decoder to read transcripts. Leave out targets (--target)")
     tokenizer: Any = None
     if processor is None or isinstance(processor, str | Path):
         trust = loading.trust_remote_code
@@ -126,13 +127,13 @@ def load_speech_model(
         extractor = getattr(processor, "feature_extractor", processor)
         tokenizer = getattr(processor, "tokenizer", None)
     if with_decoder and tokenizer is None:
-        raise AttnscopeError(f"the transcripts need the tokenizer of {name}: pass tokenizer=processor with both")
+        raise AttnscopeError(f"the transcripts need the tokenizer of {name}. Pass a processor with both as tokenizer")
     watched: Any = model.get_encoder() if model.config.is_encoder_decoder and not with_decoder else model
     return SpeechModel(loaded, watched, extractor, tokenizer)
 
 
 def reads_sounds(source: Model, revision: str | None = None) -> bool:
-    """Whether a model reads sounds, as its class or its config says."""
+    """Whether a model reads sounds, according to its class or config."""
     inner: Any = inner_model(source)
     if isinstance(inner, transformers.PreTrainedModel):
         return inner.main_input_name in {_FEATURES, _WAVE}
@@ -145,28 +146,28 @@ _VISION_WHAT = "image processor"
 
 @dataclass(frozen=True, eq=False)
 class VisionModel:
-    """A vision encoder ready to be watched."""
+    """A vision encoder with its image processor."""
 
-    loaded: LoadedModel  # the whole model, as it was loaded
-    model: PreTrainedModel  # what of it reads images: itself, or its vision tower
-    tower: str  # name of that tower within; "" for the model itself
-    processor: Any  # its image processor; None where images are ``pixel_values`` already
+    loaded: LoadedModel  # the whole model
+    model: PreTrainedModel  # the part that reads images: the model, or its vision tower
+    tower: str  # name of that tower; "" for the model itself
+    processor: Any  # its image processor; None if images are ``pixel_values`` already
 
     def pixels(self, image: Image) -> Tensor:
-        """What the model reads of an image, ``(1, channel, row, column)``, in its type and on its device."""
+        """Input for an image, ``(1, channel, row, column)``, in the model's dtype and on its device."""
         if isinstance(image.pixels, torch.Tensor):
             values = image.pixels[None]
         else:
-            with explaining(f"the image processor cannot take {image.name}", "Give an image of another size"):
+            with explaining(f"the image processor cannot process {image.name}", "Use an image of another size"):
                 values = self.processor(
                     images=image.pixels,
-                    input_data_format="channels_last",  # which is guessed, and wrongly of 1 or 3 rows
+                    input_data_format="channels_last",  # the guess is wrong for images with 1 or 3 rows
                     return_tensors="pt",
                 )[_READS]
         return values.to(device_of(self.model), self.model.dtype)
 
     def processing(self) -> str | None:
-        """Hash of all that the image processor does; None without one."""
+        """Hash of the settings of the image processor; None without one."""
         if self.processor is None:
             return None
         return hash_of_settings(self.processor.to_dict())
@@ -176,15 +177,15 @@ class VisionModel:
 def load_vision_model(
     source: Model, *, processor: Processor = None, need_processor: bool = True, loading: Loading = AS_SAVED
 ) -> VisionModel:
-    """Load a vision encoder with the image processor beside it; of a model of images and text, its vision tower."""
+    """Load a vision encoder with its image processor; for a model of images and text, its vision tower."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     reader = _reader(loaded.model)
     if reader is None:
         plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
         other = "texts with images (JSON Lines)" if pictured else plain
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images: "
-            f"{f'give it {other}, or ' if other else ''}take a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not images. "
+            f"{f'Give it {other}, or use' if other else 'Use'} a vision encoder (ViT, DINOv2, CLIP, SigLIP, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
         place = tokenizer_repository(
@@ -196,7 +197,7 @@ def load_vision_model(
 
 
 def reads_images(source: Model, revision: str | None = None) -> bool:
-    """Whether a model, or a part of it, reads images, as its class or its config says."""
+    """Whether a model, or a part of it, reads images, according to its class or config."""
     inner: Any = inner_model(source)
     if isinstance(inner, transformers.PreTrainedModel):
         return _reader(inner) is not None
@@ -205,7 +206,7 @@ def reads_images(source: Model, revision: str | None = None) -> bool:
 
 
 def _reader(model: PreTrainedModel) -> tuple[str, PreTrainedModel] | None:
-    """The outermost part of a model that reads images and nothing else, and its name."""
+    """Name and module of the outermost part of a model that reads only images."""
     for name, module in model.named_modules():
         if isinstance(module, transformers.PreTrainedModel) and module.main_input_name == _READS:
             return name, module

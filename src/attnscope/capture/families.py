@@ -1,7 +1,7 @@
-"""What is guessed about other people's models, from names of their modules, arguments and settings.
+"""Guesses about models from the names of their modules, arguments and settings.
 
-Nothing outside this file guesses by a name: there a model is asked by transformers' own protocol, or told by its
-numbers. Each guess says what it is for and what becomes of a model of which it is wrong.
+All guesses by name are in this file; other code uses transformers' own protocol or numerical checks. Each guess
+documents its use and its effect on a model for which it is wrong.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-# --- what a module is, by the name of its class ---
+# --- kinds of modules, by the names of their classes ---
 
-# Layers that are called attention and have no weights from token to token: a state that runs along the text in hybrids,
-# or weights of the states that a token had in earlier layers (Inkling). Another such class would be missed by `verify`,
-# and its model refused as not captured in full.
+# Layers that are called attention but have no token-to-token weights: recurrent states in hybrids, or weights over a
+# token's states in earlier layers (Inkling). A missing class here makes `verify` reject its model as incomplete.
 _RUNNING = (
     "BailingHybridDeltaAttention",
     "Glm5NextTextLinearAttention",
@@ -34,13 +33,13 @@ _RUNNING = (
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module attends: its hidden states are read here, and none with matrices may run uncaptured."""
-    named = "Attention" in _class(module) and not _class(module).endswith(("Output", "MLP"))  # what stands behind it
+    """Whether a module attends: `verify` checks that every such module with matrices is captured."""
+    named = "Attention" in _class(module) and not _class(module).endswith(("Output", "MLP"))  # no attention
     return named and _class(module) not in _RUNNING and not takes_points(module)
 
 
 def is_called_attention(module: nn.Module) -> bool:
-    """Whether a module with matrices is called so, whoever wrote it: `watch` names those that made no call."""
+    """Whether a module with matrices is called attention: `watch` lists those without a captured call."""
     name = _class(module).lower()
     return (
         ("attention" in name or "attn" in name)
@@ -50,39 +49,39 @@ def is_called_attention(module: nn.Module) -> bool:
 
 
 def related(name: str, other: str) -> bool:
-    """Whether one of two modules, by their names, is the other or within it."""
+    """Whether one of two named modules is the other, or is inside it."""
     return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises, so that a query may come out of it."""
+    """Whether a module is a normalisation, whose output may be a query."""
     return "Norm" in _class(module)
 
 
 def is_rotary(module: nn.Module) -> bool:
-    """Whether a module gives cosines and sines that turn queries and keys."""
+    """Whether a module computes cosines and sines that rotate queries and keys."""
     return "Rotary" in _class(module)
 
 
 def takes_points(module: nn.Module) -> bool:
-    """Whether each query of a module takes a few points between the places of a picture (deformable attention)."""
+    """Whether a module samples a few points of an image for each query (deformable attention)."""
     return "DeformableAttention" in _class(module)
 
 
 def is_pooling_head(module: nn.Module) -> bool:
-    """Whether a module pools what a vision encoder gives, by attention from a learned probe (SigLIP, AIMv2)."""
+    """Whether a module pools the output of a vision encoder by attention from a learned probe (SigLIP, AIMv2)."""
     return "PoolingHead" in _class(module)
 
 
 def disentangled_version(module: nn.Module) -> int | None:
-    """Which of DeBERTa's attentions a module is, 1 or 2 (and 3), that can be captured; None for any other."""
+    """Version of DeBERTa's attention that can be captured, 1 or 2 (and 3); None for other modules."""
     if _class(module) != "DisentangledSelfAttention" or getattr(module, "head_logits_proj", None) is not None:
         return None
     return 1 if hasattr(module, "in_proj") else 2
 
 
-# Where weights are not returned as (batch, head, query, key). Under another name such a module is refused, as what it
-# returns does not look like weights.
+# Modules that do not return weights as (batch, head, query, key). A missing class here is rejected, because its output
+# does not look like weights.
 _LAYOUTS = {
     "XLNetRelativeAttention": "heads last",
     "LongformerSelfAttention": "band",
@@ -93,32 +92,32 @@ _LAYOUTS = {
     "SamVisionAttention": "heads in batch",
     "SLANeXtVisionAttention": "heads in batch",
 }
-# What has no weights of its own from token to token, and why. Under another name it is refused by its numbers.
+# Modules without token-to-token weights, and why. A missing class here is rejected by numerical checks.
 _BY_CHANCE = (
-    "it attends in blocks drawn at random where a text is long, and in full where it is short: set attention_type in "
-    'its config to "original_full"'
+    "it attends to random blocks of a long text, and fully to a short one. Set attention_type in its config to "
+    '"original_full"'
 )
 _NO_WEIGHTS = {
-    "AutoformerAttention": "it weighs delays of a whole series by its autocorrelation, in place of tokens",
+    "AutoformerAttention": "it weights delays of a whole series by autocorrelation, instead of tokens",
     "BigBirdBlockSparseAttention": _BY_CHANCE,
     "BigBirdPegasusBlockSparseAttention": _BY_CHANCE,
-    "LongT5TransientGlobalAttention": "it attends to sums of blocks beside its tokens",
-    "LSHSelfAttention": "it hashes tokens into buckets and attends within these",
-    "MraSelfAttention": "it attends in blocks of several sizes, and keeps no weights of tokens",
-    "NystromformerSelfAttention": "it goes through landmarks in place of weights from token to token",
+    "LongT5TransientGlobalAttention": "it also attends to sums of blocks",
+    "LSHSelfAttention": "it hashes tokens into buckets and attends within them",
+    "MraSelfAttention": "it attends in blocks of several sizes, without weights of tokens",
+    "NystromformerSelfAttention": "it uses landmarks instead of token-to-token weights",
     "ProphetNetNgramSelfAttention": "its decoder reads a text in several streams at once",
-    "RwkvSelfAttention": "it is a recurrence, without weights",
-    "YosoSelfAttention": "it hashes queries and keys in place of a softmax, and its weights do not sum to 1",
+    "RwkvSelfAttention": "it is a recurrence without weights",
+    "YosoSelfAttention": "it hashes queries and keys instead of a softmax, and its weights do not sum to 1",
 }
 
 
 def weights_layout(module: nn.Module) -> str | None:
-    """How a module lays out the weights that it returns, where it is not as (batch, head, query, key)."""
+    """Layout of a module's weights, if it is not (batch, head, query, key)."""
     return _LAYOUTS.get(_class(module))
 
 
 def why_no_weights(module: nn.Module) -> str | None:
-    """Why a module has no weights that could be measured; None where nothing is known against it."""
+    """Why a module has no measurable weights; None if no reason is known."""
     return _NO_WEIGHTS.get(_class(module))
 
 
@@ -127,7 +126,7 @@ def _class(module: nn.Module) -> str:
 
 
 def reported_heads(module: nn.Module) -> list[int]:
-    """Numbers of heads that a module or its config says; none where both call them otherwise."""
+    """Numbers of heads in the attributes of a module or its config, if any."""
     return [
         value
         for holder in (module, getattr(module, "config", None))
@@ -137,25 +136,23 @@ def reported_heads(module: nn.Module) -> list[int]:
     ]
 
 
-# --- what an attention module is called with, and a model returns ---
+# --- arguments of attention modules, and outputs of models ---
 
-# What queries are made of, where it is not the first argument. Under another name it is not known what a layer reads,
-# and the analyses that need it refuse the layer by name.
+# The input of queries, if it is not the first argument. Under another name, analyses that need it reject the layer.
 OWN_STATES = "hidden_states"
-# What keys and values are made of, where that is another text. Under another name cross-attention counts as
-# self-attention, and keys are taken to come from the queries' own states.
+# The input of keys and values in cross-attention. Under another name, cross-attention counts as self-attention.
 _OTHER_STATES = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
-# The tensor of an output that everything before it leads to. Under another name the first field is compared.
+# The final tensor of an output. Under another name, the first field is compared.
 _MAIN_OUTPUTS = ("logits", "last_hidden_state")
 
 
 def other_states(arguments: Mapping[str, Any]) -> Any:
-    """What keys and values are made of, among the named arguments of an attention module; None in self-attention."""
+    """The input of keys and values among the named arguments of a cross-attention module; None in self-attention."""
     return next((arguments[name] for name in _OTHER_STATES if arguments.get(name) is not None), None)
 
 
 def main_output(output: Any) -> Tensor:
-    """The tensor of a model's output that everything before it leads to."""
+    """The final tensor of a model's output."""
     if isinstance(output, Tensor):
         return output
     for field in _MAIN_OUTPUTS:
@@ -164,13 +161,13 @@ def main_output(output: Any) -> Tensor:
     for tensor in _tensors(output):
         return tensor
     raise AttnscopeError(
-        f"found an output of type {type(output).__name__} without a tensor; expected one by which two ways of "
-        "attending can be compared: let the model return one"
+        f"found an output of type {type(output).__name__} without a tensor; expected at least one, to verify the "
+        "captured attention"
     )
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """Of each level real numbers first, as a codec gives codes first; then what lies deeper."""
+    """Tensors of an output: floating-point ones of each level first (codecs return codes first), then nested ones."""
     held = output.to_tuple() if hasattr(output, "to_tuple") else output
     parts = list(held.values() if isinstance(held, dict) else held)
     yield from (part for part in parts if isinstance(part, Tensor) and part.is_floating_point())
@@ -180,10 +177,10 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     yield from (part for part in parts if isinstance(part, Tensor))
 
 
-# --- where positions are kept ---
+# --- position tables ---
 
-# How families call their tables. Under another name a model seems to have no table: `explain` leaves out what needs
-# one and says so, and a window may be longer than the table, where the model itself fails.
+# Names of position tables. Under another name, a model seems to have none: `explain` skips analyses that need one, and
+# a window may be longer than the table, so that the model itself fails.
 _TABLES = (
     "position_embeddings",
     "wpe",
@@ -195,33 +192,32 @@ _TABLES = (
     "char_position_embeddings",  # CANINE
 )
 _BUFFERS = ("pos_encoding",)  # CTRL; as above
-# Tables under such a name that turn queries and keys instead of being added to the inputs. Another such class would be
-# taken for an added table.
+# Tables that rotate queries and keys instead of being added to the inputs. A missing class here counts as added.
 _TURNING = ("RoFormerSinusoidalPositionalEmbedding",)
-# How the projection from a narrower table to the model's width is called. Under another name the table is analysed in
-# its own width alone, and the first layer is not split into position and content.
+# Names of the projection from a narrower table to the model's width. Under another name, the table is analysed in its
+# own width, and the first layer is not split into position and content.
 _PROJECTIONS = ("embedding_hidden_mapping_in", "embeddings_project")
-# A class token beside the table. Under another name its row counts as that of a place in the picture.
+# Names of a class token. Under another name, its row counts as a position of the image.
 _CLASS_TOKENS = ("cls_token", "class_embedding")
 
 
 def is_position_table(name: str, *, buffer: bool = False) -> bool:
-    """Whether a module or parameter of that name (or a buffer) is a table of absolute positions."""
+    """Whether a module, parameter or buffer of that name is a table of absolute positions."""
     return name.rpartition(".")[2] in (_BUFFERS if buffer else _TABLES)
 
 
 def rotates_queries(module: nn.Module) -> bool:
-    """Whether a position table is not added to the inputs but turns queries and keys."""
+    """Whether a position table rotates queries and keys instead of being added to the inputs."""
     return _class(module) in _TURNING
 
 
 def stored_rows(table: nn.Module) -> Any:
-    """The tensor within a position table; None where it is called otherwise, and then there seems to be no table."""
+    """The tensor of a position table; None under another name, as if there were no table."""
     return getattr(table, "weight", getattr(table, "weights", None))
 
 
 def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
-    """How many rows at the start of a position table belong to no position."""
+    """Number of rows at the start of a position table that belong to no position."""
     padding = getattr(table, "padding_idx", None)
     ids = getattr(beside, "position_ids", None)
     first = int(ids.flatten()[0]) if isinstance(ids, Tensor) and ids.numel() and not ids.is_meta else 0
@@ -231,12 +227,12 @@ def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
 
 
 def is_embedding_projection(name: str) -> bool:
-    """Whether the linear layer of that name takes embeddings to the model's width."""
+    """Whether the linear layer of that name projects embeddings to the model's width."""
     return name.endswith(_PROJECTIONS)
 
 
 def patch_size_of(config: Any) -> tuple[int, int] | None:
-    """Rows and columns of pixels in one patch; None where the config does not say."""
+    """Rows and columns of pixels in one patch; None if the config has no patch size."""
     size: Any = getattr(config, "patch_size", None)
     if isinstance(size, int):
         return size, size
@@ -245,14 +241,14 @@ def patch_size_of(config: Any) -> tuple[int, int] | None:
 
 
 def frames_of(config: Any) -> int | None:
-    """Frames that an encoder of whole videos reads at a time, as its config says; None for what reads no videos."""
+    """Frames that a video encoder reads at a time, from its config; None for other models."""
     counts = (getattr(config, name, None) for name in ("num_frames", "frames_per_clip"))
     count = next((count for count in counts if isinstance(count, int) and count > 0), None)
     return count if tubelet_of(config) is not None else None
 
 
 def tubelet_of(config: Any) -> tuple[int, int, int] | None:
-    """Frames, rows and columns of pixels in one token of a video; None where the config does not say."""
+    """Frames, rows and columns of pixels in one token of a video; None if the config has no such size."""
     size: Any = getattr(config, "tubelet_size", 1)
     patch = patch_size_of(config)
     if isinstance(size, list | tuple):
@@ -265,100 +261,96 @@ def tubelet_of(config: Any) -> tuple[int, int, int] | None:
 
 
 def image_token_of(config: Any) -> int | None:
-    """The token that stands for a piece of an image in a text; None where the config names none."""
+    """The token for a piece of an image in a text; None if the config has none."""
     numbers = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
     return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def video_token_of(config: Any) -> int | None:
-    """The token that stands for a piece of a video; None where the config names none, or frames are images to it."""
+    """The token for a piece of a video; None if the config has none, or treats frames as images."""
     numbers = (getattr(config, name, None) for name in ("video_token_id", "video_token_index"))
     return next((number for number in numbers if isinstance(number, int)), None)
 
 
 def merged_side(image_processor: Any) -> int:
-    """How many patches on a side a decoder reads as one piece of an image, where the processor tells grids of
-    patches.
-    """
+    """Number of patches on a side that form one piece of an image for a decoder."""
     sizes = (getattr(image_processor, name, None) for name in ("merge_size", "spatial_merge_size"))
     return next((size for size in sizes if isinstance(size, int)), 1)
 
 
 def is_video_processor(processor: Any) -> bool:
-    """Whether a processor prepares whole videos, and would choose frames itself; else it takes them as images."""
+    """Whether a processor prepares whole videos and chooses frames itself, rather than images."""
     return "VideoProcessor" in type(processor).__name__
 
 
-# Says to an encoder of videos that what guesses hidden frames, behind the encoder, need not run (V-JEPA 2). Under
-# another name it runs too, and its layers are measured as the encoder's.
+# Argument that skips the predictor of masked frames after a video encoder (V-JEPA 2). Under another name, it runs too,
+# and its layers are measured as layers of the encoder.
 _WITHOUT_PREDICTOR = "skip_predictor"
 
 
 def without_predictor(model: nn.Module) -> dict[str, bool]:
-    """Arguments that leave out the half of a video model that guesses what was hidden; none where it has no such
-    half.
-    """
+    """Arguments that skip the predictor of a video model, if it has one."""
     known = inspect.signature(model.forward).parameters
     return {_WITHOUT_PREDICTOR: True} if _WITHOUT_PREDICTOR in known else {}
 
 
 def seconds_at_once(extractor: Any) -> int:
-    """Seconds of a sound that a model reads at once: Whisper's window, else 30."""
+    """Longest sound in seconds that a model reads at once: Whisper's window, else 30."""
     return int(getattr(extractor, "chunk_length", 30))
 
 
 def frames_of_window(model: Any, extractor: Any) -> tuple[int, float] | None:
-    """Frames that an encoder of sounds makes of its window (Whisper), and samples of each; None where it has none."""
+    """Frames of a speech encoder's window (Whisper), and samples of each; None without a window."""
     window: Any = getattr(extractor, "n_samples", None)
     frames: Any = getattr(model.config, "max_source_positions", None)
     return None if window is None or frames is None else (int(frames), window / int(frames))
 
 
 def frames_of_wave(model: Any, samples: int) -> tuple[int, float] | None:
-    """Frames that an encoder makes of the wave itself (Wav2Vec2), and samples from one to the next; None of others."""
+    """Frames of an encoder of waveforms (Wav2Vec2), and samples between them; None for others."""
     count: Any = getattr(model, "_get_feat_extract_output_lengths", None)
     ratio: Any = getattr(model.config, "inputs_to_logits_ratio", None)
     return None if count is None or ratio is None else (int(count(samples)), float(ratio))
 
 
 def transcript_length(config: Any) -> int | None:
-    """Tokens of a transcript that a decoder of sounds reads; None where the config does not say."""
+    """Longest transcript in tokens for a speech decoder; None if the config has no limit."""
     return getattr(config, "max_target_positions", None)
 
 
 def has_class_token(embeddings: nn.Module) -> bool:
-    """Whether the first row of the position table beside it is of a class token."""
+    """Whether the first row of the position table belongs to a class token."""
     return any(getattr(embeddings, name, None) is not None for name in _CLASS_TOKENS)
 
 
-# What a model without a table has instead: part of a module's class or attribute name, and what that does. It stands in
-# the reason why an analysis is left out, and decides nothing; under another name the scheme is said to be not known.
+# Position schemes of models without a table: part of a module's class or attribute name, and a description. They only
+# explain why an analysis is skipped; under another name, the scheme is reported as unknown.
 _SCHEMES = (
     ("alibi", "it lowers scores with distance (ALiBi)"),
     ("bloomattention", "it lowers scores with distance (ALiBi)"),
     ("mptattention", "it lowers scores with distance (ALiBi)"),
-    ("roformersinusoidal", "it turns queries and keys by their positions (RoPE)"),
-    ("rotary", "it turns queries and keys by their positions (RoPE)"),
+    ("roformersinusoidal", "it rotates queries and keys by their positions (RoPE)"),
+    ("rotary", "it rotates queries and keys by their positions (RoPE)"),
     ("relative_attention_bias", "it adds a bias for each distance to the scores (T5)"),
     ("relative_position_bias", "it adds a bias for each distance to the scores"),
     ("rel_embeddings", "it compares queries and keys with vectors of distances (DeBERTa)"),
 )
-# The same by what the setting `positions` of attnscope's own models says
+# The same for the setting `positions` of attnscope's own models
 _NAMED = {
     "alibi": dict(_SCHEMES)["alibi"],
     "rope": dict(_SCHEMES)["rotary"],
     "t5": dict(_SCHEMES)["relative_attention_bias"],
-    "none": "it is told no positions",
+    "none": "it has no position information",
 }
 
 
 def named_scheme(model: PreTrainedModel) -> str | None:
-    """Say how a model without a table tells positions, by its names; None where they do not say it."""
+    """Position scheme of a model without a table, by names of its modules; None if unknown."""
     named = _NAMED.get(str(getattr(model.config, "positions", "")))
     if named is not None:
         return named
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-        return "it reads one token after the other (a recurrent network)"
+        return "it reads one token after another (a recurrent network)"
     names = {f"{name}.{_class(module)}".lower() for name, module in model.named_modules()}
     names |= {name.lower() for name, _ in model.named_parameters()}
     for mark, words in _SCHEMES:
@@ -371,20 +363,20 @@ def named_scheme(model: PreTrainedModel) -> str | None:
 
 
 def configured_length(config: Any) -> int | None:
-    """Tokens that a model takes, as its config says; None where it does not."""
+    """Longest text in tokens, from the model's config; None if it has no limit."""
     return getattr(config, "max_position_embeddings", None)
 
 
 def counts_something_listed(setting: str) -> bool:
-    """Whether a setting counts layers or labels, of each of which transformers makes a list before the model."""
+    """Whether a setting counts layers or labels, for which transformers builds a list before the model."""
     return "layer" in setting or "label" in setting
 
 
 def counts_layers(setting: str) -> bool:
-    """Whether a setting is a number of layers, which is not below 0."""
+    """Whether a setting is a number of layers, which cannot be negative."""
     return setting.endswith("layers") or setting == "n_layer"
 
 
 def is_pooler(tensor: str) -> bool:
-    """Whether a tensor is of a pooler, which a checkpoint may lack: no attention layer reads what it gives."""
+    """Whether a tensor belongs to a pooler, which a checkpoint may lack because no attention layer reads it."""
     return "pooler" in tensor

@@ -1,4 +1,4 @@
-"""A forward pass whose numbers are looked at: what is not finite is refused, by text and layer."""
+"""Forward passes with checks for NaN and infinity, by text and layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 def forward(
     model: PreTrainedModel, inputs: dict[str, Any], name: Name, valid: Valid | None = None, *, with_head: bool = True
 ) -> Tensor:
-    """Run a model within `watching`, and refuse texts on which it overflows."""
+    """Run a model within `watching`, and raise an error for a text on which it overflows."""
     check_ids(model, inputs, name)
 
     def real(kind: str) -> Tensor | None:
@@ -45,7 +45,7 @@ def forward(
 
 
 def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = None) -> None:
-    """Refuse the first text of ``(batch, position, ...)`` that is not finite at a real token."""
+    """Raise an error for the first text of ``(batch, position, ...)`` with NaN or infinity at a real token."""
     if bool(magnitude(states) < torch.inf):
         return
     strange = ~states.reshape(*states.shape[:2], -1).isfinite().all(-1)
@@ -56,15 +56,15 @@ def check_finite(where: str, states: Tensor, name: Name, valid: Tensor | None = 
 
 
 def not_finite(text: str, where: str, dtype: torch.dtype) -> AttnscopeError:
-    """The error that says which text a model overflows on, where, and what to do."""
-    advice = "Look at the weights of the model and at the tokens of this text"
+    """The error for a text on which a model overflows, with the layer and advice."""
+    advice = "Check the weights of the model and the tokens of this text"
     if dtype in _HALF:
         advice = f"The model runs in {_HALF[dtype]}: try --dtype float32"
     return AttnscopeError(f"{text}: {where} gives NaN or infinity. {advice}")
 
 
 def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> None:
-    """Refuse token ids that the model has no embedding for."""
+    """Raise an error for token ids without an embedding."""
     for side in ("input_ids", "decoder_input_ids"):
         ids = inputs.get(side)
         table = None if ids is None else _embedding(model, side)
@@ -73,8 +73,8 @@ def check_ids(model: PreTrainedModel, inputs: dict[str, Any], name: Name) -> Non
         known = table.num_embeddings
         text = int((ids >= known).any(1).nonzero()[0])
         raise AttnscopeError(
-            f"{name(text)} holds token id {int(ids[text].max())}, but {type(model).__name__} knows {known} tokens "
-            f"(ids 0 to {known - 1}): tokenizer and model do not belong together"
+            f"{name(text)} contains token id {int(ids[text].max())}, but {type(model).__name__} has {known} tokens "
+            f"(ids 0 to {known - 1}). Use the tokenizer of this model"
         )
 
 
@@ -88,11 +88,10 @@ def _embedding(model: PreTrainedModel, side: str) -> nn.Embedding | None:
 
 
 def decoder_start(model: PreTrainedModel) -> Callable[[Sequence[int]], int]:
-    """How the model chooses the token that its decoder reads before all that it says."""
+    """A function that returns the first token of the decoder for a target."""
     if not model.config.is_encoder_decoder:
         raise AttnscopeError(
-            f"{type(model).__name__} has no decoder beside an encoder, so nothing in it reads a target: leave out "
-            "targets (--target)"
+            f"{type(model).__name__} is not an encoder-decoder, so it cannot read targets. Leave out targets (--target)"
         )
     shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
 
@@ -111,15 +110,15 @@ def decoder_start(model: PreTrainedModel) -> Callable[[Sequence[int]], int]:
 
 
 def decoder_note(model: PreTrainedModel, *, with_target: bool) -> dict[str, str]:
-    """The attribute of a result that says what the decoder beside an encoder read; none for other models."""
+    """The attribute of a result that records the input of the decoder; empty for other models."""
     if not model.config.is_encoder_decoder:
         return {}
-    read = "the target text" if with_target else "the same text as the encoder: no target was given"
+    read = "the target text" if with_target else "the same text as the encoder, because there is no target"
     return {"decoder": f"The decoder read {read}."}
 
 
 def _unknown(model: PreTrainedModel, reason: str) -> AttnscopeError:
     return AttnscopeError(
-        f"{type(model).__name__} does not say what its decoder reads first ({reason}): "
-        "set decoder_start_token_id (and pad_token_id) in its config"
+        f"the first token of the decoder of {type(model).__name__} is unknown ({reason}). "
+        "Set decoder_start_token_id (and pad_token_id) in its config"
     )

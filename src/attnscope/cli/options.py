@@ -143,11 +143,12 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "figures": option(str, "svg", "Formats of the figures, with commas between: svg, pdf, png; or none.", panel=OUTPUT),
     "as_json": option(bool, False, "JSON on standard output instead of a table.", "--json", panel=OUTPUT),
     "as_csv": option(bool, False, "CSV on standard output: one line for each head.", "--csv", panel=OUTPUT),
+    "legend": option(bool, False, "Explain the columns below the tables, with all caveats.", "--legend", panel=OUTPUT),
 }  # fmt: skip
 LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")
-WRITING = ("out", "report", "figures", "as_json", "as_csv")
+WRITING = ("out", "report", "figures", "as_json", "as_csv", "legend")
 GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
 
 
@@ -170,6 +171,7 @@ class Output:
     figures: str = "svg"
     as_json: bool = False
     as_csv: bool = False
+    legend: bool = False
     formats: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:

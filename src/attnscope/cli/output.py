@@ -96,7 +96,7 @@ def print_note(message: str) -> None:
 def print_path(path: Path) -> None:
     """Say which file was written, as its user named it; a device, such as /dev/stdout, holds nothing to look up."""
     if path.is_file():
-        new_console().print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+        new_console().print(f"written: {path}", soft_wrap=True)
 
 
 class CleanConsole(Console):
@@ -119,7 +119,7 @@ class CleanConsole(Console):
 
 def new_console(*, errors: bool = False) -> Console:
     """The console of standard output, or of standard error."""
-    return CleanConsole(stderr=errors)
+    return CleanConsole(stderr=errors, highlight=False, markup=False, emoji=False)
 
 
 def working() -> None:
@@ -261,7 +261,7 @@ class OutputFolder:
         lines += [] if page is None else [f"report:  {page}"]
         lines += [] if self.signature is None else [f"signature: {self.signature.format()}"]
         for line in lines:
-            new_console().print(line, highlight=False, markup=False, soft_wrap=True)
+            new_console().print(line, soft_wrap=True)
         if self.finished:
             print_note(f"already finished in {folder}: delete it or give another --out to measure again")
 
@@ -300,21 +300,19 @@ def run(
             page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
         if first is not None and not (output.as_json or output.as_csv):
             first(result)
-        show(report, folders, folder, page, as_json=output.as_json, as_csv=output.as_csv)
+        show(report, folders, folder, page, output)
 
 
-def show(
-    report: Report, folders: OutputFolder, folder: Path | None, page: Path | None, *, as_json: bool, as_csv: bool
-) -> None:
+def show(report: Report, folders: OutputFolder, folder: Path | None, page: Path | None, output: Output) -> None:
     """Print a report as JSON or CSV; else as tables, and where everything is."""
     from attnscope.results import render
 
-    if as_json:
+    if output.as_json:
         emit(json_text(render.as_json(report, folder or "")) + "\n")
-    elif as_csv:
+    elif output.as_csv:
         emit_rows(render.as_csv(report))
     else:
-        render.print_report(report, new_console())
+        render.print_report(report, new_console(), legend=output.legend, page=page is not None)
         folders.print_paths(folder, page)
 
 
@@ -329,7 +327,7 @@ def finish(
     folders = OutputFolder(output.out, lambda _: Path())
     folders.signature = Signature.of(report.signature)
     where = None if folder is None else folder.path
-    show(report, folders, where, drawn, as_json=output.as_json, as_csv=output.as_csv)
+    show(report, folders, where, drawn, output)
 
 
 def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key: Sequence[object] = ()) -> Path | None:

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len, set_cell_size
+from rich.filesize import decimal
+from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar, working
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from attnscope.results.describe import Description, Variable
     from attnscope.results.merge import Merged
@@ -28,11 +30,7 @@ if TYPE_CHECKING:
 
 _AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of a table.")]
 _DAYS = 180  # of a run that is older the year is shown, not the hour
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-_THOUSAND = 1000
-_HEADINGS = ("command", "model", "texts", "how far", "written", "size", "signature")
-_MODEL = _HEADINGS.index("model")
-_ANY = 1 << 16  # columns
+_HEADINGS = ("command", "texts", "progress", "written", "size", "signature")
 
 
 app = typer.Typer(cls=options.Group, no_args_is_help=True, help="List, show, export or merge run folders.")
@@ -60,17 +58,18 @@ def list_runs(
     console = new_console()
     if not listed:
         where = ", ".join(map(str, folder or ())) or "attnscope-runs and the current folder"
-        console.print(f"no runs in {where}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"no runs in {where}", soft_wrap=True)
         return
-    table = _table(listed)
-    if console.measure(table, options=console.options.update(max_width=_ANY)).maximum <= console.width:
-        console.print(table)
-    else:
-        for line in _lines(listed):
-            console.print(line, highlight=False)
+    rows = [_HEADINGS, *map(_cells, listed)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    details = ["  " + "  ".join(map(set_cell_size, row, widths)).rstrip() for row in rows]
+    console.print(f"run  model\n{details[0]}", style="bold")
+    for run, line in zip(listed, details[1:], strict=True):
+        console.print(Text.assemble(str(run.path), (f"  {run.model}", "dim")))
+        console.print(line, style="red" if run.damage else "" if run.complete else "yellow")
     for run in listed:
         if run.damage:
-            console.print(run.damage, highlight=False, markup=False)
+            console.print(run.damage)
 
 
 def as_dict(run: Run) -> dict[str, Any]:
@@ -90,67 +89,16 @@ def as_dict(run: Run) -> dict[str, Any]:
     }
 
 
-def size_text(size: int) -> str:
-    """Bytes for people."""
-    value, unit = float(size), 0
-    while value >= _THOUSAND and unit < len(_UNITS) - 1:
-        value, unit = value / _THOUSAND, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit and value < 10 else f"{value:.0f} {_UNITS[unit]}"  # noqa: PLR2004
-
-
 def when_text(when: datetime) -> str:
     """A time for people, as `ls -l` of the shell gives it."""
     recent = abs((datetime.now().astimezone() - when).days) < _DAYS
     return f"{when:%b} {when.day:2d} " + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
 
 
-def _table(listed: list[Run]) -> Table:
-    """One line for each run."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right" if heading == "size" else "left")
-    for run in listed:
-        table.add_row(Text(str(run.path)), *_cells(run))
-    return table
-
-
-def _lines(listed: list[Run]) -> Iterator[RenderableType]:
-    """Two lines for each run: path and model, and all else in columns."""
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [[Text(heading, style="bold") for heading in _HEADINGS], *map(_cells, listed)]
-    names = [Text("run  model", style="bold"), *(Text(str(run.path)) for run in listed)]
-    for name, run in zip(names[1:], listed, strict=True):
-        name.append(f"  {run.model}", style="dim")
-    columns = list(zip(*rows, strict=True))
-    del columns[_MODEL]
-    widths = [max(cell_len(cell.plain) for cell in column) for column in columns]
-    for name, *row in zip(names, *columns, strict=True):
-        yield name
-        grid = Table.grid(padding=(0, 1, 0, 0))
-        for width in (1, *widths):
-            grid.add_column(width=width + 1, overflow="fold")
-        grid.add_row("", *row)
-        yield grid
-
-
-def _cells(run: Run) -> list[Text]:
-    from rich.text import Text
-
-    style = "red" if run.damage else "" if run.complete else "yellow"
-    size = "" if run.damage else size_text(run.bytes)
-    told = (run.command, run.model, run.corpus, run.progress, when_text(run.when), size)
+def _cells(run: Run) -> tuple[str, ...]:
+    size = "" if run.damage else decimal(run.bytes)
     signature = "" if run.signature is None else run.signature.short
-    cells = [Text(part) for part in (*told, signature)]
-    cells[_HEADINGS.index("how far")].stylize(style)
-    return cells
+    return run.command, run.corpus, run.progress, when_text(run.when), size, signature
 
 
 _Run = Annotated[
@@ -180,38 +128,36 @@ def _print(told: Description) -> None:
     from attnscope.results.describe import settings_of
 
     console, run = new_console(), told.run
-    parts = (run.command, run.progress, when_text(run.when).replace("  ", " "), size_text(run.bytes))
-    _line(console, f"{run.path}: {', '.join(parts)}")
+    parts = (run.command, run.progress, when_text(run.when).replace("  ", " "), decimal(run.bytes))
+    console.print(f"{run.path}: {', '.join(parts)}", soft_wrap=True)
     if told.page is not None:
-        _line(console, f"report: {told.page}")
+        console.print(f"report: {told.page}", soft_wrap=True)
     for sentence in told.headline:
-        console.print(sentence, style="bold", highlight=False, markup=False)
+        console.print(sentence, style="bold")
     for note in told.notes:
-        console.print(note, style="dim", highlight=False, markup=False)
+        console.print(note, style="dim")
     if told.unread and not told.damaged:
-        console.print(told.unread, style="red", highlight=False, markup=False)
+        console.print(told.unread, style="red")
     if told.damaged is not None:
         _print_damage(console, told.damaged, sum(number for number, _ in told.files.values()))
     if told.parts:
-        lines = [(part.path.name, f"{part.progress}, {size_text(part.bytes)}") for part in told.parts]
+        lines = [(part.path.name, f"{part.progress}, {decimal(part.bytes)}") for part in told.parts]
         _section(console, "Tasks", lines)
     if run.signature is not None:
         _section(console, "Signature", settings_of(run.signature))
-        _line(console, f"  to cite: {run.signature.format()}")
-    files = [(kind, f"{count(n, 'file')}, {size_text(size)}") for kind, (n, size) in told.files.items()]
+        console.print(f"  to cite: {run.signature.format()}", soft_wrap=True)
+    files = [(kind, f"{count(n, 'file')}, {decimal(size)}") for kind, (n, size) in told.files.items()]
     _section(console, "Files", files)
     _print_variables(console, told.variables)
 
 
 def _print_damage(console: Console, damaged: list[str], files: int) -> None:
     if not damaged:
-        _line(console, f"all {count(files, 'file')} are as they were written")
+        console.print(f"all {count(files, 'file')} are as they were written", soft_wrap=True)
         return
     for name in damaged:
-        console.print(f"{name} is gone, or is not what was written", style="red", highlight=False, markup=False)
-    console.print(
-        "Give the command that wrote it again, with --repair if it has that option, to make it anew", highlight=False
-    )
+        console.print(f"{name} is gone, or is not what was written", style="red")
+    console.print("Repeat the command that wrote it, with --repair if it has that option")
 
 
 def _print_variables(console: Console, variables: list[Variable]) -> None:
@@ -219,41 +165,28 @@ def _print_variables(console: Console, variables: list[Variable]) -> None:
         own = list(members)
         results = [variable for variable in own if not variable.coordinate]
         labels = [f"{variable.name}{_units(variable)}" for variable in own if variable.coordinate]
-        _heading(console, f"Variables of {node}" if node else "Variables")
+        console.print(f"\nVariables of {node}" if node else "\nVariables", style="bold")
         by_sizes: dict[tuple[tuple[str, int], ...], list[Variable]] = {}
         for variable in results:
             by_sizes.setdefault(tuple(variable.sizes.items()), []).append(variable)
         for sizes, group in by_sizes.items():
-            _line(console, f"  {_sizes(dict(sizes))}")
-            console.print(_grid((f"    {variable.name}", _meaning(variable)) for variable in group))
+            console.print("  " + (", ".join(f"{dim}: {size}" for dim, size in sizes) or "one number"), soft_wrap=True)
+            console.print(_grid((f"    {one.name}", f"{one.long_name}{_units(one)}" or one.dtype) for one in group))
         if labels:
             console.print(_grid([("  labelled by", ", ".join(labels))]))
-
-
-def _meaning(variable: Variable) -> str:
-    return f"{variable.long_name}{_units(variable)}" or variable.dtype
 
 
 def _units(variable: Variable) -> str:
     return "" if variable.units in {"", "1"} else f" [{variable.units}]"
 
 
-def _sizes(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{dim}: {size}" for dim, size in sizes.items()) or "one number"
-
-
 def _section(console: Console, title: str, lines: Iterable[tuple[str, str]]) -> None:
-    _heading(console, title)
+    console.print(f"\n{title}", style="bold")
     console.print(_grid((f"  {name}", value) for name, value in lines))
-
-
-def _heading(console: Console, title: str) -> None:
-    console.print(f"\n{title}", style="bold", highlight=False, markup=False)
 
 
 def _grid(lines: Iterable[tuple[str, str]]) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
@@ -261,10 +194,6 @@ def _grid(lines: Iterable[tuple[str, str]]) -> Table:
     for name, value in lines:
         grid.add_row(Text(name), Text(value))
     return grid
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _plain(told: Description) -> dict[str, Any]:
@@ -313,8 +242,8 @@ def export(
     with progress_bar("export") as show:
         made = run_export(run, to, out=out, variables=chosen, progress=show)  # pyright: ignore[reportArgumentType] checked there
     files = [made] if made.is_file() else [file for file in made.rglob("*") if file.is_file()]
-    size = size_text(sum(file.stat().st_size for file in files))
-    new_console().print(f"{made}: {count(len(files), 'file')}, {size}", highlight=False, markup=False, soft_wrap=True)
+    size = decimal(sum(file.stat().st_size for file in files))
+    new_console().print(f"{made}: {count(len(files), 'file')}, {size}", soft_wrap=True)
 
 
 @app.command(cls=options.Command)
@@ -335,7 +264,15 @@ def merge(arguments: dict[str, Any], output: options.Output) -> None:
     working()
     merged = run_merge(arguments["run"])
     page = _page(merged, output.formats) if output.report else None
-    _merge_print(merged, page)
+    console = new_console()
+    parts = count(merged.tasks, "task") if merged.tasks else ""
+    console.print(
+        f"{merged.path}: {count(merged.texts, 'text')}{f' of {parts}' if parts else ', whole before'}", soft_wrap=True
+    )
+    if page is not None:
+        console.print(f"report:  {page}", soft_wrap=True)
+    if not merged.complete:
+        print_note(f"to finish {merged.command}, which needs the model, repeat its command without --task")
 
 
 def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
@@ -355,19 +292,3 @@ def _page(merged: Merged, formats: tuple[str, ...]) -> Path | None:
         results = load_scan(run)
     report = replace(report_of("scan", results), heads=[])
     return draw_page(report, RunFolder(merged.path, report.signature), formats)
-
-
-def _merge_print(merged: Merged, page: Path | None) -> None:
-    where, out = merged.path, new_console()
-
-    def line(text: str) -> None:
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    texts = count(merged.texts, "text")
-    line(f"{where}: {texts} of {count(merged.tasks, 'task')}" if merged.tasks else f"{where}: {texts}, whole before")
-    if page is not None:
-        line(f"report:  {where}/{page.relative_to(merged.path)}")
-    if not merged.complete:
-        print_note(
-            f"what {merged.command} makes of all texts together needs the model: give its command again, without --task"
-        )

@@ -58,18 +58,16 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         return
     console = new_console()
     shown = ", ".join(f"{name} {float(results[name]):.2f}" for name in ("loss", "bleu") if name in results)
-    console.print(f"validation: {shown}", highlight=False, style="bold")
+    console.print(f"validation: {shown}", style="bold")
     if "alignment_error_rate" in results:
         rate, lower, upper, diagonal, chance, level = (
             percent(float(results.get(f"alignment_{name}", math.nan))) for name in _OF_ALIGNMENT
         )
-        console.print(f"alignments: error rate {rate} ({lower} to {upper}) against the known ones", highlight=False)
-        console.print(
-            f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100", highlight=False
-        )
-    console.print(f"model: {out}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"alignments: error rate {rate} ({lower} to {upper}) against the known ones")
+        console.print(f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100")
+    console.print(f"model: {out}", soft_wrap=True)
     if not (asked.source or asked.text):
-        console.print("one vector, attention and a Transformer side by side: attnscope compare", highlight=False)
+        console.print("one vector, attention and a Transformer side by side: attnscope compare")
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

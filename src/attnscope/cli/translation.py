@@ -83,6 +83,8 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
 
 
 @options.takes(
+    "as_json",
+    "legend",
     own={
         "hypotheses": argument(
             list[Path], _NEEDED,
@@ -107,16 +109,15 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
         "length_in": option(Literal["words", "characters"], "words", "Unit of length."),
         "resamples": _RESAMPLES,
         "seed": option(int, 12345, "Seed of the bootstrap."),
-        "as_json": option(bool, False, "JSON on standard output instead of a table.", "--json"),
     },
 )  # fmt: skip
-def score(arguments: dict[str, Any], _: options.Output) -> None:
+def score(arguments: dict[str, Any], output: options.Output) -> None:
     """How good are the translations? BLEU and chrF with signatures, intervals and paired tests."""
     from attnscope.lineage.score import score as run_score
     from attnscope.lineage.score import score_report
 
     hypotheses, targets, text = list(arguments.pop("hypotheses")), list(arguments.pop("target")), arguments.pop("text")
-    by_length, as_json = arguments.pop("by_length"), arguments.pop("as_json")
+    by_length = arguments.pop("by_length")
     if [*map(str, hypotheses), *map(str, targets), str(text)].count("-") > 1:
         raise AttnscopeError("standard input (-) can be only one of the files")
     if text and not by_length:
@@ -124,7 +125,7 @@ def score(arguments: dict[str, Any], _: options.Output) -> None:
     with progress_bar("score") as bar:
         limits = _length_limits(by_length) if by_length else []
         result = run_score(hypotheses, targets, texts=text, by_length=limits, progress=bar, **arguments)
-    show(score_report(result), OutputFolder(None, lambda _: Path()), None, None, as_json=as_json, as_csv=False)
+    show(score_report(result), OutputFolder(None, lambda _: Path()), None, None, output)
 
 
 def _length_limits(text: str) -> list[int]:
@@ -147,6 +148,7 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
     "out",
     "figures",
     "as_json",
+    "legend",
     model=argument(str, _NEEDED, "Encoder-decoder: the folder of a trained system, or a hub id."),
     batch_size=varied("batch_size", 16, help="Sentence pairs at a time.", show_default=True),
     out=varied(
@@ -224,6 +226,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
     "figures",
     "as_json",
     "as_csv",
+    "legend",
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each system."),
     own={
         "systems": argument(

@@ -172,6 +172,7 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
     "report",
     "as_json",
     "as_csv",
+    "legend",
     model=argument(str, inspect.Parameter.empty, _MODEL),
     window=varied("window", help="Tokens of a prompt, at most.", show_default="what the model takes"),
     limit=varied("limit", help="Largest number of prompts."),
@@ -239,11 +240,11 @@ def _print_texts(results: xr.Dataset) -> None:
         tokens, length = [str(token) for token in text.text_token.values], int(text.prompt_length)
         prompt, new = "".join(tokens[:length]), "".join(tokens[length:])
         begin = "…" if len(prompt) > _PROMPT else ""
-        console.print(Text(f"{text.source.item()}: ", style="dim"), end="", highlight=False)
-        console.print(Text(begin + prompt[-_PROMPT:], style="dim") + Text(new, style="bold"), highlight=False)
+        console.print(Text(f"{text.source.item()}: ", style="dim"), end="")
+        console.print(Text(begin + prompt[-_PROMPT:], style="dim") + Text(new, style="bold"))
         console.print()
     if texts > _TEXTS:
-        console.print(f"and {count(texts - _TEXTS, 'text')} more: --json has all\n", style="dim", highlight=False)
+        console.print(f"and {count(texts - _TEXTS, 'text')} more: --json has all\n", style="dim")
 
 
 @options.takes(
@@ -285,8 +286,8 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
 
     console = new_console()
     for role in ROLES.values():
-        console.print(f"{role.name}: {role.definition}", highlight=False, markup=False)
-        console.print(f"  {role.source}", style="dim", highlight=False, markup=False)
+        console.print(f"{role.name}: {role.definition}")
+        console.print(f"  {role.source}", style="dim")
 
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
@@ -387,7 +388,7 @@ def _print_text_tables(tree: xr.DataTree) -> None:
         console.print(shown)
         for remark in (analysis.table.key, analysis.table.remark(tree)):
             if remark:
-                console.print(remark, style="dim", highlight=False)
+                console.print(remark, style="dim")
 
 
 @options.takes(

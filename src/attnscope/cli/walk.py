@@ -61,7 +61,7 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
             steps = run_walk(texts=text, targets=target, progress=show, **arguments)
     if markdown is None:
         console = new_console()
-        console.print(terminal(steps, language, width=console.width), highlight=False)
+        console.print(terminal(steps, language, width=console.width))
     elif str(markdown) == "-":
         emit(as_markdown(steps, language))
     else:

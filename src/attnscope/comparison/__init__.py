@@ -1,4 +1,4 @@
-"""What changed between two runs, and what differs between groups of texts."""
+"""Comparisons of two runs, and of groups of texts within a run."""
 
 import pkgutil
 

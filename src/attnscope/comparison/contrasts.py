@@ -1,4 +1,4 @@
-"""What differs between the texts of one scan that are held apart: by language, source, year."""
+"""Differences between groups of texts of one scan, by a field such as language, source or year."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 _GRID = ("layer", "head")
-_UNLIKE = 1.1  # how many times longer windows may be in the mean before it is said
+_UNLIKE = 1.1  # ratio of mean window lengths above which the report warns
 
 
 @validated
 def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     r"""Compare the texts of each value with all others, head by head.
 
-    Means are over texts. Each :math:`p` is that of Welch's :math:`t` (1947) with standard errors by documents, a ratio
-    of sums, as windows of one document are not independent and documents have different numbers of them. Over all
-    heads, statistics and values, the step-up rule of Benjamini and Hochberg (1995) keeps the expected share of false
-    ones among those called different at `level` or below.
+    Means are over texts. Each :math:`p` is from Welch's :math:`t` test (1947) with standard errors over documents,
+    because windows of one document are not independent. Over all heads, statistics and values, the step-up rule of
+    Benjamini and Hochberg (1995) limits the false discovery rate to `level`.
 
     Parameters
     ----------
@@ -43,21 +42,20 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     Returns
     -------
     xarray.Dataset
-        Over ``statistic, by, layer, head``, each chosen offset (``weight_at_-64``) and each share of blocks a statistic
-        of its own: ``mean`` of the texts with the value, ``others`` (mean of all others),
+        Over ``statistic, by, layer, head``: ``mean`` of the texts with the value, ``others`` (mean of all others),
         ``difference``, ``low`` and ``high`` (95% interval), ``p``, ``differs``, ``tested``, and ``size``, the
-        difference in standard deviations of all heads on both sides together. Where a value, or all others together,
-        have fewer than 6 documents nothing is tested: ``low``, ``high`` and ``p`` are NaN, ``differs`` and ``tested``
-        False. Of two values the first alone is tested. Over ``by``: ``texts``, ``documents``, ``length``
-        (mean tokens of a window). Of a scan in pools (``pool=``) texts are pools, a pool of several documents counts as
-        one, and ``windows`` counts their windows.
+        difference in standard deviations of all heads on both sides. Each chosen offset (``weight_at_-64``) and each
+        share of blocks counts as a statistic. With fewer than 6 documents on one side there is no test: ``low``,
+        ``high`` and ``p`` are NaN, ``differs`` and ``tested`` False. With two values only the first is tested. Over
+        ``by``: ``texts``, ``documents``, ``length`` (mean tokens of a window). In a scan in pools (``pool=``) each pool
+        counts as a text and a document, and ``windows`` counts the windows.
 
-        A statistic whose numbers are those of an earlier one is counted once, and the attribute ``repeated`` names it.
+        A statistic with the same numbers as an earlier one is counted once; the attribute ``repeated`` lists these.
 
     Raises
     ------
     AttnscopeError
-        The scan has no such coordinate or only one value of it, or no statistic with one number a head.
+        If the scan has no such coordinate or only one value of it, or no statistic with one number for each head.
 
     Examples
     --------
@@ -74,12 +72,12 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     check_kind("a scan", xr.Dataset, results=results)
     check_real(0.0, 1.0, level=level)
     if "by" not in results.coords:
-        raise AttnscopeError("the texts of this scan are not held apart: give scan a field with by (--by)")
+        raise AttnscopeError("this scan has no groups of texts. Scan again with a field in by (--by)")
     results = with_each(results)
     labels = results.by.values.astype(str)
     values = np.unique(labels)
     if len(values) < 2:  # noqa: PLR2004
-        raise AttnscopeError(f"all texts have the same value, {values[0]!r}: there is nothing to hold apart")
+        raise AttnscopeError(f"all texts have the value {values[0]!r}; expected two or more values to compare")
     names = [
         str(name)
         for name, values in results.data_vars.items()
@@ -87,7 +85,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
         if without_end(str(name)) == name and name != "columns_left" and not str(name).endswith(VARIANCE)
     ]
     if not names:
-        raise AttnscopeError("the scan has no statistic with one number a head: give it some with --statistics")
+        raise AttnscopeError("the scan has no statistic with one number for each head. Scan with others (--statistics)")
     by_name = {name: results[name].transpose("window", *_GRID).values for name in names}
     repeated = repeated_statistics(names, [[values] for values in by_name.values()])
     names = [name for name in names if name not in repeated]
@@ -95,7 +93,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     flat = stacked.reshape(len(stacked), -1)
     documents = np.unique(results.source.values.astype(str), return_inverse=True)[1]
     tests = np.stack([_welch(flat, documents, labels == value) for value in values], 1)  # (part, by, column)
-    if len(values) == 2:  # noqa: PLR2004 the second says what the first says: one of them is tested
+    if len(values) == 2:  # noqa: PLR2004 the second test mirrors the first: only one counts
         tests[4, 1] = np.nan
     mean, others, low, high, p = np.moveaxis(tests.reshape(5, len(values), *stacked.shape[1:]), 2, 1)
     known = np.isfinite(p)
@@ -132,7 +130,7 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
 def _welch(
     values: Float[np.ndarray, "window column"], documents: np.ndarray, chosen: np.ndarray
 ) -> Float[np.ndarray, "part column"]:
-    """Means of some texts and of the others, the interval of their difference, and its chance."""
+    """Means of some texts and of the others, the interval of their difference, and its p-value."""
     mean, error, count = mean_by_document(values[chosen], documents[chosen].tolist())
     others, other_error, other_count = mean_by_document(values[~chosen], documents[~chosen].tolist())
     if min(count, other_count) < LEAST:
@@ -144,19 +142,19 @@ def _welch(
         p = 2 * scipy.stats.t.sf(np.abs(mean - others) / np.sqrt(variance), freedom)
         half = scipy.stats.t.ppf(0.975, freedom) * np.sqrt(variance)
     same = (variance == 0) & (mean == others)
-    p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no spread at all tells nothing
+    p = np.where(same, 1.0, np.where(variance == 0, np.nan, p))  # no test without variance
     return np.stack([mean, others, mean - others - half, mean - others + half, p])
 
 
 def field_of(results: xr.Dataset) -> str:
-    """The field by which a scan's texts are held apart; ``by`` where no signature tells it."""
+    """The field that groups a scan's texts; ``by`` if the scan has no signature."""
     signature = json.loads(results.attrs.get("signature", "{}"))
     return str(signature.get("settings", {}).get("by", "by"))
 
 
 @reads("contrasts")
 def contrast_rows(tested: xr.Dataset) -> list[Row]:
-    """Every difference that is known, those told from 0 first, the largest of each first."""
+    """All tested differences: the significant ones first, and the largest first within each part."""
     names = ("mean", "others", "difference", "low", "high", "size", "p", "differs")
     rows = rows_of({name: tested[name] for name in names}, tested["mean"].where(tested.tested))
     return sorted(rows, key=lambda row: (not row["differs"], -abs(row["size"])))
@@ -164,7 +162,7 @@ def contrast_rows(tested: xr.Dataset) -> list[Row]:
 
 @reads("contrasts")
 def describe_contrasts(tested: xr.Dataset) -> list[str]:
-    """What differs, in sentences that say how sure they are."""
+    """Findings of a comparison of groups, as sentences."""
     pooled = "windows" in tested
     listed = ", ".join(
         f"{value} ({count(texts, 'pool')} of {count(parts, 'window')})"
@@ -181,19 +179,19 @@ def describe_contrasts(tested: xr.Dataset) -> list[str]:
     by = "pools of different documents" if pooled else "documents"
     known, differs = tested.tested.values, tested.differs.values
     if not known.any():
-        return [*sentences, f"Nothing is told apart: each value, and all others, need {LEAST} {by} or more."]
+        return [*sentences, f"Nothing is tested: each value, and all others together, need {LEAST} or more {by}."]
     heads, every = differs.any((0, 1)).sum(), known.any((0, 1)).sum()
     rate = f"{float(tested.attrs['level']):.0%}"
     sentences.append(
         f"{heads} of {every} heads differ in some statistic between a value and all others: {differs.sum()} of "
-        f"{known.sum()} differences are told from 0 (false discovery rate {rate}, by {by})."
+        f"{known.sum()} differences are significant (false discovery rate {rate}, over {by})."
     )
     sentences += describe_repeated(json.loads(tested.attrs["repeated"]))
     lengths = tested.length.values
     if np.isfinite(lengths).all() and lengths.max() > _UNLIKE * lengths.min():
         each = ", ".join(f"{value} {length:.0f}" for value, length in zip(tested.by.values, lengths, strict=True))
         sentences.append(
-            f"Windows differ in length (tokens in the mean: {each}), and statistics with it: a difference need not "
-            "be one of the texts' kind."
+            f"Mean window lengths differ ({each} tokens). Statistics depend on the length, so a difference may not "
+            "be due to the kind of text."
         )
     return sentences

@@ -1,4 +1,4 @@
-"""`diff`: two scans of one corpus compared head by head, and what the changes come to."""
+"""`diff`: compare two scans of one corpus head by head."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Changes(NamedTuple):
     mean: Float[np.ndarray, ...]  # the mean over texts and its 95% interval by the bootstrap over documents
     low: Float[np.ndarray, ...]
     high: Float[np.ndarray, ...]
-    p: Float[np.ndarray, ...]  # chance of so large a mean without any change; NaN where nothing can be said
-    changed: Bool[np.ndarray, ...]  # whether it is told from 0, all looked at together; False where there is no `p`
+    p: Float[np.ndarray, ...]  # p-value; NaN without a test
+    changed: Bool[np.ndarray, ...]  # whether the change is significant, corrected for all; False without a test
 
 
 def changes_by_document(
@@ -57,7 +57,7 @@ def changes_by_document(
 
 
 def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
-    """Chance of each mean without any change, ``(column,)``; NaN with too few documents."""
+    """P-value of each mean, ``(column,)``; NaN with too few documents."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
     if len(numbers) < LEAST:
         return np.full(values.shape[1], np.nan)
@@ -67,7 +67,7 @@ def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
     np.add.at(sums, member, values)
     means, weight = sums / sizes[:, None], sizes / sizes.sum()
     mean, squares = weight @ means, weight @ weight
-    # unbiased if all documents vary alike: a mean's square deviation is 1 - 2 w + sum(w^2) of their variance
+    # unbiased if all documents have one variance: a mean's square deviation is 1 - 2 w + sum(w^2) of it
     part = weight**2 / (1 - 2 * weight + squares)
     error = np.sqrt(part @ (means - mean) ** 2)
     both, whole = part @ weight, part.sum()
@@ -116,23 +116,22 @@ def diff(
 ) -> xr.Dataset:
     """Compare two scans of the same corpus: checkpoints of one training, or a model and its tuned form.
 
-    Both models read the same windows, so every text is compared with itself; so is every image and every sound.
+    Both models read the same windows, so each text, image or sound is compared with itself.
 
     Parameters
     ----------
     before, after
-        Finished runs of ``attnscope scan``: their folders, or what `attnscope.scan` returned.
+        Finished runs of ``attnscope scan``: their folders, or results of `attnscope.scan`.
     statistics
-        Names of those to compare, one number a head; by default all that both have. Each chosen offset counts as one
-        (``weight_at_-64``), and each share of blocks (``block_recall_5``); what has more numbers (``profile``,
-        ``group_weight``) is not compared.
+        Names of the statistics to compare, with one number for each head; by default all that both scans have. Each
+        chosen offset (``weight_at_-64``) and each share of blocks (``block_recall_5``) counts as a statistic.
     heads
-        How heads are matched within each layer: ``number``, ``profile`` (one to one, so that the pairs of a layer are
-        together most alike), or ``auto``. See `match_heads`.
+        How to match heads within each layer: ``number``, ``profile`` (one to one, with the smallest total distance of
+        the profiles), or ``auto``. See `match_heads`.
     level
         False discovery rate over all heads and statistics together.
     out
-        Run folder, or a function that names it from the signature; without it nothing is written.
+        Run folder, or a function that returns it for a signature; by default nothing is written.
     seed
         Seed of the bootstrap.
 
@@ -142,19 +141,18 @@ def diff(
         Over ``statistic, layer, head``: ``before`` and ``after`` (means over texts), ``change``, ``change_low``,
         ``change_high`` (95% interval by the bootstrap over documents), ``p`` and ``changed`` (see
         `changes_by_document`), ``tested`` (False with fewer than 6 documents: there are no intervals, and ``changed``
-        is False), ``size``, the change in standard deviations of all heads of both models together, so that it is as
-        large after against before. Over ``layer, head``:
-        ``partner``, the head of the second model that it is compared with, ``profile_distance``, the total variation
-        distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes ``matching``
-        and ``kinship`` say by which rule heads were matched and whether pairs are more alike than by chance: where
-        that is not shown, changes are differences of heads that may have nothing to do with each other. A statistic
-        whose numbers are those of an earlier one in both scans, as ``special_tokens`` are those of ``first_token``
-        where only the first token is special, is counted once: ``repeated`` names it, as JSON.
+        is False), ``size``, the change in standard deviations of all heads of both models together. Over
+        ``layer, head``: ``partner``, the head of the second model to compare with, and ``profile_distance``, the total
+        variation distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes
+        ``matching`` and ``kinship`` record the rule that matched heads, and whether pairs are more similar than chance;
+        if not, changes compare heads that may be unrelated. A statistic with the same numbers as an earlier one in both
+        scans (``special_tokens`` and ``first_token``, if only the first token is special) is counted once;
+        ``repeated`` lists these, as JSON.
 
     Raises
     ------
     AttnscopeError
-        If the scans are of different texts, tokenizers, windows or shapes of model, or have no statistic in common.
+        If the scans differ in texts, tokenizer, windows or shape of the model, or have no statistic in common.
 
     Examples
     --------
@@ -205,15 +203,18 @@ def _opened(given: Scan) -> xr.Dataset:
     if isinstance(given, xr.Dataset):
         if "signature" not in given.attrs or not {"window", "layer", "head"} <= set(given.dims):
             raise AttnscopeError(
-                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is not a scan; expected "
-                "what attnscope.scan returns"
+                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is not a scan; expected a "
+                "result of attnscope.scan"
             )
         return given
     folder = local_folder(given)
     manifest = manifest_of(folder)
     if manifest is None or manifest.command != "scan" or not manifest.state.get("complete"):
-        what = "no run of attnscope" if manifest is None else f"an attnscope {manifest.command}, finished or not"
-        raise AttnscopeError(f"{folder} holds {what}; expected a finished run of attnscope scan")
+        what = "no run of attnscope"
+        if manifest is not None:
+            state = "a finished" if manifest.state.get("complete") else "an unfinished"
+            what = f"{state} run of attnscope {manifest.command}"
+        raise AttnscopeError(f"{folder} contains {what}; expected a finished run of attnscope scan")
     with RunFolder(folder, manifest.state.get("signature", {})) as run:
         return load_scan(run)
 
@@ -225,60 +226,63 @@ def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Si
         if getattr(own, part) != getattr(other, part):
             what = {"corpus": reads, "target": "targets", "tokenizer": reader}[part]
             raise AttnscopeError(
-                f"the two scans have different {what}: heads are compared on the same {called} of the same {reads}; "
-                f"scan both models on one corpus, with one {reader}"
+                f"the two scans have different {what}; expected the same {called} of the same {reads}. Scan both "
+                f"models on one corpus, with one {reader}"
             )
     for name in _SETTINGS:
         values = [(settings.settings or {}).get(name) for settings in (own, other)]
         if values[0] != values[1]:
-            raise AttnscopeError(f"the two scans differ in --{name}: {values[0]} and {values[1]}; scan both alike")
+            raise AttnscopeError(
+                f"the two scans differ in --{name}: {values[0]} and {values[1]}. Use the same for both"
+            )
     if any(first.sizes[dim] != second.sizes[dim] for dim in ("layer", "head", "window")):
         shapes = [
             f"{run.sizes['layer']} x {run.sizes['head']} heads, {run.sizes['window']} {called}"
             for run in (first, second)
         ]
-        raise AttnscopeError(f"the models have {shapes[0]} and {shapes[1]}: only models of one shape are compared")
+        raise AttnscopeError(f"the scans have {shapes[0]} and {shapes[1]}; expected the same shape")
     _check_cut(first, second, reads)
 
 
 def _check_cut(first: xr.Dataset, second: xr.Dataset, reads: str) -> None:
-    """Refuse models that make other tokens of the same images or sounds."""
+    """Raise an error if the models cut the same images or sounds into different tokens."""
     for name in ("length", "rows", "columns"):
         if (name in first) != (name in second) or (
             name in first and not np.array_equal(first[name].values, second[name].values)
         ):
             shown = [int(side[name].values[0]) if name in side else "none" for side in (first, second)]
             raise AttnscopeError(
-                f"the models cut the same {reads} into different tokens ({name}: {shown[0]} and {shown[1]} of the "
-                "first that is read): offsets are not the same in both; compare models that cut alike"
+                f"the models cut the same {reads} into different tokens ({name} of the first one: {shown[0]} and "
+                f"{shown[1]}), so offsets do not match. Compare models with the same cut"
             )
 
 
 def _profiles(scan: xr.Dataset) -> np.ndarray | None:
-    """Mean profiles over texts, ``(layer, head, offset)``; of images all offsets in rows and columns."""
+    """Mean profiles over texts, ``(layer, head, offset)``; for images all offsets in rows and columns."""
     if "patch_profile" in scan:
         ordered = scan.patch_profile.transpose("window", "layer", "head", "row_offset", "column_offset")
         return ordered.mean("window").values.reshape(*ordered.shape[1:3], -1)
     return scan.profile.mean("window").values if "profile" in scan else None
 
 
-def _common(first: xr.Dataset, second: xr.Dataset, asked: Sequence[str] | None) -> list[str]:
+def _common(first: xr.Dataset, second: xr.Dataset, requested: Sequence[str] | None) -> list[str]:
     cells = ("window", "layer", "head")
     both = [
         str(name)
         for name in first.data_vars
         if first[name].dims == cells and name in second and name != "label" and without_end(str(name)) == name
     ]
-    if asked is not None and not asked:
-        raise AttnscopeError(f"no statistic was named; choose from {', '.join(both)}")
-    unknown = [name for name in asked or () if name not in both]
+    if requested is not None and not requested:
+        raise AttnscopeError(f"found no statistics; choose from {', '.join(both)}")
+    unknown = [name for name in requested or () if name not in both]
     if unknown or not both:
         raise AttnscopeError(
-            f"both scans have no statistic {unknown[0]!r} of one number a head; choose from {', '.join(both)}"
+            f"the scans have no common statistic {unknown[0]!r} with one number for each head; choose from "
+            f"{', '.join(both)}"
             if unknown
-            else "the scans have no statistic in common; scan both with the same --statistics"
+            else "the scans have no statistic in common. Scan both with the same --statistics"
         )
-    return both if asked is None else [name for name in both if name in asked]
+    return both if requested is None else [name for name in both if name in requested]
 
 
 def _compared(
@@ -296,13 +300,13 @@ def _compared(
         distance = np.where(np.isnan(apart).all(-1), np.nan, np.nansum(apart, -1) / 2)
     elif heads == "profile":
         raise AttnscopeError(
-            "heads cannot be matched by profile: the scans have none; scan with --statistics profile (of images "
-            "patch_profile)"
+            "heads cannot be matched by profile, because the scans have none. Scan with --statistics profile (for "
+            "images, patch_profile)"
         )
-    given = {name: [run[name].transpose("window", *grid).values for run in (first, second)] for name in names}
-    repeated = repeated_statistics(names, list(given.values()))
+    both = {name: [run[name].transpose("window", *grid).values for run in (first, second)] for name in names}
+    repeated = repeated_statistics(names, list(both.values()))
     names = [name for name in names if name not in repeated]
-    values = [np.stack([given[name][side] for name in names], 1) for side in (0, 1)]
+    values = [np.stack([both[name][side] for name in names], 1) for side in (0, 1)]
     values[1] = np.take_along_axis(values[1], np.broadcast_to(matched.partner, values[1].shape), -1)
     documents = first.source.values.tolist()
     changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
@@ -316,9 +320,9 @@ def _compared(
             "change": (cells, changes.mean, {"long_name": "Change"}),
             "change_low": (cells, changes.low, {"long_name": "Lower end of its 95% interval"}),
             "change_high": (cells, changes.high, {"long_name": "Upper end of its 95% interval"}),
-            "p": (cells, changes.p, {"long_name": "Chance of so large a change", "units": "1"}),
-            "changed": (cells, changes.changed, {"long_name": "Told from 0 at the false discovery rate", "units": "1"}),
-            "tested": (cells, np.isfinite(changes.p), {"long_name": "Whether that was tested", "units": "1"}),
+            "p": (cells, changes.p, {"long_name": "p-value of the change", "units": "1"}),
+            "changed": (cells, changes.changed, {"long_name": "Significant by the false discovery rate", "units": "1"}),
+            "tested": (cells, np.isfinite(changes.p), {"long_name": "Whether the change was tested", "units": "1"}),
             "size": (
                 cells,
                 sizes(changes.mean, before, after),
@@ -352,7 +356,7 @@ def _compared(
 
 
 def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarray]]) -> dict[str, str]:
-    """Names of the statistics whose numbers an earlier one has everywhere, each with the earlier one's name."""
+    """Statistics with the same numbers as an earlier one, each with the name of that one."""
     repeated: dict[str, str] = {}
     for number, name in enumerate(names):
         for earlier, known in zip(names[:number], values, strict=False):
@@ -363,7 +367,7 @@ def repeated_statistics(names: Sequence[str], values: Sequence[Sequence[np.ndarr
 
 
 def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
-    """Whether there are numbers, and the same ones everywhere."""
+    """Whether there are numbers, and they are equal everywhere."""
     return any(np.isfinite(own).any() for own in values) and all(
         np.allclose(own, other, rtol=ROUNDING, atol=ROUNDING**2, equal_nan=True)
         for own, other in zip(values, known, strict=True)
@@ -371,14 +375,14 @@ def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
 
 
 def describe_repeated(repeated: dict[str, str]) -> list[str]:
-    """Which statistics count once, in a sentence for each; none where all differ."""
+    """A sentence for each statistic that is counted once."""
     return [
-        f"{name} has the same numbers as {other} here, and is counted once, as {other}."
+        f"{name} has the same numbers as {other} here and is counted once, as {other}."
         for name, other in repeated.items()
     ]
 
 
-ROUNDING = 1e-6  # relative: numbers that differ by less are the same, but for the order of sums
+ROUNDING = 1e-6  # relative difference below which numbers count as equal
 
 
 def sizes(
@@ -393,20 +397,19 @@ def sizes(
     values = np.where(known, both, 0.0)
     apart = np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0)
     spread = np.sqrt((apart**2).sum(-1, keepdims=True) / count)
-    told = spread > ROUNDING * np.abs(values).max(-1, keepdims=True)
-    return change / np.where(told, spread, np.inf)[..., None]
+    varies = spread > ROUNDING * np.abs(values).max(-1, keepdims=True)
+    return change / np.where(varies, spread, np.inf)[..., None]
 
 
 _CARE = {
-    "A change of weights is not a change of what the model does.": "attnscope intervene measures whether a head "
-    "matters.",
-    "It is a change on these texts.": "On texts of another kind it may be another.",
+    "A change of weights need not change the predictions.": "attnscope intervene measures whether a head matters.",
+    "Changes depend on the texts.": "Other kinds of text may show others.",
 }
 
 
 @reads("diff")
 def changes_of(difference: xr.Dataset) -> list[Row]:
-    """All changes, those that are significant first, the largest of each first."""
+    """All changes: the significant ones first, and the largest first within each part."""
     columns: dict[str, xr.DataArray | None] = {
         **{name: difference[name] for name in ("before", "after", "change", "size", "p", "partner", "units")},
         "low": difference.change_low,
@@ -419,21 +422,16 @@ def changes_of(difference: xr.Dataset) -> list[Row]:
 
 @reads("diff")
 def report(difference: xr.Dataset) -> Report:
-    """What a comparison of two models found."""
+    """Report of a comparison of two models."""
     rows, same = changes_of(difference), same_heads(difference)
     before, after = str(difference.attrs["before"]), str(difference.attrs["after"])
     tested = bool(difference.tested.any())
     called = called_in(difference.attrs)
     care = dict(_CARE)
     if tested:
-        care["A significant change need not be large."] = (
-            "Both models read the same windows, so that with many of them the smallest change is significant. The size "
-            "reports how much it is."
-        )
+        care["A significant change need not be large."] = "With many windows the smallest change is significant."
     if not same:
-        care["Nothing shows pairs to be the same heads."] = (
-            "The numbers compare two models, not a head before and after."
-        )
+        care["Pairs may be different heads."] = "The numbers compare two models, not a head before and after."
     names = value_headings(difference)
     repeated = json.loads(difference.attrs.get("repeated", "{}"))
     matching = {name: difference.attrs.get(name, "untested") for name in ("matching", "kinship")}
@@ -483,7 +481,7 @@ def _quantities(difference: xr.Dataset) -> list[Quantity]:
     return [
         Quantity("layer", unit="count", detail="data"),
         Quantity("head", unit="head"),
-        Quantity("partner", "beside", unit="head", detail="table" if matched else "data"),
+        Quantity("partner", "matched with", unit="head", detail="table" if matched else "data"),
         Quantity("statistic"),
         Quantity("units", detail="page"),
         Quantity("before", before, "change", "mean over texts", like="change", unsigned=True),
@@ -505,19 +503,19 @@ def same_everywhere(rows: Sequence[Row]) -> bool:
 
 @reads("diff")
 def same_heads(difference: xr.Dataset) -> bool:
-    """Whether pairs may be called the same heads, before and after: where nothing shows it, they are but pairs."""
+    """Whether pairs count as the same heads, before and after."""
     return difference.attrs["matching"] == "number" and difference.attrs.get("kinship", "untested") != "not shown"
 
 
 @reads("diff")
 def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
-    """The headings of both values and of what lies between them, in a table."""
+    """The headings of both values and of their difference in a table."""
     return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     if same_everywhere(rows):
-        return ["Nothing differs: both scans have the same numbers everywhere."]
+        return ["Nothing differs: both scans have the same numbers."]
     changed = [row for row in rows if row["changed"]]
     heads = {(row["layer"], row["head"]) for row in rows}
     moved = {(row["layer"], row["head"]) for row in changed}
@@ -525,7 +523,7 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
     over = f"{number} {called}"
     repeated = describe_repeated(json.loads(difference.attrs.get("repeated", "{}")))
     if not difference.tested.any():
-        few = f"Nothing is tested: that takes {LEAST} {called} or more, and there {are(number)}."
+        few = f"Nothing is tested: tests need {LEAST} or more {called}, and there {are(number)}."
         return [few, *repeated, _describe_matching(difference)]
     rate = f"{float(difference.attrs['level']):.0%}"
     same = same_heads(difference)
@@ -548,43 +546,29 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
         head = f"head {first['layer']}.{first['head']}"
         values = f"{head}, {before} to {after}"
         if not same:
-            values = f"{head} and head {first['layer']}.{first['partner']} beside it, {before} and {after}"
+            values = f"{head} and its match {first['layer']}.{first['partner']}, {before} and {after}"
         size = f"{first['size']:+.{places(first['size'], 1)}f}"
         sentences.append(
-            f"Most, for its statistic: {first['statistic']} of {values} ({size} standard deviations of all heads of "
-            "both models).".replace("-", "−")
+            f"Largest, for its statistic: {first['statistic']} of {values} ({size} standard deviations of all heads "
+            "of both models).".replace("-", "−")
         )
     return [*sentences, _describe_matching(difference)]
 
 
 def _describe_matching(difference: xr.Dataset) -> str:
-    """How heads were matched, whether that was asked for, and whether anything shows pairs to be the same heads."""
+    """How heads were matched, and whether pairs are more similar than chance."""
     rule, kinship = difference.attrs["matching"], difference.attrs.get("kinship", "untested")
     requested = difference.attrs.get("matching_asked", "auto") == rule
-    few = "there are too few heads to tell whether these are the same heads."
+    few = "There are too few heads to test whether pairs are the same heads."
     if rule == "number":
         if not np.isfinite(difference.profile_distance.values).any():
-            few = "the scans have no offset profiles that would tell whether these are the same heads."
-        sentence = f"Each head is compared with the one of its number{', as was asked for' if requested else ''}"
-        return (
-            f"{sentence}: "
-            + {
-                "shown": "these are more alike than by chance.",
-                "not shown": "these are no more alike than by chance, and nothing shows them to be the same heads.",
-                "untested": few,
-            }[kinship]
-        )
-    why = "as was asked for" if requested else "as nothing shows those of one number to be the same"
-    other = int((difference.partner.values != difference["head"].values).sum())
-    sentence = f"Heads are matched by their offset profiles, {why} ({other} have another number): "
-    together = "one to one, so that the pairs of a layer are together most alike."
-    return (
-        sentence
-        + {
-            "shown": f"{together} The pairs are more alike than by chance, as heads of one kind are in unrelated "
-            "models too.",
-            "not shown": f"{together} The pairs are no more alike than by chance. Nothing shows them to be the same "
-            "heads.",
-            "untested": few,
-        }[kinship]
-    )
+            few = "Without offset profiles there is no test whether pairs are the same heads."
+        sentence = f"Heads are matched by number{', as requested' if requested else ''}."
+        alike = "These pairs are more similar than chance."
+    else:
+        why = "as requested" if requested else "because heads of one number are not significantly similar"
+        other = int((difference.partner.values != difference["head"].values).sum())
+        sentence = f"Heads are matched one to one by their offset profiles, {why} ({other} have another number)."
+        alike = "These pairs are more similar than chance; heads of one kind are in unrelated models too."
+    apart = "These pairs are not more similar than chance, so they may be different heads."
+    return f"{sentence} {({'shown': alike, 'not shown': apart, 'untested': few})[kinship]}"

@@ -1,4 +1,4 @@
-"""What a generation found, as data: heads that turn to the model's own output, spans, and the texts."""
+"""Report of a generation: heads that shift attention to the model's own output, spans, and texts."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_ROUNDING = 1e-5  # of weights that a model gives in 32 bits
-# of a row's weight: positions are known in bins, which alone turns an untrained ALiBi head by 0.006
+_ROUNDING = 1e-5  # rounding of weights in 32 bits
+# smallest shift of a row's weight: binned positions alone shift an untrained ALiBi head by 0.006
 _LEAST_TURN = 0.02
-_SHORTEST = 6  # new tokens of a text that has a beginning and an end
+_SHORTEST = 6  # new tokens of a text that is split into thirds
 
 _FIRST, _LAST = "First third of the new tokens", "Last third"
 _OWN = "weight on the model's own output in the last third of the new tokens"
-_EQUAL, _PLACES = ("of uniform attention", "of a head with the same weight at each distance and on the first token")
+_EQUAL, _PLACES = ("uniform attention", "a head with the same weight at each distance and on the first token")
 _TURN = Quantity(
     "turn",
+    "shift",
     unit="change",
-    meaning="how much more the own output's share grows than the larger of uniform and places",
+    meaning="growth of the share on the own output, minus the larger growth of uniform and positions",
     low="turn_low",
     high="turn_high",
     interval=True,
@@ -39,49 +40,45 @@ _HEADS = (
     Quantity("attention", detail="data"),
     Quantity("own_first", "own output", "share", detail="page", group=_FIRST),
     Quantity("equal_first", "uniform", "share", detail="page", group=_FIRST),
-    Quantity("places_first", "places", "share", detail="page", group=_FIRST),
+    Quantity("places_first", "positions", "share", detail="page", group=_FIRST),
     Quantity("own_last", "own output", "share", _OWN, group=_LAST),
     Quantity("equal_last", "uniform", "share", _EQUAL, group=_LAST),
-    Quantity("places_last", "places", "share", _PLACES, group=_LAST),
+    Quantity("places_last", "positions", "share", _PLACES, group=_LAST),
     _TURN,
     Quantity(
-        "beyond_chance",
-        "beyond chance",
-        meaning="it turns by 0.02 or more, and more than texts do by chance, corrected for all heads",
+        "beyond_chance", "beyond chance", meaning="the shift is at least 0.02 and significant, corrected for all heads"
     ),
 )
 _SPANS = (
     Quantity("span"),
     Quantity("weight", "all heads", "share", "mean weight on the span", group="All heads"),
     Quantity("equal", "uniform", "share", _EQUAL, group="All heads"),
-    Quantity("places", "places", "share", _PLACES, group="All heads"),
+    Quantity("places", "positions", "share", _PLACES, group="All heads"),
     Quantity("layer", unit="count", detail="data"),
     Quantity(
-        "head", "most above", "head", "the head furthest above the larger of uniform and places", group="Most above"
+        "head", "most above", "head", "the head furthest above the larger of uniform and positions", group="Most above"
     ),
     Quantity("most", "its weight", "share", group="Most above"),
     Quantity("most_equal", "its uniform", "share", group="Most above"),
-    Quantity("most_places", "its places", "share", group="Most above"),
+    Quantity("most_places", "its positions", "share", group="Most above"),
 )
 _TEXTS = tuple(
     Quantity(name, unit="text", detail="data")
     for name in ("source", "prompt_tokens", "new_tokens", "written", "token_ids")
 )
 CARE = {
-    "The query is the token before.": "The model chooses each new token at the last token that it has read: its "
-    "weights are reported.",
-    "Shares grow by themselves.": "The model's own output becomes longer, and is always nearest. Uniform attention and "
-    "the head's places report how much that alone gives.",
-    "Places are known in parts of doublings.": "Within a part, weight is taken to be even, which alone may move a "
-    "share by about 0.01.",
-    "A head above both may be so by chance.": "Heads of untrained models that attend to certain positions turn too.",
-    "A weight is no explanation.": "It is a share of the sum; it does not report whether the output depends on it.",
+    "The query is the previous token.": "The weights are those of the last token that the model has read.",
+    "Shares grow by themselves.": "The model's own output becomes longer and is always nearest. Uniform attention and "
+    "the head's positions show how much that alone gives.",
+    "Positions are binned by doublings.": "Weight is taken as even within a bin, which may move a share by about 0.01.",
+    "Untrained models shift too.": "Their heads attend to certain positions.",
+    "A weight is not an explanation.": "It does not show whether the output depends on it.",
 }
 
 
 @reads("generate")
 def report(results: xr.Dataset) -> Report:
-    """What a generation found."""
+    """Report of a generation."""
     rows, uses = own_output_shares(results), span_uses(results)
     new, texts = results.length.values, (results.isel(sequence=at) for at in range(results.sizes["sequence"]))
     tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
@@ -89,7 +86,7 @@ def report(results: xr.Dataset) -> Report:
     notes = [*notes_of(results).values(), explain_dashes(uses)]
     if "full_pass" in results.attrs:
         notes.append(
-            f"Checked on the first text: as in one full pass over it, to {results.attrs['full_pass']} of the weight."
+            f"Check on the first text: weights equal those of one full pass within {results.attrs['full_pass']}."
         )
     spans = [Quantity(f"weight {span}", unit="share", detail="data") for span in results.span.values]
     model = str(results.attrs.get("model", "the model"))
@@ -105,7 +102,7 @@ def report(results: xr.Dataset) -> Report:
             [(row["layer"], row["head"]) for row in rows if row["beyond_chance"]],
         ),
         tables=[
-            Table("heads", "Who turns to its own output", (*_HEADS, *spans), heads, terminal=10),
+            Table("heads", "Heads that shift to the model's own output", (*_HEADS, *spans), heads, terminal=10),
             Table("spans", "Spans: mean weight over all texts and new tokens", _SPANS, uses),
             Table(
                 "texts",
@@ -133,7 +130,7 @@ def report(results: xr.Dataset) -> Report:
 
 
 def _heads(results: xr.Dataset, turning: Sequence[Row]) -> list[Row]:
-    """Rows of the heads that turn, the furthest first, then of the others: heads of cross-attention."""
+    """Rows of the decoder's self-attention heads, the largest shift first, then of cross-attention heads."""
     weight = results.span_weight.mean(("sequence", "step")).transpose("layer", "head", "span").values
     layers, heads = results.layer.values.tolist(), results["head"].values.tolist()
     known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
@@ -152,7 +149,7 @@ def _heads(results: xr.Dataset, turning: Sequence[Row]) -> list[Row]:
 
 
 def span_uses(results: xr.Dataset) -> list[Row]:
-    """A row of `_SPANS` for each span that some text has, in its order."""
+    """A row of `_SPANS` for each span of the texts, in their order."""
     over = ("sequence", "step")
     weight, places = (
         results[name].mean(over).transpose("span", "layer", "head").values
@@ -170,7 +167,7 @@ def span_uses(results: xr.Dataset) -> list[Row]:
         row: Row = {"span": str(span)}
         for name, values in (("weight", weight), ("equal", equal), ("places", places)):
             row[name] = float(values[number][known].mean())
-        # the head furthest above the larger of the other two; none where all keys are of the span
+        # the head furthest above the larger of the other two; none if all keys belong to the span
         is_above = bool(above[layer, head] > _ROUNDING)
         row["layer"] = int(results.layer[layer]) if is_above else None
         row["head"] = int(results["head"][head]) if is_above else None
@@ -181,22 +178,22 @@ def span_uses(results: xr.Dataset) -> list[Row]:
 
 
 def explain_dashes(uses: Sequence[Row]) -> str:
-    """Why a table of spans has no number in some cells; nothing where it has all."""
+    """Why a table of spans has empty cells; empty if it has none."""
     none = [use for use in uses if use["head"] is None]
     whole = ", ".join(use["span"] for use in none if use["equal"] >= 1 - _ROUNDING)
     below = ", ".join(use["span"] for use in none if use["equal"] < 1 - _ROUNDING)
     placeless = ", ".join(use["span"] for use in uses if use["places"] is None)
-    sentences = [f"All keys are of the span: {whole}."] if whole else []
-    sentences += [f"No head is above the larger of equal weights and its places: {below}."] if below else []
-    sentences += [f"Keys of another text have no places: {placeless}."] if placeless else []
+    sentences = [f"All keys belong to the span: {whole}."] if whole else []
+    sentences += [f"No head is above both uniform attention and its positions: {below}."] if below else []
+    sentences += [f"Keys of another text have no positions: {placeless}."] if placeless else []
     return " ".join(sentences)
 
 
 def own_output_shares(results: xr.Dataset) -> list[Row]:
-    """How far each head of the decoder's self-attention turns to the model's own output; the furthest first.
+    """How far each head of the decoder's self-attention shifts to the model's own output; the largest shift first.
 
-    A head turns by how much more its share of weight there grows, from the first third of the new tokens to the last,
-    than the larger of what uniform attention and its positions alone give.
+    The shift is the growth of its share of weight there, from the first third of the new tokens to the last, minus the
+    larger growth by uniform attention or by its positions alone.
     """
     long = np.flatnonzero(results.length.values >= _SHORTEST)
     names = {"own": "span_weight", "equal": "equal_span_weight", "places": "place_span_weight"}
@@ -221,19 +218,16 @@ def own_output_shares(results: xr.Dataset) -> list[Row]:
 
 
 def describe_own_output(rows: Sequence[Row]) -> str:
-    """How many heads turn to the model's own output, as far as that is known."""
+    """How many heads significantly shift to the model's own output."""
     if not rows:
-        return (
-            f"No text has {_SHORTEST} new tokens or more, so nothing is said of heads that turn to the model's own "
-            "output"
-        )
+        return f"Shifts to the model's own output need texts with {_SHORTEST} or more new tokens"
     if rows[0]["beyond_chance"] is None:
-        return f"Heads that turn to the model's own output beyond chance: not tested, fewer than {FEW} texts"
+        return f"Shifts to the model's own output are not tested: tests need {FEW} or more texts"
     turning = sum(row["beyond_chance"] is True for row in rows)
-    heads = {0: "No head turns", 1: f"1 head of {len(rows)} turns"}.get(turning, f"{turning} heads of {len(rows)} turn")
+    verb = "shifts" if turning == 1 else "shift"
     return (
-        f"{heads} to the model's own output by more than its size and the head's places, by {_LEAST_TURN:.0%} of the "
-        "weight or more and beyond chance (were there nothing, one would be found in at most 5% of such tables)"
+        f"{turning} of {count(len(rows), 'head')} {verb} to the model's own output, by at least {_LEAST_TURN:.0%} of "
+        "the weight beyond uniform attention and the head's positions (p < 0.05, corrected for all heads)"
     )
 
 

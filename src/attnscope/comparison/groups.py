@@ -1,4 +1,4 @@
-"""Heads that attend from one group of tokens to another, next to uniform attention and the positions alone."""
+"""Heads that attend from one group of tokens to another, next to uniform attention and positions alone."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ if TYPE_CHECKING:
 
     from attnscope.results.schema import Row
 
-SMALLEST = 0.01  # of the weight: nothing nearer to the larger null is called beyond chance
-#: What a reader of the pairs has to know.
+SMALLEST = 0.01  # smallest share of weight above the larger null that counts
+#: Caution for readers of the pairs.
 GROUP_PAIRS_CAUTION = (
-    "Places: a head with the same weight at each offset of the band, in each bin beyond it and on the first token, "
-    "whatever stands there. What is above them is not a matter of offsets within the band; it may be one of single "
-    "tokens or of other places (an offset beyond the band, the end of a text), and not of the group. Heads of "
-    "untrained models prefer groups too: it does not say that anything was learned."
+    "Positions: a head with the same weight at each offset of the band, in each bin beyond it and on the first token. "
+    "Weight above it may be due to the group, to single tokens, or to other positions (beyond the band, or the end of "
+    "a text). Heads of untrained models prefer groups too."
 )
-NULLS = f"Equal: equal weights over what a token may see. {GROUP_PAIRS_CAUTION}"
+NULLS = f"Uniform: uniform attention over the visible tokens. {GROUP_PAIRS_CAUTION}"
 
 
 @dataclass(frozen=True, eq=False)
 class MeanGroupWeights:
-    """Means over the windows that have both groups, ``(layer, head, query group, key group)``; NaN where none has."""
+    """Means over the windows with both groups, ``(layer, head, query group, key group)``; NaN without any."""
 
     weight: np.ndarray  # mean weights of heads
-    equal: np.ndarray  # means of equal weights, the same for all heads of a layer
-    places: np.ndarray  # by the places of each head alone
+    equal: np.ndarray  # means of uniform attention, the same for all heads of a layer
+    places: np.ndarray  # means by the positions of each head alone
 
     @classmethod
     def of(cls, results: xr.Dataset) -> MeanGroupWeights:
-        """Those of a scan with groups."""
+        """Means of a scan with groups."""
         order = ("window", "layer", "head", "group_query", "group_key")
         weight, places = (
             _mean(results[name].transpose(*order).values) for name in ("group_weight", "place_group_weight")
@@ -47,22 +46,22 @@ class MeanGroupWeights:
 
     @property
     def present(self) -> np.ndarray:
-        """Numbers of the groups that some text has."""
+        """Numbers of the groups that occur."""
         known = np.isfinite(self.weight).any((0, 1))
         return np.flatnonzero(known.any(0) | known.any(-1))
 
     @property
     def above(self) -> np.ndarray:
-        """Weight less the larger of what equal weights and the head's places give."""
+        """Weight minus the larger of uniform attention and the head's positions."""
         return self.weight - np.maximum(self.equal, self.places)
 
 
 def group_pairs(results: xr.Dataset) -> list[Row]:
-    """For each pair of groups the head furthest above uniform attention and its positions; the furthest first.
+    """For each pair of groups, the head furthest above uniform attention and its positions; the furthest first.
 
-    Means are over the windows (in a scan of pools: pools) that have both groups. The interval is of `above`, the weight
-    less the larger of both nulls, by the bootstrap over what `over` names; NaN with fewer than 6. `beyond_chance`: it
-    is 0.01 or more, and more than chance: were no head in any pair, one would be found in at most 5% of results.
+    Means are over the windows (in a scan of pools: pools) with both groups. The bootstrap interval is that of `above`,
+    the weight minus the larger of both nulls, over the units in `over`; NaN with fewer than 6. `beyond_chance`: `above`
+    is at least 0.01 and significant, corrected for all heads and pairs.
     """
     means = MeanGroupWeights.of(results)
     significant = _beyond_chance(results, means, units_in(results)[0])
@@ -103,33 +102,31 @@ def group_pairs(results: xr.Dataset) -> list[Row]:
     return sorted(pairs, key=lambda pair: -pair["above"])
 
 
-def said_of(pairs: Sequence[Row]) -> str:
-    """In how many pairs some head is above both nulls, as far as that is known."""
+def describe_group_pairs(pairs: Sequence[Row]) -> str:
+    """In how many pairs some head is significantly above both nulls."""
     if not pairs:
-        return "No pair of groups is there"
-    above = [pair for pair in pairs if pair["above"] > 0 and pair["beyond_chance"]]
+        return "The texts have no pair of groups"
     if any(pair["beyond_chance"] is None for pair in pairs):
-        return f"Pairs of groups beyond chance: not tested, fewer than {FEW} documents"
-    if not above:
-        return f"In none of {len(pairs)} pairs a head is above both nulls beyond chance"
+        return f"Pairs of groups are not tested: tests need {FEW} or more documents"
+    above = [pair for pair in pairs if pair["above"] > 0 and pair["beyond_chance"]]
     return (
-        f"In {len(above)} of {len(pairs)} pairs a head is above both nulls beyond chance, by {SMALLEST} or more (were "
-        "there nothing, one would be found in at most 5% of such tables)"
+        f"In {len(above)} of {len(pairs)} pairs of groups, a head is above both nulls by at least {SMALLEST} "
+        "(p < 0.05, corrected for all heads and pairs)"
     )
 
 
 def explain_no_interval(pairs: Sequence[Row]) -> str:
-    """Why pairs have no interval, with a space behind; nothing where all have one."""
+    """Why pairs have no interval, with a trailing space; empty if all have one."""
     short = next((pair for pair in pairs if pair["low"] != pair["low"]), None)
     if short is None:
         return ""
-    return f"A pair without an interval: fewer than {LEAST} {short['over'].partition(' ')[2]} have both groups. "
+    return f"Pairs without an interval occur in fewer than {LEAST} {short['over'].partition(' ')[2]}. "
 
 
 def _beyond_chance(results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]) -> np.ndarray | None:
-    """Which weights are above both nulls beyond chance, ``(layer, head, query group, key group)``; None of too few."""
+    """Weights significantly above both nulls, ``(layer, head, query group, key group)``; None without a test."""
     names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < FEW:  # one-sided over many means: skewed values of fewer would often be found
+    if len(names) < FEW:  # one-sided tests of skewed values have false positives with fewer
         return None
     member = np.zeros((len(names), len(documents)))
     member[[names[name] for name in documents], np.arange(len(documents))] = 1
@@ -138,14 +135,14 @@ def _beyond_chance(results: xr.Dataset, means: MeanGroupWeights, documents: Sequ
 
 
 def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]:
-    """By how much each weight of each layer is above the larger null, ``(text, head and pair)``."""
+    """Distance of each weight of each layer above the larger null, ``(text, head and pair)``."""
     order = ("window", "head", "group_query", "group_key")
     for layer in range(results.sizes["layer"]):
         part = results.isel(layer=layer)
         weight, places = (part[name].transpose(*order).values for name in ("group_weight", "place_group_weight"))
         equal = part.equal_group_weight.transpose("window", "group_query", "group_key").values[:, None]
         above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
-        yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group tells nothing
+        yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group does not count
 
 
 def _mean(values: np.ndarray) -> np.ndarray:

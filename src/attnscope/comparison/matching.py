@@ -1,4 +1,4 @@
-"""Which head of one model is which of another, by number or by where they look, and whether that is chance."""
+"""Match the heads of two models by number or by offset profile, and test whether pairs are similar."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from scipy.optimize import linear_sum_assignment
 Matching = Literal["auto", "number", "profile"]
 Kinship = Literal["shown", "not shown", "untested"]
 _ORDERS = 1000
-_SURE = 0.05  # chance of taking for kin what is none
+_SURE = 0.05  # significance level
 _HALVES = 399  # random halves of the heads of both models
-_TIE = 1e-9  # distance that may be given up, a head, for numbers that lie closer: far below that of any two profiles
+_TIE = 1e-9  # distance per head that breaks ties towards equal numbers, far below that of any two profiles
 
 
 class Matched(NamedTuple):
-    """Which heads are held against each other."""
+    """Pairs of heads of two models."""
 
-    partner: Int[np.ndarray, "layer head"]  # ``(layer, head)``: the head of the second model beside each of the first
+    partner: Int[np.ndarray, "layer head"]  # ``(layer, head)``: the head of the second model for each of the first
     rule: str  # ``number`` or ``profile``
-    # whether the pairs are more alike than by chance: ``shown``, ``not shown``, or ``untested`` where there are too
-    # few heads to tell
+    # whether the pairs are more similar than chance: ``shown``, ``not shown``, or ``untested`` with too few heads
     kinship: Kinship
 
 
@@ -33,21 +32,20 @@ def match_heads(
     matching: Matching = "auto",
     seed: int = 0,
 ) -> Matched:
-    """Give for each head the number of its partner in the same layer of the other model.
+    """Find the partner of each head in the same layer of the other model.
 
-    ``number`` takes heads as they are counted. ``profile`` pairs the heads of each layer one to one, so that the total
-    variation distances of the pairs' offset profiles have the least sum; of several such assignments, the one whose
-    numbers lie closest, by the sum of squares. ``auto`` takes ``number`` where heads of one number are more alike than
-    in 95% of random orders (checkpoints of one training, a tuned or quantised model), else ``profile``.
+    ``number`` pairs heads with equal numbers. ``profile`` pairs the heads of each layer one to one, with the smallest
+    total variation distances of their offset profiles in sum; ties go to the closest numbers, by the sum of squares.
+    ``auto`` uses ``number`` if heads with equal numbers are more similar than in 95% of random orders (checkpoints of
+    one training, a tuned or quantised model), else ``profile``.
 
-    The best assignment of any two sets of heads makes pairs that are somewhat alike. Pairs by profile are therefore
-    shown to be kin only where the two models match better than 95% of random halves of the heads of both, layer by
-    layer: where each head has its twin in the other model, halves part the twins. Models trained alike may match better
-    than halves without being kin. With before and after exchanged pairs and kinship are the same.
+    The best assignment of any two sets of heads makes pairs that are somewhat similar. Pairs by profile therefore count
+    as related only if the two models match better than 95% of random halves of the heads of both, layer by layer.
+    Models with similar training may pass without being related. Exchanging before and after gives the same pairs.
     """
-    if _comes_later(before, after):  # always asked one way round: ties are broken alike, and the same halves drawn
-        found = match_heads(after, before, matching=matching, seed=seed)
-        return found._replace(partner=np.argsort(found.partner, -1))
+    if _comes_later(before, after):  # use one order of the two, so that ties and random halves are the same
+        matched = match_heads(after, before, matching=matching, seed=seed)
+        return matched._replace(partner=np.argsort(matched.partner, -1))
     layers, heads = before.shape[:2]
     there = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
     distances = [
@@ -65,26 +63,26 @@ def match_heads(
 
 
 def _comes_later(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether the first number that differs is the larger in the first: an order of the two that is theirs alone."""
+    """Whether the first value that differs is larger in the first array: an order that depends only on the two."""
     differ = np.argwhere(np.nan_to_num(first) != np.nan_to_num(second))
     return bool(len(differ)) and bool(np.nan_to_num(first[*differ[0]]) > np.nan_to_num(second[*differ[0]]))
 
 
 def _optimal_pairs(distances: np.ndarray) -> np.ndarray:
-    """The partner of each head, with the least sum of distances; of several, that of numbers that lie closest."""
+    """The partner of each head, with the smallest sum of distances; ties go to the closest numbers."""
     numbers = np.arange(len(distances))
     apart = ((numbers[:, None] - numbers) / max(len(numbers), 1)) ** 2
     return linear_sum_assignment(distances + _TIE * apart)[1]
 
 
 def _distances(profiles: np.ndarray) -> np.ndarray:
-    """Total variation distance of the profiles of one layer, the first model's heads and then the second's."""
+    """Total variation distances of the profiles of one layer: heads of the first model, then of the second."""
     every = [np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles]
-    return np.reshape(every, (len(profiles), len(profiles)))  # of no head too
+    return np.reshape(every, (len(profiles), len(profiles)))  # works without heads too
 
 
 def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:
-    """Whether heads of one number are more alike than nearly all random orders make them."""
+    """Whether heads with equal numbers are more similar than in nearly all random orders."""
     generator = np.random.default_rng(seed)
     counts = [len(layer) // 2 for layer in distances]
     between = [layer[:count, count:] for layer, count in zip(distances, counts, strict=True)]
@@ -98,7 +96,7 @@ def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:
 
     own = total([np.arange(count) for count in counts])
     drawn: list[float] = []
-    for _ in range(_ORDERS // 2):  # each with its inverse: the other way round they are the same orders
+    for _ in range(_ORDERS // 2):  # with inverses, so that exchanging the models gives the same orders
         orders = [generator.permutation(count) for count in counts]
         drawn += [total(orders), total([np.argsort(order) for order in orders])]
     return "shown" if np.mean(np.array(drawn) <= own * (1 + 1e-9)) <= _SURE else "not shown"
@@ -126,6 +124,6 @@ def _pairs_alike(distances: list[np.ndarray], seed: int) -> Kinship:
 
 
 def _log_chance_of_parting(count: int) -> float:
-    """Logarithm of the chance that random halves of so many twins part every two: halves that are as alike as kin."""
+    """Logarithm of the chance that random halves of `count` pairs of twins separate every pair."""
     numbers = np.arange(1, count + 1)
     return count * np.log(2.0) - float(np.log(count + numbers).sum() - np.log(numbers).sum())

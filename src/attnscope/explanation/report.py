@@ -45,7 +45,7 @@ def report(tree: xr.DataTree) -> Report:
     notes += [note for analysis in analyses for note in analysis.notes(tree, rows)]
     care = CARE
     if verdict.gives_probability(rows) or position_scheme.gives_probability(rows):
-        care = {"The probability takes heads as independent; those that share weights are not.": ""} | CARE
+        care = CARE | {"The probability takes heads as independent; those that share weights are not.": ""}
     return Report(
         command="explain",
         title=f"Why the heads of {model} attend where they do",

@@ -1,4 +1,4 @@
-"""The effect of taking heads out: one at a time, in sets, in random sets, and one after the other."""
+"""Effects of ablating heads: one at a time, in chosen sets, in random sets, and cumulatively."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ ESTIMATES = ("attribution", "integrated", "eap_ig")
 _WORDS = {
     "loss_change": ("Change of the loss without the head", "nats"),
     "kl": ("KL divergence of the predictions without the head", "nats"),
-    "accuracy_change": ("Change of the share of right tokens without the head", "share"),
+    "accuracy_change": ("Change of the accuracy without the head", "share"),
     "estimate": ("Change of the loss without the head, estimated", "nats"),
     "importance": ("Size of the loss's derivative in a gate on the head", "nats"),
-    "loss": ("Loss of the model as it is", "nats"),
-    "accuracy": ("Share of right tokens of the model as it is", "share"),
-    "guess_loss": ("Loss of equal probabilities for all tokens", "nats"),
-    "questions": ("Tokens asked for", "tokens"),
+    "loss": ("Loss of the unchanged model", "nats"),
+    "accuracy": ("Accuracy of the unchanged model", "share"),
+    "guess_loss": ("Loss of a uniform guess over all tokens", "nats"),
+    "questions": ("Tokens to predict", "tokens"),
 }
 
 
@@ -49,22 +49,22 @@ def effects(
     done: Callable[[range], bool] = lambda _: False,
     progress: Tell | None = None,
 ) -> Iterator[xr.Dataset | None]:
-    """Effects of every head on every text, batch after batch; None for a batch that is done."""
+    """Effects of every head on every text, one dataset per batch; None for a batch that is already stored."""
     tell = progress or no_progress
-    for place in session.slices():
-        if done(range(place.start, place.stop)):
+    for part in session.slices():
+        if done(range(part.start, part.stop)):
             yield None
             continue
-        yield _of_batch(session, place, ablations, variants, steps)
-        tell(Progress("heads taken out", place.stop / len(session.windows), {"windows": place.stop}))
+        yield _of_batch(session, part, ablations, variants, steps)
+        tell(Progress("ablating heads", part.stop / len(session.windows), {"windows": part.stop}))
 
 
 def _of_batch(
-    session: PredictionSession, place: slice, ablations: Sequence[Ablation], variants: int | None, steps: int
+    session: PredictionSession, part: slice, ablations: Sequence[Ablation], variants: int | None, steps: int
 ) -> xr.Dataset:
-    with session.passes(place, ablations) as batch:
-        asked, sites = batch.asked, batch.passes.sites
-        scores = {name: value[0] for name, value in asked.scores(batch.before[None]).items()}
+    with session.passes(part, ablations) as batch:
+        questions, sites = batch.questions, batch.passes.sites
+        scores = {name: value[0] for name, value in questions.scores(batch.before[None]).items()}
         layers = [_of_layer(batch, call, variants) for call in range(len(sites))]
     loss, accuracy, kl = (by_layer([layer[..., at] for layer in layers]) for at in range(3))
     heads = ("window", "ablation", "layer", "head")
@@ -73,14 +73,14 @@ def _of_batch(
         "kl": (heads, kl),
         "accuracy_change": (heads, accuracy - _column(scores["accuracy"])),
         **{name: ("window", value.double().cpu().numpy()) for name, value in scores.items()},
-        "guess_loss": ("window", np.full(len(asked), np.log(batch.before.shape[-1]))),
-        "questions": ("window", (asked.labels >= 0).sum(1).cpu().numpy()),
+        "guess_loss": ("window", np.full(len(questions), np.log(batch.before.shape[-1]))),
+        "questions": ("window", (questions.labels >= 0).sum(1).cpu().numpy()),
     }
     if steps:
-        variables["importance"], variables["estimate"] = _estimates(session, asked, batch.stand_ins, steps)
+        variables["importance"], variables["estimate"] = _estimates(session, questions, batch.replacements, steps)
     coordinates = {
-        "window": np.arange(place.start, place.stop),
-        "source": ("window", np.array(session.documents[place], dtype=object)),
+        "window": np.arange(part.start, part.stop),
+        "source": ("window", np.array(session.documents[part], dtype=object)),
         "ablation": list(ablations),
         **layer_coordinates(sites),
         "head": np.arange(loss.shape[-1]),
@@ -94,39 +94,39 @@ def _of_batch(
 
 
 def _of_layer(batch: PredictionBatch, call: int, variants: int | None) -> np.ndarray:
-    """Loss, accuracy and KL ``(text, ablation, head, score)`` without each head of one layer."""
+    """Loss, accuracy and KL divergence without each head of one layer: ``(text, ablation, head, score)``."""
     heads = batch.passes.outputs[call].shape[1]
-    cells = [(head, others[call]) for others in batch.stand_ins.values() for head in range(heads)]
+    cells = [(head, others[call]) for others in batch.replacements.values() for head in range(heads)]
 
     def scored(logits: Tensor) -> Tensor:
-        scores = batch.asked.scores(logits, batch.before)
+        scores = batch.questions.scores(logits, batch.before)
         return torch.stack([scores[name] for name in ("loss", "accuracy", "kl")], -1)
 
     def edits(some: Sequence[tuple[int, Tensor]]) -> dict[int, Edit]:
         return {call: replacing([head for head, _ in some], [other for _, other in some])}
 
     found = batch.passes.sweep(cells, variants or batch.most, edits, scored)
-    return found.transpose(0, 1).unflatten(1, (len(batch.stand_ins), heads)).double().cpu().numpy()
+    return found.transpose(0, 1).unflatten(1, (len(batch.replacements), heads)).double().cpu().numpy()
 
 
 def _estimates(
-    session: PredictionSession, asked: Questions, stands_in: dict[Ablation, list[Tensor]], steps: int
+    session: PredictionSession, questions: Questions, replacements: dict[Ablation, list[Tensor]], steps: int
 ) -> tuple[_Variable, _Variable]:
     """Importance ``(window, layer, head)``, and estimates ``(text, estimator, ablation, layer, head)``."""
     model = session.model
-    outputs = loss_gradients(model, asked)
+    outputs = loss_gradients(model, questions)
     middles = [(step + 0.5) / steps for step in range(steps)]  # the midpoint rule
     first_order, integrated, by_input = [], [], []
-    for ablation, others in stands_in.items():
+    for ablation, others in replacements.items():
         first_order.append(by_layer(attribution(outputs, others)))
-        along = [loss_gradients(model, asked, gates_towards(others, share)) for share in middles]
+        along = [loss_gradients(model, questions, gates_towards(others, share)) for share in middles]
         slopes = [
             by_layer(attribution([(output, gradient / (1 - share)) for output, gradient in step], others))
             for step, share in zip(along, middles, strict=True)
         ]
         integrated.append(np.mean(slopes, 0))
         if ablation == "resample":
-            moved = [loss_gradients(model, asked, towards_donor=share) for share in middles]
+            moved = [loss_gradients(model, questions, towards_donor=share) for share in middles]
             mean = [
                 (output, torch.stack([step[call][1] for step in moved]).mean(0))
                 for call, (output, _) in enumerate(outputs)
@@ -150,7 +150,7 @@ if TYPE_CHECKING:
     _Variable = tuple[str | tuple[str, ...], np.ndarray]
 
 SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
-_REMOVED = 0.1  # share of the heads that one set of a search takes out
+_REMOVED = 0.1  # share of the heads that one set of a search removes
 
 
 @validated
@@ -162,11 +162,11 @@ def changes_by_sets(
     `sets` are those of each batch: ``(set, head)``, or ``(set, text, head)``.
     """
     tell = progress or no_progress
-    places = session.slices()
+    slices = session.slices()
     changes: list[np.ndarray] = []
-    for place, of_batch in zip(places, sets, strict=True):
-        with session.passes(place, [ablation]) as batch:
-            others = batch.stand_ins[ablation]
+    for part, of_batch in zip(slices, sets, strict=True):
+        with session.passes(part, [ablation]) as batch:
+            others = batch.replacements[ablation]
 
             def edits(
                 some: range, others: Sequence[Tensor] = others, of_batch: np.ndarray = of_batch
@@ -177,7 +177,7 @@ def changes_by_sets(
 
             changed = batch.passes.sweep(range(len(of_batch)), batch.most, edits, batch.loss_change)
         changes.append(changed.T.double().cpu().numpy())
-        tell(Progress("heads taken out together", place.stop / places[-1].stop, {"windows": place.stop}))
+        tell(Progress("removing heads together", part.stop / slices[-1].stop, {"windows": part.stop}))
     return np.concatenate(changes)
 
 
@@ -190,13 +190,13 @@ def search_heads(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Estimate every head's effect from random sets of heads taken out together."""
+    """Estimate every head's effect from random sets of heads that are removed together."""
     count = len(session.cells)
     passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
-    removed = max(1, round(_REMOVED * count))  # in a small model one: two would be many of its heads
+    removed = max(1, round(_REMOVED * count))  # 1 in a small model, where two would be many of its heads
     generator = np.random.default_rng(seed)
-    places = session.slices()
-    sets = [random_sets((passes, place.stop - place.start), count, removed, generator) for place in places]
+    slices = session.slices()
+    sets = [random_sets((passes, part.stop - part.start), count, removed, generator) for part in slices]
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(session.documents, dtype=object), passes)
@@ -223,19 +223,19 @@ def removal_curves(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Loss when the first 1, 2, 4, ... heads of an order are taken out together."""
+    """Change of the loss when the first 1, 2, 4, ... heads of an order are removed together."""
     halves = half_of(session.documents)
     if not halves.any():
         raise AttnscopeError(
-            "found one text; expected 2 or more, as heads are put in order on some and taken out on others: give more "
-            "text"
+            "found one text; removal curves need 2 or more, to order the heads on one half and remove them on the "
+            "other. Add more text"
         )
     count = len(session.cells)
     removed = steps_to(count)
     generator = np.random.default_rng(seed)
     shuffles = [generator.permutation(count) for _ in range(random_orders)]
-    places = session.slices()
-    sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[place]) for place in places]
+    slices = session.slices()
+    sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in slices]
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
     by_order = np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1)
@@ -249,7 +249,7 @@ def removal_curves(
         },
         coords={
             "order": [*orders, "random"],
-            "removed": ("removed", removed, {"long_name": "Heads taken out together", "units": "heads"}),
+            "removed": ("removed", removed, {"long_name": "Heads removed together", "units": "heads"}),
             "source": ("window", np.array(session.documents, dtype=object)),
         },
         attrs={"ablation": ablation, "random_orders": random_orders},
@@ -257,14 +257,14 @@ def removal_curves(
 
 
 def half_of(documents: Sequence[str]) -> np.ndarray:
-    """Which half each text belongs to, 0 or 1: documents take turns; windows where there are fewer than 6 documents."""
+    """Half of each text, 0 or 1: documents alternate, or windows if there are fewer than 6 documents."""
     units, _ = units_of(documents)
-    number = {name: place for place, name in enumerate(dict.fromkeys(units))}
+    number = {name: rank for rank, name in enumerate(dict.fromkeys(units))}
     return np.array([number[name] % 2 for name in units])
 
 
 def steps_to(count: int) -> np.ndarray:
-    """1, 2, 4, ... and all."""
+    """1, 2, 4, ... and `count`."""
     return np.array([*(2**power for power in range((count - 1).bit_length())), count])
 
 
@@ -275,9 +275,9 @@ def _sets_of(
     removed: np.ndarray,
     made_on: np.ndarray,
 ) -> np.ndarray:
-    """``(set, text, head)``: for each text, the first heads of the orders that were made on the other half."""
+    """``(set, text, head)``: for each text, the first heads of the orders from the other half."""
     inside = np.concatenate([np.arange(count) + layer * max(heads) for layer, count in enumerate(heads)])
-    ranks: list[np.ndarray] = []  # (text, head): place of each head in an order
+    ranks: list[np.ndarray] = []  # (text, head): rank of each head in an order
     for scores in orders.values():
         flat = [np.nan_to_num(half.reshape(-1)[inside], nan=-np.inf) for half in scores]
         both = np.stack([stats.rankdata(-half, method="ordinal") - 1 for half in flat])  # the largest is 0
@@ -298,7 +298,7 @@ def joint_ablation(
     *,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Take chosen sets of heads out, each set at once."""
+    """Ablate chosen sets of heads, each set at once."""
     cells = session.cells
     rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
     batches = [rows] * len(session.slices())
@@ -311,15 +311,15 @@ def joint_ablation(
     nats = {"units": "nats"}
     variables = {
         "loss_change": (("window", *dims), changes, {"long_name": words, **nats}),
-        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each alone", **nats}),
+        "alone": (dims, alone.mean(0), {"long_name": "Sum of the changes without each head alone", **nats}),
         **effect_variables(changes, units, dims, words, corrected=corrected, seed=seed),
         **effect_variables(
             changes - alone,
             units,
             dims,
-            "Change beyond that sum",
+            "Change of the loss beyond that sum",
             name="between",
-            told="between_",
+            prefix="between_",
             corrected=corrected,
             seed=seed,
         ),

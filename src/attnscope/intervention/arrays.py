@@ -1,4 +1,4 @@
-"""Weights put in the place of a head's own, weights followed through layers, and sparse regression: NumPy alone."""
+"""Replacement weights for a head, attention rollout and flow, and sparse regression, in NumPy alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Allowed = Bool[np.ndarray, "query key"] | None
 def permuted_weights(
     weights: Float[np.ndarray, "query key"], generator: np.random.Generator, allowed: Allowed = None
 ) -> Float[np.ndarray, "query key"]:
-    """Let the weights of each row change positions, each row by itself, among the keys that it may attend to.
+    """Permute the weights of each row independently among the keys that it may attend to.
 
     Jain and Wallace (2019), Attention is not Explanation, NAACL 2019, section 4.2.1.
     """
     allowed = _visible(weights, allowed)
-    places = np.argsort(~allowed, axis=1, kind="stable")  # the keys of a row that count come first
+    places = np.argsort(~allowed, axis=1, kind="stable")  # the keys that a row may attend to come first
     order = np.argsort(np.where(allowed, generator.random(weights.shape), 2.0), axis=1)
     shuffled = np.empty_like(weights)
     np.put_along_axis(shuffled, places, np.take_along_axis(weights, order, 1), 1)
@@ -35,7 +35,7 @@ def permuted_weights(
 
 
 def uniform_weights(weights: Float[np.ndarray, "query key"], allowed: Allowed = None) -> Float[np.ndarray, "query key"]:
-    """Give each row equal weights, as much in all as it had.
+    """Spread the weight of each row uniformly over the keys that it may attend to.
 
     Wiegreffe and Pinter (2019), Attention is not not Explanation, EMNLP 2019, section 3.2.
     """
@@ -50,7 +50,7 @@ def erased_weights(
     fraction: float,
     allowed: Allowed = None,
 ) -> Float[np.ndarray, "query key"]:
-    r"""Erase the most important keys of each row, and let the others have its weight.
+    r"""Erase the most important keys of each row and renormalise the others to the same sum.
 
     Erasing key j alone moves the row's output by :math:`\alpha_j/(1-\alpha_j)\,(o - v_j)`.
 
@@ -91,13 +91,13 @@ def jensen_shannon(
     return np.asarray(np.maximum(divergence, 0.0))
 
 
-FEWEST = 3  # tokens: two are in order half of the time
+FEWEST = 3  # tokens: two agree in order half of the time
 
 
 def rank_agreement(
     weights: Float[np.ndarray, "query key"], importance: Float[np.ndarray, "query key"], allowed: Allowed = None
 ) -> Float[np.ndarray, "2 query"]:
-    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of the same keys, and its chance."""
+    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of its keys, with its p-value."""
     counted = _visible(weights, allowed) & np.isfinite(importance)
     ranks = np.full((2, len(weights)), np.nan)
     for query, keys in enumerate(counted):
@@ -108,8 +108,8 @@ def rank_agreement(
 
 
 Objective = Literal["top_weight", "distance"]
-LONGEST_PROGRAM = 2048  # keys: a row of them is a linear program of as many variables
-_EXACT = 1e-12  # singular values below this share of the largest: constraints that say nothing new
+LONGEST_PROGRAM = 2048  # keys: a row is a linear program with one variable for each key
+_EXACT = 1e-12  # singular values below this share of the largest belong to redundant constraints
 _STEPS = 20
 _LEAST_WEIGHT = 1e-11  # weight that is part of a vertex
 _FINE = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}  # the finest that HiGHS takes
@@ -125,21 +125,20 @@ def adversarial_weights(
     starts: int = 4,
     seed: int = 0,
 ) -> xr.Dataset:
-    r"""Find weights that are as unlike a head's own as can be, and give the same output exactly.
+    r"""Find weights that differ most from a head's own and give exactly the same output.
 
-    Over all :math:`\alpha' \ge 0` with :math:`V^\top\alpha' = V^\top\alpha` and the same sum, a linear program for each
-    row (scipy's HiGHS). ``"top_weight"`` minimises the weight of the token that had the most, and finds the true
-    minimum. ``"distance"`` is for the largest :math:`\tfrac12\lVert\alpha'-\alpha\rVert_1`: a convex function, which is
-    largest at a vertex but is no linear objective. It is replaced by its tangent at the present weights, whose optimum
-    is the next vertex, until the distance grows no more; the best of several starts is kept, so that what is found is
-    possible, and the largest may be larger.
+    Solves a linear program for each row (scipy's HiGHS) over all :math:`\alpha' \ge 0` with
+    :math:`V^\top\alpha' = V^\top\alpha` and the same sum. ``"top_weight"`` minimises the weight of the token with the
+    largest weight; this minimum is exact. ``"distance"`` maximises :math:`\tfrac12\lVert\alpha'-\alpha\rVert_1`, a
+    convex function whose maximum is at a vertex: it follows the tangent from vertex to vertex and returns the best of
+    several starts, a lower bound of the maximum.
 
-    The question is that of Jain and Wallace (2019), section 4.2.2; for one head's output, which is linear in its
-    weights, the answer needs no search.
+    Jain and Wallace (2019), section 4.2.2, ask this of a whole model. The output of one head is linear in its weights,
+    so the answer needs no gradient search.
     """
     if len(values) > LONGEST_PROGRAM:
         raise AttnscopeError(
-            f"found {len(values)} keys; the linear program takes at most {LONGEST_PROGRAM}: give a shorter text"
+            f"found {len(values)} keys; the linear program takes at most {LONGEST_PROGRAM}. Use a shorter text"
         )
     allowed = _visible(weights, allowed)
     generator = np.random.default_rng(seed)
@@ -155,10 +154,10 @@ def adversarial_weights(
 
 
 class _Row:
-    """The program of one row: the weights, and orthonormal columns that the output and the sum are made of."""
+    """The linear program of one row: its weights, and an orthonormal basis of the constraints."""
 
     def __init__(self, weights: Float[np.ndarray, " key"], values: Float[np.ndarray, "key width"]) -> None:
-        # a column of ones is of the size of V, so that the tolerance means the same for both
+        # scale the column of ones to the norm of V, so that the tolerance means the same for both
         ones = np.linalg.norm(values, 2) / np.sqrt(max(len(values), 1)) if values.any() else 1.0
         columns = np.column_stack([values, np.full(len(values), ones)])
         basis, size, _ = np.linalg.svd(columns, full_matrices=False)
@@ -188,7 +187,7 @@ class _Row:
         return float(np.abs(point - self.weights).sum() / 2)
 
     def _solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
-        """The vertex of least cost; the row's own weights, which are allowed, where none costs less."""
+        """The vertex of least cost, or the row's own weights if no vertex costs less."""
         solution = linprog(cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE)
         if solution.x is None:
             return self.weights
@@ -196,7 +195,7 @@ class _Row:
         return point if cost @ point < cost @ self.weights - _MOVED * np.abs(cost).max() * 1e-3 else self.weights
 
     def _exact(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
-        """The same vertex without the solver's tolerance: its weights solve the equations by themselves."""
+        """The same vertex without the solver's tolerance: solve the equations on its support."""
         support = point > _LEAST_WEIGHT
         exact = np.zeros_like(point)
         exact[support], _ = nnls(self.basis[support].T, self.kept)
@@ -230,7 +229,7 @@ FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a s
 def rollout(
     weights: Float[np.ndarray, "layer query key"], *, residual: float = 0.5
 ) -> Float[np.ndarray, "layer token token"]:
-    r"""Multiply the layers' weights: how much of each input token is in each token after each layer.
+    r"""Attention rollout: the share of each input token in each token after each layer.
 
     :math:`\tilde A_l = \rho I + (1-\rho)A_l` and :math:`R_l = \tilde A_l R_{l-1}`, from :math:`R_0 = I`.
 
@@ -253,15 +252,15 @@ def attention_flow(
     r"""Maximum flow from a token after the last layer to each input token.
 
     The layers are a graph whose edge from i in layer l to j below has the capacity :math:`\tilde A_l[i, j]` of
-    `rollout`. Rollout is one such flow, so that the largest is at least as large; and it is at most 1.
+    `rollout`. Rollout is one such flow, so the maximum is at least as large. It is at most 1.
 
     Abnar and Zuidema (2020), section 3.
     """
     layers, tokens = weights.shape[:2]
     if tokens > limit:
         raise AttnscopeError(
-            f"found {tokens} tokens; attention flow takes at most {limit}, as its cost grows with their fourth power: "
-            "give a shorter text, or take rollout"
+            f"found {tokens} tokens; attention flow takes at most {limit}, because its cost grows with the fourth "
+            "power of the length. Use a shorter text, or rollout"
         )
     capacities = residual * np.eye(tokens) + (1 - residual) * weights
     import networkx as nx
@@ -287,7 +286,7 @@ _FOLDS = 5
 def random_sets(
     shape: tuple[int, ...], heads: int, removed: int, generator: np.random.Generator
 ) -> Bool[np.ndarray, "... head"]:
-    """Random sets of `removed` heads each; every head is in as many of them as any other, or in one more."""
+    """Random sets of `removed` heads each, balanced: numbers of sets per head differ by at most one."""
     count = int(np.prod(shape))
     sets = np.zeros((count, heads), dtype=bool)
     waiting: list[int] = []
@@ -295,8 +294,8 @@ def random_sets(
         while row.sum() < removed:
             if not waiting:
                 waiting = generator.permutation(heads).tolist()
-            fresh = next((place for place, head in enumerate(waiting) if not row[head]), None)
-            if fresh is None:  # what waits is in the set already: the next round's heads stand behind it
+            fresh = next((number for number, head in enumerate(waiting) if not row[head]), None)
+            if fresh is None:  # all waiting heads are in the set already: append the next round
                 waiting += generator.permutation(heads).tolist()
                 continue
             row[waiting.pop(fresh)] = True
@@ -308,7 +307,7 @@ def sparse_effects(
     changes: Float[np.ndarray, " measurement"],
     groups: Sequence[Hashable] | None = None,
 ) -> Float[np.ndarray, " head"]:
-    r"""Effect of each head, from the changes that sets of heads cause."""
+    r"""Effect of each head, by sparse regression on the changes that sets of heads cause."""
     from sklearn.linear_model import Lasso, LassoCV
     from sklearn.model_selection import GroupKFold
 
@@ -317,7 +316,7 @@ def sparse_effects(
         return np.zeros(sets.shape[1])
     labels = np.arange(len(sets)) if groups is None else np.unique(np.array(groups, dtype=str), return_inverse=True)[1]
     folds = min(_FOLDS, len(np.unique(labels)))
-    if folds < 2:  # noqa: PLR2004 one document: measurements stand for themselves
+    if folds < 2:  # noqa: PLR2004 one document: split by measurements
         labels, folds = np.arange(len(sets)), min(_FOLDS, len(sets))
     splits = list(GroupKFold(folds).split(design, changes, labels))
     chosen = LassoCV(fit_intercept=False, cv=splits, alphas=50, max_iter=20_000).fit(design, changes)

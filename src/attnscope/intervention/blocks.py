@@ -1,7 +1,6 @@
-"""What stands around each attention call: output projection, residual connection and normalisation, found by numbers.
+"""The block around each attention call: output projection, residual connection and normalisation.
 
-Nothing is guessed from names: a sum is found where a module later reads what the projection gave plus a state that was
-there before.
+They are found by their numbers, not by names: a later module reads the output of the projection plus an earlier state.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ Form = Literal["sum", "normalised sum", "normalised attention"]
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """How the output of a block is made of what its attention gives."""
+    """How a block computes its output from the output of its attention."""
 
     site: Site  # the attention call
-    # w_O of each head, ``(head, value_width, width)``; None where it was not found
+    # W_O of each head, ``(head, value_width, width)``; None if it was not found
     output: Float[Tensor, "head value_width width"] | None = None
     bias: Float[Tensor, " width"] | None = None  # b_O, ``(width,)``
     # ``"sum"``: o + x (GPT-2, Llama, T5); ``"normalised sum"``: LN(o + x) (BERT); ``"normalised attention"``: LN(o) +
-    # x (Gemma 2); None where it was not found
+    # x (Gemma 2); None if it was not found
     form: Form | None = None
     norm: LinearNorm | None = None  # the normalisation; None in a plain sum
     reason: str = ""  # why `output` or `form` is None
-    projection: str = ""  # names of the modules that give o, that read the sum, and that normalise
-    reader: str = ""
-    normaliser: str = ""  # names of the modules that give o, that read the sum, and that normalise
+    projection: str = ""  # name of the module whose output is o
+    reader: str = ""  # name of the module that reads the sum
+    normaliser: str = ""  # name of the normalisation
 
 
 @dataclass(eq=False)
 class ModuleRun:
-    """A module that ran: what it read, and what it gave."""
+    """A module that ran, with its input and output."""
 
     name: str
     module: nn.Module
@@ -65,7 +64,7 @@ class ModuleRun:
 
 @torch.no_grad()
 def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
-    """Find and check what stands around every attention call of a model."""
+    """Find and check the block around every attention call of a model."""
     matrices = projections(model, inputs)
     history = _History()
     chosen: dict[str, nn.Module] = {
@@ -84,7 +83,7 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = []
     for number, (site, known) in enumerate(matrices.items()):
         if known.output is None or known.output_bias is None:
-            reason = "no linear layer reads what the heads give side by side, so that W_O is not known"
+            reason = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
             blocks.append(Block(site, reason=reason))
             continue
         output, bias = (
@@ -97,7 +96,7 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 @contextmanager
 def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Generator[None]:
-    """Note what these modules read and give, in the order in which they begin."""
+    """Record the inputs and outputs of these modules, in the order in which they start."""
     running: dict[int, list[ModuleRun]] = {}
 
     def enter(name: str) -> Any:
@@ -127,7 +126,7 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
 
 @dataclass(eq=False)
 class _History:
-    """What ran in one forward pass, and when attention was called."""
+    """The modules of one forward pass, and the times of its attention calls."""
 
     events: list[ModuleRun] = field(default_factory=list[ModuleRun])
     marks: list[tuple[int, Tensor]] = field(default_factory=list[tuple[int, Tensor]])
@@ -136,13 +135,13 @@ class _History:
         self.marks.append((len(self.events), states))
 
     def around(self, number: int, projection: str) -> dict[str, Any]:
-        """The block of a call: its form, and the modules by which it is heard."""
+        """The block of a call: its form and its modules."""
         start, states = self.marks[number]
         stop = self.marks[number + 1][0] if number + 1 < len(self.marks) else len(self.events)
         after = iter(range(start, stop))
         made = next((self.events[at].returned for at in after if self.events[at].name == projection), None)
         if made is None or made.shape != states.shape:
-            return {"reason": "what its heads add up to has not the shape of the states that it reads"}
+            return {"reason": "the sum of its heads and the states that it reads differ in shape"}
         normaliser: ModuleRun | None = None
         for at in after:
             event = self.events[at]
@@ -156,12 +155,12 @@ class _History:
             if normaliser is None and is_norm(event.module) and _same(given, made):
                 normaliser = event
         return {
-            "reason": "no module reads the sum of what its heads add and of a state before it, so that what the block "
-            "gives is not known (layers side by side, as in GPT-NeoX, or a scaled residual)"
+            "reason": "no module reads the sum of its heads and an earlier state, so the output of the block is "
+            "unknown (parallel layers, as in GPT-NeoX, or a scaled residual)"
         }
 
     def _kept(self, start: int, states: Tensor) -> Iterator[Tensor]:
-        """States that a residual connection may keep: what attention reads, or what was normalised to be read."""
+        """States that a residual connection may add: the input of attention, before or after normalisation."""
         yield states
         for event in reversed(self.events[:start]):
             if is_norm(event.module) and event.returned is not None and _same(event.returned, states):
@@ -178,17 +177,17 @@ class _History:
         return {"form": "sum"} | names
 
     def _normalised(self, event: ModuleRun, form: Form) -> dict[str, Any]:
-        assert event.returned is not None  # noqa: S101 looked at before
+        assert event.returned is not None  # noqa: S101 checked by the caller
         norm = fitted(event.module, event.given, event.returned)
         if norm is None:
             kind = type(event.module).__name__
-            return {"reason": f"{event.name} ({kind}) is no LayerNorm or RMSNorm by what it gives"}
+            return {"reason": f"{event.name} ({kind}) does not compute LayerNorm or RMSNorm"}
         return {"form": form, "norm": norm, "normaliser": event.name}
 
     def _goes_on_normalised(self, at: int) -> bool:
-        """Whether the next residual connection keeps what was normalised (BERT), not the sum itself (ModernBERT)."""
+        """Whether the next residual connection adds the normalised sum (BERT), not the sum itself (ModernBERT)."""
         norm = self.events[at]
-        assert norm.returned is not None  # noqa: S101 looked at before
+        assert norm.returned is not None  # noqa: S101 checked by the caller
         made: list[Tensor] = []
         for event in self.events[at + 1 :]:
             if event.given.shape == norm.given.shape:
@@ -201,7 +200,7 @@ class _History:
 
 
 def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
-    """The tensor in another's shape, where one only lists positions of all texts in a row (OPT); else None."""
+    """The tensor in another's shape if one of them only flattens texts and positions (OPT); else None."""
     if tensor.numel() != like.numel() or tensor.shape[-1] != like.shape[-1]:
         return None
     return tensor.reshape(like.shape)
@@ -214,28 +213,28 @@ def _same(tensor: Tensor, other: Tensor) -> bool:
     return float((tensor - other).abs().max()) <= limit * float(other.abs().max())
 
 
-#: Largest difference of two computations of one number, as a share of the largest. Many models normalise in single
-#: precision whatever their own is.
+#: Largest difference of two computations of one number, as a share of the largest value. Many models normalise in
+#: single precision whatever their own dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 @dataclass(frozen=True, eq=False)
 class LinearNorm:
-    r"""What a normalisation does once the size of what it reads is known."""
+    r"""The linear map of a normalisation, given the scale of its input."""
 
-    is_centred: bool  # whether the mean is taken away
+    is_centred: bool  # whether the mean is subtracted
     gain: Float[Tensor, " width"]  # :math:`\gamma` and :math:`\beta`, ``(width,)``
     shift: Float[Tensor, " width"]
 
     def of(self, part: Float[Tensor, "*any width"]) -> Float[Tensor, "*any width"]:
-        """A summand of what is normalised, before the division."""
+        """A summand of the normalised sum, before the division."""
         wide = part.to(self.gain.dtype)
         return (wide - wide.mean(-1, keepdim=True) if self.is_centred else wide) * self.gain
 
     def scale(
         self, given: Float[Tensor, "*any width"], returned: Float[Tensor, "*any width"]
     ) -> Float[Tensor, "*any 1"]:
-        """1/s of each row: what makes of the one the other, by least squares."""
+        """1/s of each row: the factor from input to output, by least squares."""
         made, wanted = self.of(given), returned.to(self.gain.dtype) - self.shift
         power = (made * made).sum(-1, keepdim=True)
         return (made * wanted).sum(-1, keepdim=True) / torch.where(power > 0, power, 1.0)
@@ -244,7 +243,7 @@ class LinearNorm:
 def fitted(
     module: nn.Module, given: Float[Tensor, "*any width"], returned: Float[Tensor, "*any width"]
 ) -> LinearNorm | None:
-    """The linear map behind a normalisation, of its parameters, if one gives what it gave; None if none does."""
+    """The linear map from a normalisation's parameters that reproduces its output, or None."""
     limit = ROUNDING.get(returned.dtype, 2e-5)
     for norm in _candidates(module, given):
         made = norm.of(given) * norm.scale(given, returned) + norm.shift
@@ -259,29 +258,29 @@ def _candidates(module: nn.Module, given: Tensor) -> Iterator[LinearNorm]:
     own = [parameter.detach().to(wide) for parameter in module.parameters() if parameter.shape == (width,)]
     ones, zero = (torch.full((width,), float(value), dtype=wide, device=given.device) for value in (1, 0))
     for is_centred in (True, False):
-        for gain in (*own, *(ones + each for each in own), ones):  # Gemma's weight is what is added to 1
+        for gain in (*own, *(ones + each for each in own), ones):  # Gemma adds its weight to 1
             for shift in (zero, *own):
                 yield LinearNorm(is_centred, gain, shift)
 
 
 @dataclass(eq=False)
 class Record:
-    """An attention call of a text alone."""
+    """An attention call of one text."""
 
-    block: Block  # what stands around it
+    block: Block  # the block around it
     call: AttentionCall  # batch of one; detached
-    # what its heads gave, ``(1, head, query, value_width)``: within the graph, where gradients are wanted
+    # output of its heads, ``(1, head, query, value_width)``: part of the graph if gradients are needed
     output: Tensor
-    # what the residual connection added, ``(query, width)``; None where the block is not known
+    # what the residual connection added, ``(query, width)``; None if the block is unknown
     residual: Float[Tensor, "query width"] | None = None
-    given: Float[Tensor, "query width"] | None = None  # what the block gave, ``(query, width)``
-    # 1/s of the block's normalisation, ``(query, 1)``; 1 where there is none
+    given: Float[Tensor, "query width"] | None = None  # output of the block, ``(query, width)``
+    # 1/s of the block's normalisation, ``(query, 1)``; 1 without a normalisation
     scale: Float[Tensor, "query 1"] | None = None
-    reason: str = ""  # why the block's parts are not known; empty where they are, and sum to what it gave
+    reason: str = ""  # why the block's parts are unknown; empty if they sum to its output
 
     @property
     def site(self) -> Site:
-        """The attention call that the layer makes."""
+        """The attention call of the layer."""
         return self.block.site
 
 
@@ -294,7 +293,7 @@ def record(
     differentiable: bool = False,
     with_head: bool = False,
 ) -> tuple[list[Record], Tensor]:
-    """Run one text, and keep its attention calls and what was made of them."""
+    """Run one text and record its attention calls and the outputs of their blocks."""
     records: list[Record] = []
     events: list[ModuleRun] = []
     marks: list[int] = []
@@ -302,8 +301,8 @@ def record(
     def observe(_: Site, call: AttentionCall) -> Tensor:
         if len(records) >= len(blocks):
             raise AttnscopeError(
-                f"{name} makes more attention calls than the first text did ({len(blocks)}): its layers cannot be told "
-                "apart"
+                f"{name} makes more attention calls than the first text ({len(blocks)}), so its layers cannot be "
+                "identified"
             )
         if differentiable:
             check_matrices([*(each.call for each in records), call], name, in_a_graph=True)
@@ -329,20 +328,20 @@ def record(
 
 
 def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
-    """Residual and output of a block, and the check that its parts sum to it."""
+    """Fill in residual and output of a block, and check that its parts sum to the output."""
     block = record.block
-    heard = {event.name: event for event in reversed(events)}
-    made, read = heard[block.projection].returned, heard[block.reader].given
+    ran = {event.name: event for event in reversed(events)}
+    made, read = ran[block.projection].returned, ran[block.reader].given
     wide = torch.promote_types(record.call.query.dtype, torch.float32)
     read = None if made is None else shaped(read, made)
     if made is None or read is None:
-        record.reason = "what its heads add up to has another shape than in the first text"
+        record.reason = "the sum of its heads has another shape than in the first text"
         return
     made, read = made.detach()[0].to(wide), read.detach()[0].to(wide)
     record.scale = torch.ones_like(made[:, :1])
     record.given, record.residual = read, read - made
     if block.norm is not None:
-        event = heard[block.normaliser]
+        event = ran[block.normaliser]
         assert event.returned is not None  # noqa: S101 a norm
         through, normalised = (side.detach()[0].to(wide) for side in (event.given, event.returned))
         record.scale = block.norm.scale(through, normalised)
@@ -354,13 +353,13 @@ def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
     error = float((_sum(record) - record.given).abs().max()) / max(float(record.given.abs().max()), 1e-30)
     if not error <= limit:
         record.reason = (
-            f"in {name}, heads, residual and normalisation do not sum to what the block gives (largest difference "
+            f"in {name}, heads, residual and normalisation do not sum to the output of the block (largest difference "
             f"{error:.1e} of the largest value, allowed {limit:.0e})"
         )
 
 
 def _sum(record: Record) -> Tensor:
-    """All parts of a block together."""
+    """The sum of all parts of a block."""
     block, norm = record.block, record.block.norm
     assert block.output is not None  # noqa: S101 known where the form is
     assert block.bias is not None  # noqa: S101
@@ -383,6 +382,6 @@ def _detached(call: AttentionCall) -> AttentionCall:
 
 
 def value_outputs(record: Record) -> Float[Tensor, "head key width"]:
-    r"""What each key would give through each head, were its weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
-    assert record.block.output is not None  # noqa: S101 asked only where it is known
+    r"""Output of each head for each key at weight 1: :math:`f_h(x_j) = (x_j W_V + b_V) W_O`."""
+    assert record.block.output is not None  # noqa: S101 callers check this
     return values_of(record.call)[0].to(record.block.output.dtype) @ record.block.output

@@ -1,4 +1,4 @@
-"""Attention calls written out: weights, values and outputs, with gradients, and what a model predicts by them."""
+"""Weights, values and outputs of attention calls, with gradients, and the predictions that follow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def output_with_gradient(call: AttentionCall) -> Tensor:
-    """The output of a call, ``(batch, head, query, value_width)``, which a gradient can flow through."""
+    """The differentiable output of a call, ``(batch, head, query, value_width)``."""
     if call.softcap is not None or call.sinks is not None:
         return _written_out(call)
     mask, causal = call.mask, call.causal
@@ -59,7 +59,7 @@ def _written_out(call: AttentionCall) -> Tensor:
 
 @torch.no_grad()
 def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site]:
-    """Attention calls whose output no linear layer reads, whole or as columns beside others."""
+    """Attention calls whose output no linear layer reads, whole or as some of its columns."""
     waiting: list[tuple[Site, Tensor]] = []
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
@@ -83,7 +83,7 @@ def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site
 
 
 def _holds(given: Tensor, output: Tensor) -> bool:
-    """Whether some columns of what a layer reads are what the heads gave, ``(text, query, width)``."""
+    """Whether some columns of a layer's input are the output of the heads, ``(text, query, width)``."""
     width = output.shape[2]
     columns = given.shape[-1]
     if columns < width or given.numel() // columns != output.shape[0] * output.shape[1]:
@@ -101,7 +101,7 @@ _WEIGHTS_AT_ONCE = 1 << 22  # 16 MiB in float32, all heads of some rows
 
 
 def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-    """A of all heads of a call: softmax of scale, soft cap, bias, mask and sinks; float32 or wider."""
+    """Weights of all heads of a call, with scale, soft cap, bias, mask and sinks; float32 or wider."""
     wide = torch.promote_types(call.query.dtype, torch.float32)
     first, last, _ = rows.indices(call.query.shape[2])
     query, key = call.query[:, :, first:last].to(wide), call.key.to(wide)
@@ -121,7 +121,7 @@ def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, 
 
 
 def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
-    """A of the first text, so many rows of all heads at a time that no layer's matrices are held."""
+    """Weights of the first text, some rows of all heads at a time, so that no whole matrix is in memory."""
     _, heads, queries, _ = call.query.shape
     height = max(1, _WEIGHTS_AT_ONCE // (heads * call.key.shape[2]))
     for first in range(0, queries, height):
@@ -130,7 +130,7 @@ def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "he
 
 
 def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"]:
-    """V of every head, where several share one too; float32 or wider."""
+    """Values of every head, repeated where heads share them; float32 or wider."""
     wide = torch.promote_types(call.value.dtype, torch.float32)
     return call.value.to(wide).repeat_interleave(call.group, 1)
 
@@ -138,22 +138,20 @@ def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"
 def attended(
     call: AttentionCall,
 ) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
-    """Output, in the query's type, and weights of a call, with gradients from one to the other."""
+    """Output, in the query's dtype, and weights of a call, with gradients between them."""
     weights = weights_of(call)
     return (weights @ values_of(call)).to(call.query.dtype), weights
 
 
 @torch.no_grad()
 def output_by_rows(call: AttentionCall) -> Float[Tensor, "1 head query value_width"]:
-    """The output of a call of one text, in the query's type, with no more weights in memory than `weight_tiles`
-    makes.
-    """
+    """The output of a call of one text, in the query's dtype, from the tiles of `weight_tiles`."""
     values = values_of(call)[0]
     return torch.cat([tile @ values for _, tile in weight_tiles(call)], 1)[None].to(call.query.dtype)
 
 
 def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Float[Tensor, "*head row offset"]:
-    """The entries of rows at offsets ``-band..band`` from themselves, 0 beyond the text; `first` is the first row."""
+    """The entries of rows at offsets ``-band..band``, 0 beyond the text; `first` is the number of the first row."""
     rows, keys = matrix.shape[-2:]
     offset = torch.arange(-band, band + 1, device=matrix.device)
     at = torch.arange(first, first + rows, device=matrix.device)[:, None] + offset
@@ -162,7 +160,7 @@ def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Fl
 
 
 def inputs_of(model: PreTrainedModel, window: Window | Sequence[int]) -> dict[str, Tensor]:
-    """Arguments of a forward pass over one window; without a target a decoder beside an encoder reads the same."""
+    """Arguments of a forward pass over one window; without a target, a decoder reads the source too."""
     given = {"input_ids": window}
     if model.config.is_encoder_decoder:
         given["decoder_input_ids"] = getattr(window, "target", None) or window
@@ -181,29 +179,29 @@ def checked_heads(
                 f"{max(number for _, number in known)}"
             )
     if not chosen:
-        raise AttnscopeError(f"found no heads ({name}); expected some, such as [(0, 1), (0, 3)], or 0.1,0.3")
+        raise AttnscopeError(f"found no heads ({name}); expected at least one, such as [(0, 1), (0, 3)], or 0.1,0.3")
     return chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Where the tokens of either text stand, in matrices over both: first the source, then the target."""
+    """Positions of both texts in matrices over all tokens: first the source, then the target."""
 
-    source: int  # tokens of each
+    source: int  # number of tokens of each text
     target: int
 
     @property
     def tokens(self) -> int:
-        """How many tokens both sides have together."""
+        """Number of tokens of both sides."""
         return self.source + self.target
 
     @property
     def predicting(self) -> slice:
-        """The tokens at which the model predicts: a decoder's, where there is one."""
+        """The tokens at which the model predicts: those of the decoder, if there is one."""
         return slice(self.source, self.tokens) if self.target else slice(0, self.source)
 
     def of(self, kind: str) -> tuple[slice, slice]:
-        """Queries and keys of an attention call: beside an encoder, only a decoder looks back or across."""
+        """Queries and keys of an attention call, by its kind."""
         source, target = slice(0, self.source), slice(self.source, self.tokens)
         if not self.target:
             return source, source
@@ -211,25 +209,25 @@ class Sides:
 
 
 def sides_of(inputs: dict[str, Tensor]) -> Sides:
-    """How many tokens there are of either text."""
+    """Number of tokens of both texts."""
     target = inputs.get("decoder_input_ids")
     return Sides(inputs["input_ids"].shape[1], 0 if target is None else target.shape[1])
 
 
 @torch.no_grad()
 def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
-    """Why a model predicts nothing; empty where it gives logits, for each token or for the text."""
+    """Why a model makes no predictions; empty if it returns logits, for each token or for the text."""
     output = model(**inputs)
     logits = getattr(output, "logits", None)
     if isinstance(logits, Tensor) and logits.ndim in {2, 3}:
         return ""
-    return f"{type(model).__name__} has no head that predicts: its output is hidden states, not logits"
+    return f"{type(model).__name__} returns hidden states, not logits"
 
 
 def log_probabilities(
     logits: Float[Tensor, "batch *position outcome"], positions: Int[Tensor, " prediction"] | None = None
 ) -> Float[Tensor, "batch prediction outcome"]:
-    """Log probabilities, nats, at some positions; a model that gives one prediction a text has position 0."""
+    """Log probabilities in nats at some positions; a model with one prediction for each text has position 0."""
     by_position = logits[:, None] if logits.ndim == 2 else logits  # noqa: PLR2004
     chosen = by_position if positions is None else by_position[:, positions]
     return chosen.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
@@ -237,11 +235,11 @@ def log_probabilities(
 
 MATRIX_BYTES = 2 << 30
 NUMBERS_AT_ONCE = 1 << 25  # 128 MiB of weights, or of probabilities
-_IN_A_GRAPH = 4  # matrices of each head: scores, their exponentials and what makes weights of them
+_IN_A_GRAPH = 4  # matrices of each head that a backward pass needs
 
 
 def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: bool) -> None:
-    """Refuse a text whose weights, of all heads of these calls, take more than 2 GiB."""
+    """Raise an error if the weights of all heads of these calls take more than 2 GiB."""
     needed = longest = 0
     for call in calls:
         numbers = call.query.shape[1] * call.query.shape[2] * call.key.shape[2]
@@ -251,8 +249,8 @@ def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: boo
     if needed > MATRIX_BYTES:
         backward = " in a backward pass" if in_a_graph else ""
         raise AttnscopeError(
-            f"{name} has {longest} tokens, whose matrices of weights take more than {MATRIX_BYTES >> 30} GiB"
-            f"{backward}: give a smaller window, or leave out what needs them"
+            f"{name} has {longest} tokens; their attention matrices take more than {MATRIX_BYTES >> 30} GiB"
+            f"{backward}. Use a smaller window"
         )
 
 
@@ -260,7 +258,7 @@ def check_matrices(calls: Iterable[AttentionCall], name: str, *, in_a_graph: boo
 def leave_one_out(
     model: PreTrainedModel, inputs: dict[str, Tensor], positions: Int[Tensor, " prediction"], name: str
 ) -> Float[Tensor, "token prediction"]:
-    """Total variation distance of each prediction from what it is when no query may attend to a token."""
+    """Total variation distance by which each prediction moves when no query may attend to a token."""
     sides = sides_of(inputs)
     hidden = torch.tensor([], dtype=torch.int64)
     largest = 1
@@ -293,9 +291,7 @@ _SIDES = ("input_ids", "decoder_input_ids")
 
 @contextmanager
 def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Generator[list[Tensor]]:
-    """Let gradients be taken by the vectors of the source's tokens, and then the target's: ``(1, token, width)``
-    each.
-    """
+    """Make the embeddings of the source and then of the target leaves of the graph: ``(1, token, width)`` each."""
     leaves: list[Tensor] = []
     waiting = [inputs[side] for side in _SIDES if side in inputs]
 

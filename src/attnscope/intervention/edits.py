@@ -1,4 +1,4 @@
-"""Weights that are forbidden or shuffled, one head at a time, and what the predictions lose."""
+"""Forbid or shuffle the weights of one head at a time, and measure the change of the predictions."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.read.windows import Window
 
-HARDLY = 0.01  # share of a head's weight below which a rule can hardly change what it gives
+HARDLY = 0.01  # share of a head's weight below which a rule can hardly change its output
 
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Where a head may not look."""
+    """Offsets and tokens to which a head may not attend."""
 
-    offsets: tuple[int, ...] = ()  # offsets, key position minus query position: -1 is the token before
+    offsets: tuple[int, ...] = ()  # key position minus query position: -1 is the previous token
     first: bool = False  # whether the first token is forbidden
-    tokens: tuple[int, ...] = ()  # token ids of keys that are forbidden
-    texts: tuple[str, ...] = ()  # the same tokens in words
+    tokens: tuple[int, ...] = ()  # token ids of forbidden keys
+    texts: tuple[str, ...] = ()  # the same tokens as text
 
     @classmethod
     def of(cls, offsets: Sequence[int], tokens: Sequence[str], tokenizer: Any, *, first: bool) -> Forbidden:
-        """The rule that a caller's words stand for."""
+        """The rule for these arguments of `intervene`."""
         for offset in offsets:
             check_whole(-(10**6), 10**6, forbid_offset=offset)
         ids = (one_token(tokenizer, text, "the forbidden token (--forbid-token)") for text in tokens)
@@ -58,7 +58,7 @@ class Forbidden:
 
     @property
     def words(self) -> list[str]:
-        """What is forbidden, in words."""
+        """Names of the forbidden offsets and tokens."""
         return [
             *(f"offset {offset:+d}" if offset else "offset 0" for offset in self.offsets),
             *(["the first token"] if self.first else []),
@@ -66,13 +66,13 @@ class Forbidden:
         ]
 
     def check(self, windows: Sequence[Window]) -> None:
-        """Refuse a rule that forbids nothing in these windows."""
+        """Raise an error if the rule forbids nothing in these windows."""
         sides = [side for window in windows for side in (window, window.target) if side is not None]
         longest, ids = max(map(len, sides)), {token for side in sides for token in side.ids}
         if not (self.first or any(abs(offset) < longest for offset in self.offsets) or ids & {*self.tokens}):
             raise AttnscopeError(
-                "nothing is forbidden by --forbid-offset and --forbid-token in these windows of up to "
-                f"{longest} tokens: no such offset or token is in them"
+                f"--forbid-offset and --forbid-token forbid nothing: these windows of up to {longest} tokens contain "
+                "no such offset or token"
             )
 
     def where(self, queries: int, keys: Tensor) -> Bool[Tensor, "text query key"]:
@@ -98,21 +98,21 @@ def knock_out(
     seed: int = 0,
     progress: Tell | None = None,
 ) -> xr.Dataset:
-    """Forbid each head alone to look where a rule says, and measure what the predictions lose."""
+    """Apply a rule to each head alone, and measure the change of the loss."""
     changes: list[np.ndarray] = []
     shares: list[np.ndarray] = []
     tell = progress or no_progress
-    for place in session.slices():
-        with session.passes(place) as batch:
-            passes, asked = batch.passes, batch.asked
+    for part in session.slices():
+        with session.passes(part) as batch:
+            passes, questions = batch.passes, batch.questions
             parts: list[tuple[Tensor, Tensor]] = []  # by layer, the change of the loss and the share of weight
             for call, site in enumerate(passes.sites):
                 heads = range(passes.outputs[call].shape[1])
                 if rule.offsets and site.kind == "cross":
-                    unknown = torch.full((len(asked), len(heads)), torch.nan, dtype=torch.float32)
+                    unknown = torch.full((len(questions), len(heads)), torch.nan, dtype=torch.float32)
                     parts.append((unknown, unknown))
                     continue
-                queries, keys = asked.reading.sides(site.kind)
+                queries, keys = questions.batch.sides(site.kind)
                 knocked = _Knocked(rule, queries.valid, keys.input_ids, renormalise)
 
                 def edits(some: range, call: int = call, knocked: _Knocked = knocked) -> dict[int, Edit]:
@@ -120,13 +120,13 @@ def knock_out(
 
                 changed = passes.sweep(heads, batch.most, edits, batch.loss_change)
                 parts.append((changed.T, knocked.share))
-        for found, layers in zip((changes, shares), zip(*parts, strict=True), strict=True):
-            found.append(by_layer([layer.double().cpu().numpy() for layer in layers]))
-        tell(Progress("heads that may not look there", place.stop / len(session.windows), {"windows": place.stop}))
+        for values, layers in zip((changes, shares), zip(*parts, strict=True), strict=True):
+            values.append(by_layer([layer.double().cpu().numpy() for layer in layers]))
+        tell(Progress("forbidding attention", part.stop / len(session.windows), {"windows": part.stop}))
     change, weight = np.concatenate(changes), np.concatenate(shares)
     units, called = units_of(session.documents)
     dims = ("layer", "head")
-    words = "Change of the loss where the head may not look there"
+    words = "Change of the loss when the head may not attend there"
     share = {"long_name": "Share of all weight that is forbidden", "units": "share"}
     return xr.Dataset(
         {
@@ -152,16 +152,16 @@ def knock_out(
 
 @dataclass(eq=False)
 class _Knocked:
-    """Outputs of one call without what the rule forbids."""
+    """Outputs of one call without the forbidden weights."""
 
     rule: Forbidden
-    valid: Tensor  # queries that are no padding, ``(text, query)``
+    valid: Tensor  # queries that are not padding, ``(text, query)``
     keys: Tensor  # token ids, ``(text, key)``
     renormalise: bool
     share: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float32))  # of weight that is forbidden
 
     def edit(self, heads: Sequence[int]) -> Edit:
-        """Variant i has the i-th of these heads changed."""
+        """An edit that changes the i-th of these heads in variant i."""
 
         def change(call: AttentionCall, output: Tensor) -> Tensor:
             _, weights = attend_in_full(call)
@@ -181,20 +181,20 @@ class _Knocked:
 def shuffled_weights(
     session: PredictionSession, *, texts: int = 8, seed: int = 0, progress: Tell | None = None
 ) -> xr.Dataset:
-    """Shuffle each row of each head's weights among the keys that it may look at, one head at a time."""
-    places = [place for place in session.slices() if place.start < texts]
-    documents = session.documents[: places[-1].stop]
+    """Shuffle each row of a head's weights among the keys that it may attend to, one head at a time."""
+    slices = [part for part in session.slices() if part.start < texts]
+    documents = session.documents[: slices[-1].stop]
     tell = progress or no_progress
     parts: list[np.ndarray] = []  # (text, score, layer, head)
-    for place in places:
-        with session.passes(place) as batch:
-            layers = [_shuffled(batch, call, (seed, place.start, call)) for call in range(len(batch.passes.sites))]
+    for part in slices:
+        with session.passes(part) as batch:
+            layers = [_shuffled(batch, call, (seed, part.start, call)) for call in range(len(batch.passes.sites))]
         parts.append(by_layer(layers))
-        tell(Progress("weights shuffled", place.stop / places[-1].stop, {"windows": place.stop}))
+        tell(Progress("shuffling weights", part.stop / slices[-1].stop, {"windows": part.stop}))
     loss, kl, random = np.moveaxis(np.concatenate(parts), 1, 0)
     dims = ("layer", "head")
     words = "KL divergence of the predictions with the head's weights shuffled"
-    of_random = "KL divergence by a random change of the head's output of the same size"
+    of_random = "KL divergence after a random change of the head's output of the same size"
     return xr.Dataset(
         {
             **effect_variables(
@@ -203,7 +203,7 @@ def shuffled_weights(
                 dims,
                 "Change of the loss with the head's weights shuffled",
                 name="shuffled_loss",
-                told="shuffled_",
+                prefix="shuffled_",
                 seed=seed,
             ),
             "shuffled_kl": (dims, kl.mean(0), {"long_name": words, "units": "nats"}),
@@ -215,10 +215,10 @@ def shuffled_weights(
 
 
 def _shuffled(batch: PredictionBatch, call: int, seed: tuple[int, ...]) -> np.ndarray:
-    """``(text, score, head)``: change of the loss, KL divergence, and that by random changes of the same size."""
+    """``(text, score, head)``: change of the loss, KL divergence, and KL after random changes of the same size."""
 
     def scored(logits: Tensor) -> Tensor:
-        scores = batch.asked.scores(logits, batch.before)
+        scores = batch.questions.scores(logits, batch.before)
         loss, kl = (scores[name].unflatten(0, (2, -1)) for name in ("loss", "kl"))
         return torch.stack([loss[0] - batch.loss, *kl], -1)
 
@@ -229,7 +229,7 @@ def _shuffled(batch: PredictionBatch, call: int, seed: tuple[int, ...]) -> np.nd
 
 
 def shuffling(heads: Sequence[int], seed: tuple[int, ...]) -> Callable[[AttentionCall, Tensor], Tensor]:
-    """Variants with the i-th head's weights shuffled, then as many with its output changed as far at random."""
+    """Variants with the i-th head's weights shuffled, then variants with its output moved as far at random."""
 
     def edit(call: AttentionCall, output: Tensor) -> Tensor:
         weights, values = weights_of(call), values_of(call)

@@ -1,4 +1,4 @@
-"""Effects over documents: means with intervals and significance, and how well estimates rank what was measured."""
+"""Effects over documents: means with intervals and significance, and rank correlations of estimates."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def effect_variables(
     *,
     seed: int,
     name: str = "effect",
-    told: str = "",
+    prefix: str = "",
     unit: str = "nats",
     corrected: str = "all heads",
 ) -> dict[str, Any]:
-    """Mean of values ``(text, *dims)``, its interval and its significance, as variables of a dataset."""
+    """Mean, interval and significance of values ``(text, *dims)``, as variables of a dataset."""
     mean, low, high, shown, tested = by_document(values, units, seed=seed)
-    significant = f"Whether it is significant, corrected for {corrected}"
+    significant = f"Whether the effect is significant, corrected for {corrected}"
     return {
         name: (dims, mean, {"long_name": long_name, "units": unit}),
         f"{name}_low": (dims, low, {"long_name": "Lower end of its 95% interval", "units": unit}),
         f"{name}_high": (dims, high, {"long_name": "Upper end of its 95% interval", "units": unit}),
-        f"{told}shown": (dims, shown, {"long_name": significant, "units": "1"}),
-        f"{told}tested": (dims, tested, {"long_name": "Whether that was tested", "units": "1"}),
+        f"{prefix}shown": (dims, shown, {"long_name": significant, "units": "1"}),
+        f"{prefix}tested": (dims, tested, {"long_name": "Whether the effect was tested", "units": "1"}),
     }
 
 
@@ -77,7 +77,7 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 @validated
 def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """How well each estimate puts the heads in the order of their measured effects."""
+    """Rank correlation of each estimate with the measured effects, over heads."""
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()
     ranks = np.empty((2, len(names), len(ablations)))
@@ -97,7 +97,7 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 def order_agreement(
     estimated: np.ndarray, measured: np.ndarray, *, seed: int, size: bool = False
 ) -> tuple[float, float]:
-    """Rank correlation of the means of estimates and measurements ``(text, ...)``, or their sizes, and its chance."""
+    """Rank correlation of mean estimates and measurements ``(text, ...)``, or their sizes, with its p-value."""
     first, other = (_of_heads(values).mean(0) for values in (estimated, measured))
     other = np.abs(other) if size else other
     if not (np.isfinite(first).all() and np.ptp(first) and np.ptp(other)):
@@ -108,7 +108,7 @@ def order_agreement(
 
 @lru_cache(maxsize=4)
 def _of_random_orders(heads: int, seed: int) -> np.ndarray:
-    """Rank correlations of random orders of so many heads: the same for all estimates of a result."""
+    """Rank correlations of random orders of the heads: the same for all estimates of a result."""
     generator = np.random.default_rng(seed)
     order = np.arange(heads, dtype=float)
     order -= order.mean()
@@ -117,6 +117,6 @@ def _of_random_orders(heads: int, seed: int) -> np.ndarray:
 
 
 def _of_heads(values: np.ndarray) -> np.ndarray:
-    """``(text, head)`` of the heads that there are."""
+    """Values of the existing heads, ``(text, head)``."""
     flat = values.reshape(len(values), -1)
     return flat[:, ~np.isnan(flat).all(0)] if not np.isnan(flat).all() else flat

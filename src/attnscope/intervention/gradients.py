@@ -1,4 +1,4 @@
-"""What the gradient says a head is worth, beside what taking it out shows: importance and attribution patching."""
+"""Estimates of a head's effect from gradients: importance and attribution patching."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
 
 if TYPE_CHECKING:
-    #: From the number of a call and its output to the output that goes on.
+    #: Maps the number of a call and its output to the output that replaces it.
     Gate = Callable[[int, Tensor], Tensor]
 
 
 def loss_gradients(
     model: PreTrainedModel, questions: Questions, gate: Gate | None = None, towards_donor: float | None = None
 ) -> list[tuple[Tensor, Tensor]]:
-    """Output of each call and the gradient of the loss there, ``(text, head, query, value_width)`` each."""
-    reading = questions.reading
-    inputs = reading.inputs(model)
+    """Output of each call and the gradient of the loss with respect to it, ``(text, head, query, value_width)``."""
+    batch = questions.batch
+    inputs = batch.inputs(model)
     others: dict[str, Tensor] = {}
     if towards_donor is not None:
-        for name, side in (("input_ids", reading.text), ("decoder_input_ids", reading.target)):
+        for name, side in (("input_ids", batch.text), ("decoder_input_ids", batch.target)):
             if name in inputs:
                 others[name] = side.input_ids.roll(1, 0).gather(1, donor_positions(side.valid))
 
     def loss(logits: Tensor) -> Tensor:
-        logits = logits.gather(1, questions.places[..., None].expand(-1, -1, logits.shape[-1]))
+        logits = logits.gather(1, questions.positions[..., None].expand(-1, -1, logits.shape[-1]))
         return questions.scores(logits[None])["loss"].sum()
 
     return head_gradients(model, inputs, loss, gate, others, towards_donor or 0.0)
 
 
 def answers_difference(model: PreTrainedModel, pairs: EncodedPairs, share: float | None) -> list[Tensor]:
-    """Gradient at each call of the answers' logits minus the wrong ones', `share` of the way to the corrupted text."""
+    """Gradient at each call of answer minus wrong answer, with embeddings moved by `share` to the corrupted text."""
 
     def difference(logits: Tensor) -> Tensor:
-        return pairs.difference(logits.gather(1, pairs.places[..., None].expand(-1, -1, logits.shape[-1]))).sum()
+        return pairs.difference(logits.gather(1, pairs.positions[..., None].expand(-1, -1, logits.shape[-1]))).sum()
 
     others = {} if share is None else {"input_ids": pairs.corrupted}
     layers = head_gradients(model, {"input_ids": pairs.clean}, difference, None, others, share or 0.0)
@@ -67,7 +67,7 @@ def head_gradients(
     others: Mapping[str, Tensor] | None = None,
     share: float = 0.0,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Output of each call and the gradient there of a quantity of the logits."""
+    """Output of each call, and the gradient of a function of the logits with respect to it."""
     outputs: list[Tensor] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
@@ -92,23 +92,23 @@ def importance(layers: Sequence[tuple[Tensor, Tensor]]) -> list[Float[np.ndarray
 
 
 def attribution(
-    layers: Sequence[tuple[Tensor, Tensor]], stands_in: Sequence[Tensor]
+    layers: Sequence[tuple[Tensor, Tensor]], replacements: Sequence[Tensor]
 ) -> list[Float[np.ndarray, "window head"]]:
-    r"""Attribution patching: the change of the loss to first order, where O' stands in for the heads' output."""
+    r"""Attribution patching: the first-order change of the loss if O' replaces the heads' output."""
     return [
         ((other - output) * gradient).sum((2, 3)).double().cpu().numpy()
-        for (output, gradient), other in zip(layers, stands_in, strict=True)
+        for (output, gradient), other in zip(layers, replacements, strict=True)
     ]
 
 
-def gates_towards(stands_in: Sequence[Tensor], share: float) -> Gate:
-    """Move every head's output towards what stands in for it: 0 leaves it, 1 replaces it."""
-    return lambda call, output: torch.lerp(output, stands_in[call].to(output), share)
+def gates_towards(replacements: Sequence[Tensor], share: float) -> Gate:
+    """Move every head's output towards its replacement: 0 leaves it, 1 replaces it."""
+    return lambda call, output: torch.lerp(output, replacements[call].to(output), share)
 
 
 @contextmanager
 def _frozen(model: nn.Module) -> Generator[None]:
-    """No gradient of weights is computed."""
+    """Disable gradients of parameters."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         for parameter in learning:

@@ -1,4 +1,4 @@
-"""`intervene`: does a head matter? Heads taken out of the forward pass, and what the predictions lose."""
+"""`intervene`: ablate heads in the forward pass and measure the change of the predictions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from attnscope.read.windows import Window
     from attnscope.store.runs import RunFolder
 
-LONGEST = 512  # tokens of a window where none is asked for: every head of every window is a pass
+LONGEST = 512  # default limit of tokens in a window: every head of every window needs a pass
 
 
 @verb(limit=DEFAULT_TEXTS)
@@ -62,44 +62,43 @@ def intervene(
     band: Count = 10,
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
-    """Ablate every head of a model, one at a time, and measure what its predictions lose.
+    """Ablate every head of a model, one at a time, and measure the change of its loss.
 
-    A masked language model is asked for 15% of the words behind masks, a causal one for the token after each, an
-    encoder-decoder for the translation.
+    A masked language model predicts 15% of the words, behind masks; a causal one the next token; an encoder-decoder the
+    translation.
 
     Parameters
     ----------
     model, texts
         See `attnscope.scan`.
     task
-        Which part of the effects this process measures, as in `attnscope.scan`: every N-th batch. The last one to
-        finish makes what stands beside them.
+        Which part of the effects this process measures, as in `attnscope.scan`: every N-th batch. The last process to
+        finish computes everything else.
     window
-        Tokens of a window; by default what the model takes, at most 512.
+        Tokens of a window; by default the longest that the model takes, at most 512.
     batch_size
-        Windows at a time; by default about 1,024 tokens' worth, two at least.
+        Windows in a batch; by default about 1,024 tokens, and at least two windows.
     variants
-        Most variants of a batch side by side: memory grows with them. By default as many as the device is quickest
-        with, and 256 MiB of logits at most.
+        Largest number of variants of a batch that run together; memory grows with it. By default the number that is
+        fastest on the device, with at most 256 MiB of logits.
     ablations
-        What stands in for a head's output: ``zero``, ``mean`` (of the head over all texts), ``resample`` (what it gives
+        Replacements of a head's output: ``zero``, ``mean`` (the head's mean over all texts), ``resample`` (its output
         on another text).
     steps
-        Points of the integrated gradients; 0 for no estimates beside the effects.
+        Points of the integrated gradients; 0 for no estimates.
     search
-        Whether to search for the heads that matter by random sets too: see `search_heads`.
+        Whether to estimate all effects from random sets of heads too: see `search_heads`.
     curves
-        Whether to remove heads one after the other in several orders too: see `removal_curves`.
+        Whether to remove heads cumulatively in several orders too: see `removal_curves`.
     together
-        Sets of heads, ``(layer, head)`` each, that are taken out at once too: see `joint_ablation`.
+        Sets of heads, ``(layer, head)`` each, to ablate at once too: see `joint_ablation`.
     forbid_offsets, forbid_first, forbid_tokens
-        Where each head, alone, may not look: offsets (key minus query; -1 is the token before), the first token, tokens
-        by their texts. One rule of all of them, measured beside the ablations: see `knock_out`.
+        What each head, alone, may not attend to: offsets (key minus query; -1 is the previous token), the first token,
+        tokens by their text. All of them form one rule: see `knock_out`.
     renormalise
-        Whether what a rule leaves of a row of weights is scaled to its sum before.
+        Whether to scale the remaining weights of each row to their previous sum.
     why
-        Whether to explain where each head looks, as `attnscope.explain` does, on the same windows, and to ask whether
-        its weights can be trusted.
+        Whether to explain each head as `attnscope.explain` does, on the same windows, and to test its weights.
     band
         Largest offset of the profiles.
 
@@ -107,18 +106,17 @@ def intervene(
     -------
     xarray.DataTree
         ``effects``: ``loss_change``, ``kl`` (nats), ``accuracy_change`` of each text ``(text, ablation, layer, head)``,
-        estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the model as it is.
-        ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: how well estimates rank heads,
-        see `agreement_of`. ``where`` and ``why``: what `scan` and `explain` say of the heads; ``trust``: see
-        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. Where asked for, ``forbidden`` (see
-        `knock_out`), ``search`` and ``curves``. The attribute ``skipped`` says, as JSON, what is not there and
-        why.
+        estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the unchanged model.
+        ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: rank correlations of the
+        estimates, see `agreement_of`. ``where`` and ``why``: results of `scan` and `explain`; ``trust``: see
+        `trust_in_weights`; ``shuffled``: see `shuffled_weights`. On request, ``forbidden`` (see `knock_out`),
+        ``search`` and ``curves``. The attribute ``skipped`` lists missing parts with reasons, as JSON.
 
     Raises
     ------
     AttnscopeError
-        If the model makes no logits of tokens, a layer's output projection is not found, an encoder-decoder has no
-        targets, or for anything else that the caller can mend.
+        If the model returns no logits of tokens, a layer's output projection is not found, or an encoder-decoder has no
+        targets.
 
     Examples
     --------
@@ -129,7 +127,7 @@ def intervene(
     task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
     if unknown or not ablations:
         found = repr(unknown[0] if unknown else ablations)
-        raise AttnscopeError(f"ablations (--ablations) are {found}; expected one or more of {', '.join(ABLATIONS)}")
+        raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {', '.join(ABLATIONS)}")
     check_whole(0, STEPS, steps=steps)
     field, window, targets, seed = reading["field"], reading["window"], reading["targets"], reading["seed"]
     limit = reading["limit"] or DEFAULT_TEXTS
@@ -140,16 +138,16 @@ def intervene(
     )
     loaded = load_model(model, **loading(reading))
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
-    asked = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
-    asked.check()
-    sets = [checked_heads(heads, asked.cells, "together, --together") for heads in together]
+    session = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
+    session.check()
+    sets = [checked_heads(heads, session.cells, "together, --together") for heads in together]
     rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
     if rule:
-        rule.check(asked.windows)
+        rule.check(session.windows)
     elif not renormalise:
         raise AttnscopeError(
-            "renormalise (--no-renormalise) is of what is forbidden: give forbid_offsets (--forbid-offset), "
-            "forbid_first or forbid_tokens too"
+            "renormalise (--no-renormalise) applies only to a rule: add forbid_offsets (--forbid-offset), forbid_first "
+            "or forbid_tokens"
         )
     chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations]
     settings = {
@@ -168,21 +166,21 @@ def intervene(
         "seed": seed,
     }
     signature = signature_of("intervene", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": asked.kind}
-    told = reading["progress"] or no_progress
-    of_effects = 0.6 if curves or search else 0.9  # share of the work that effects are, about
+    attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": session.kind}
+    report = reading["progress"] or no_progress
+    of_effects = 0.6 if curves or search else 0.9  # share of the work that the effects take, about
 
     def batches(done: Done) -> Iterator[xr.Dataset | None]:
         def tell(at: Progress) -> None:
-            told(replace(at, share=of_effects * at.share))
+            report(replace(at, share=of_effects * at.share))
 
-        return effects(asked, chosen, done=done, variants=variants, steps=steps, progress=tell)
+        return effects(session, chosen, done=done, variants=variants, steps=steps, progress=tell)
 
     def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-        """What the effects come to, and what is set beside them; what is not there, and why."""
+        """Summaries of the effects and all other parts; and the skipped parts, with reasons."""
         parts: dict[str, xr.Dataset] = {}
         skipped: dict[str, str] = {}
-        windows = list(asked.windows)
+        windows = list(session.windows)
 
         def keep(name: str, make: Callable[[], xr.Dataset]) -> None:
             parts[name] = make() if run is None else run.made(name, make)
@@ -196,31 +194,31 @@ def intervene(
                 keep(name, lambda: made)
 
         def tell(what: str, share: float) -> None:
-            told(Progress(what, of_effects + share))
+            report(Progress(what, of_effects + share))
 
         keep("heads", lambda: heads_of(measured, seed=seed))
         if steps:
             keep("agreement", lambda: agreement_of(measured, seed=seed))
-        tell("where heads look", 0.0)
+        tell("measuring attention", 0.0)
         keep("where", lambda: attention_of_heads(loaded, windows, band=band))
         if why:
-            tell("why they look there", 0.03)
+            tell("explaining attention", 0.03)
             keep_if_defined("why", lambda: explanations_of_heads(loaded, windows, band=band, seed=seed))
             keep_if_defined("trust", lambda: trust_in_weights(loaded, windows, band=band))
-            keep("shuffled", lambda: shuffled_weights(asked, seed=seed))
+            keep("shuffled", lambda: shuffled_weights(session, seed=seed))
         if rule:
-            tell("heads that may not look there", 0.08)
-            keep("forbidden", lambda: knock_out(asked, rule, renormalise=renormalise, seed=seed))
+            tell("forbidding attention", 0.08)
+            keep("forbidden", lambda: knock_out(session, rule, renormalise=renormalise, seed=seed))
         if sets:
-            tell("chosen heads taken out together", 0.09)
-            keep("together", lambda: joint_ablation(asked, sets, chosen, measured, seed=seed))
+            tell("removing chosen heads together", 0.09)
+            keep("together", lambda: joint_ablation(session, sets, chosen, measured, seed=seed))
         if search:
-            tell("search by random sets", 0.1)
-            keep("search", lambda: search_heads(asked, seed=seed))
+            tell("searching with random sets", 0.1)
+            keep("search", lambda: search_heads(session, seed=seed))
         if curves:
-            tell("heads taken out together", 0.2)
-            keep_if_defined("curves", lambda: _curves(asked, measured, parts["where"], chosen, seed))
-        told(Progress("done", 1.0))
+            tell("removing heads together", 0.2)
+            keep_if_defined("curves", lambda: _curves(session, measured, parts["where"], chosen, seed))
+        report(Progress("done", 1.0))
         return parts, {"skipped": json.dumps(skipped)}
 
     return tree_of(
@@ -236,11 +234,11 @@ def intervene(
 
 
 def _curves(
-    asked: PredictionSession, measured: xr.Dataset, where: xr.Dataset, ablations: Sequence[Ablation], seed: int
+    session: PredictionSession, measured: xr.Dataset, where: xr.Dataset, ablations: Sequence[Ablation], seed: int
 ) -> xr.Dataset:
-    """Curves by effects, by estimates and by what `scan` measures."""
+    """Removal curves in the order of the effects, of the estimates and of statistics of `scan`."""
     ablation: Ablation = "mean" if "mean" in ablations else ablations[0]
-    halves = half_of(asked.documents)
+    halves = half_of(session.documents)
     means = [measured.isel(window=np.flatnonzero(halves == half)) for half in (0, 1)]
     means = [part.sel(ablation=ablation).mean("window") for part in means]
     orders = {"effect": [part.loss_change.values for part in means]}
@@ -251,28 +249,28 @@ def _curves(
     for name, sign in (("max_weight", 1), ("entropy", -1), ("gini_simpson", -1), ("first_token", -1)):
         if name in where:  # weights hardly differ between halves of the texts: one order for both
             orders[f"{'low ' if sign < 0 else ''}{name}"] = [sign * where[name].values] * 2
-    return removal_curves(asked, orders, ablation=ablation, seed=seed)
+    return removal_curves(session, orders, ablation=ablation, seed=seed)
 
 
 _MEANS = ("profile", "entropy", "first_token", "special_tokens", "max_weight", "mean_offset", "gini_simpson")
-_ENOUGH = 8  # full windows: of fewer, position and text are hardly told apart
+_ENOUGH = 8  # full windows that are needed to separate position from text
 
 
 @validated
 def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
-    """Kind, peak and mean statistics of every head, as `attnscope.scan` finds them on these windows."""
+    """Label, peak and mean statistics of every head, as `attnscope.scan` measures them on these windows."""
     results = statistics_of(loaded, windows, band=band)
-    beside = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
+    means = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
     names = majority_names(results)
     if names is not None:
-        beside["kind"] = (("layer", "head"), np.array(names, dtype=object))
+        means["kind"] = (("layer", "head"), np.array(names, dtype=object))
     top = peaks(results)
-    return beside if top is None else beside.merge(top, combine_attrs="override")
+    return means if top is None else means.merge(top, combine_attrs="override")
 
 
 @validated
 def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int = 10, seed: int = 0) -> xr.Dataset:
-    """Share of position and the offsets that weights and scores tell, as `attnscope.explain` finds them."""
+    """Share of position, and offsets from weights and scores, as `attnscope.explain` measures them."""
     length = max(map(len, windows))
     whole = [window for window in windows if len(window) == length]
     if lacking := _lacking(windows, len(whole), length):
@@ -289,30 +287,28 @@ def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: i
     study.run(ANALYSES)
     verdict = study.results.get("verdict")
     if verdict is None:
-        raise AttnscopeError(study.reasons.get("verdict", "the model does not admit it"))
+        raise AttnscopeError(study.reasons.get("verdict", "it is not defined for this model"))
     return verdict[[name for name in WHY if name in verdict]]
 
 
 def _lacking(windows: list[Window], whole: int, length: int) -> str:
-    """Why no causes are read from these windows, and what helps; empty where they are."""
+    """Why these windows do not suffice for an explanation, and what helps; empty if they do."""
     if any(window.target is not None for window in windows):
-        return "causes are read from running text, and these texts have translations beside them: ask explain"
-    few = f"causes are read from {_ENOUGH} windows or more that are all as long, and "
+        return "explanations need running text, and these texts have translations. Use attnscope explain"
+    needed = f"explanations need {_ENOUGH} or more windows of equal length; "
     if len(windows) < _ENOUGH:
-        return f"{few}here are {len(windows)}: give a larger limit (--limit {_ENOUGH}), or more text"
+        return f"{needed}found {len(windows)}. Use a larger limit (--limit {_ENOUGH}) or more text"
     if whole < _ENOUGH:
         return (
-            f"{few}of these {len(windows)} only {whole} have {length} tokens: give running text, a shorter window "
-            "(--window), or ask explain"
+            f"{needed}only {whole} of these {len(windows)} have {length} tokens. Use running text, a shorter window "
+            "(--window), or attnscope explain"
         )
     return ""
 
 
 @validated
 def trust_in_weights(loaded: LoadedModel, windows: list[Window], *, band: int = 10) -> xr.Dataset:
-    """Whether what weights report of a head survives when the size of what they weigh is counted (Kobayashi et al.
-    2020).
-    """
+    """Peak of each head by norms (Kobayashi et al. 2020), and how far its output determines its weights."""
     study = Study(loaded.model, windows[:FEW_TEXTS], name=loaded.name, loaded=loaded)
     shortest = min(map(len, study.windows))
     contributions = contribution_profiles(study, kinds=["norms", "effective"], band=min(band, max(1, shortest - 1)))

@@ -1,4 +1,4 @@
-"""Pairs of a clean and a corrupted text with the two answers between which a model decides, and where they are read."""
+"""Pairs of a clean and a corrupted text with two answers, from files or from Python."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
 
 _FIELDS = ("clean", "corrupted", "answer", "wrong")
-_SIDES, _ALL = 2, 4  # files that hold the texts alone, and the answers too
+_SIDES, _ALL = 2, 4  # numbers of files: texts alone, or answers too
 
-_MEND = "Give them (answer and wrong; on the command line --answer and --wrong) for all pairs"
+_MEND = "Or set answer and wrong (--answer and --wrong) for all pairs"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A clean text and a corrupted one, as long in tokens, and what the model shall and shall not say after them."""
+    """A clean and a corrupted text of equal length in tokens, and their answers.
 
-    # the texts. A masked language model is asked at the mask token that each holds, at the same position; others for
-    # the token after the last
+    A masked language model predicts the one mask of each text, at the same position; other models the next token.
+    """
+
     clean: str
     corrupted: str
-    answer: str  # the right token after the clean text, and the one that is right after the corrupted text
-    wrong: str
+    answer: str  # the right token for the clean text
+    wrong: str  # the right token for the corrupted text
 
 
-#: A file of JSON Lines, two or four text files, or pairs themselves, as `Pair` or mappings.
+#: A file of JSON Lines, two or four text files, or pairs as `Pair` or mappings.
 Pairs = Path | Iterable[Path] | Iterable[Pair | Mapping[str, str]]
 
 
 def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None = None) -> list[Pair]:
-    """Pairs from files (see `patch`), or from pairs themselves; `answer` and `wrong` are of those that have none."""
+    """Pairs from files (see `patch`) or from Python; `answer` and `wrong` are for pairs without their own."""
     items: list[Any] = [pairs] if isinstance(pairs, Path) else _listed(pairs)
     if all(isinstance(item, Path) for item in items):
         named = _in_files(items)
@@ -54,8 +55,8 @@ def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None
     if unused := [name for name in usual if all(name in fields for _, fields in named)]:
         options = " and ".join(f"{name} (--{name})" for name in unused)
         raise AttnscopeError(
-            f"no pair uses {options}: each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or give "
-            "pairs without"
+            f"no pair uses {options}, because each has its own. Leave {'it' if len(unused) == 1 else 'them'} out, or "
+            "remove the pairs' own"
         )
     return [_pair(usual | dict(fields), where) for where, fields in named]
 
@@ -63,12 +64,12 @@ def pairs_of_input(pairs: Pairs, *, answer: str | None = None, wrong: str | None
 def _listed(pairs: object) -> list[Any]:
     if isinstance(pairs, str | bytes | Mapping | Pair) or not isinstance(pairs, Iterable):
         raise AttnscopeError(
-            f"pairs are of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or several pairs in a "
-            f"list, each with {', '.join(_FIELDS)}"
+            f"found pairs of type {type(pairs).__name__}; expected a pathlib.Path of JSON Lines, or a list of pairs, "
+            f"each with {', '.join(_FIELDS)}"
         )
     items = list(cast("Iterable[object]", pairs))
     if not items:
-        raise AttnscopeError("found no pair of texts; expected one or more")
+        raise AttnscopeError("found no pairs of texts; expected one or more")
     return items
 
 
@@ -83,7 +84,7 @@ def _fields(item: object, number: int) -> Mapping[str, Any]:
 
 
 def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Fields of each pair, and where they stand: in a file of JSON Lines, or in texts whose lines i belong together."""
+    """Fields of each pair and their location, in a file of JSON Lines or in text files that match line by line."""
     if len(paths) == 1:
         named = [(f"{shown(paths[0])}, line {number}", fields) for number, fields in json_objects(paths[0], "clean")]
     elif len(paths) in {_SIDES, _ALL}:
@@ -91,8 +92,8 @@ def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
         for path, column in zip(paths[1:], columns[1:], strict=True):
             if len(column) != len(columns[0]):
                 raise AttnscopeError(
-                    f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected as many, "
-                    "as line i belongs to line i"
+                    f"{shown(paths[0])} has {len(columns[0])} lines and {shown(path)} {len(column)}; expected the same "
+                    "number, because files match line by line"
                 )
         rows: list[dict[str, Any]] = [
             {str(name): text for name, text in zip(_FIELDS, row, strict=False)} for row in zip(*columns, strict=True)
@@ -105,8 +106,8 @@ def _in_files(paths: Sequence[Path]) -> Sequence[tuple[str, Mapping[str, Any]]]:
         )
     if not named:
         raise AttnscopeError(
-            f"{shown(paths[0])} holds no pair; expected one JSON object a line with {', '.join(_FIELDS)}, or texts "
-            "line by line"
+            f"{shown(paths[0])} contains no pairs; expected a JSON object on each line with {', '.join(_FIELDS)}, or "
+            "a text on each line"
         )
     return named
 
@@ -115,7 +116,7 @@ def _pair(fields: Mapping[str, Any], where: str) -> Pair:
     for name in _FIELDS:
         if name not in fields:
             keys = ", ".join(map(str, fields)) or "none"
-            mend = _MEND if name in {"answer", "wrong"} else f"Each pair has {', '.join(_FIELDS)}"
+            mend = _MEND if name in {"answer", "wrong"} else f"Each pair needs {', '.join(_FIELDS)}"
             raise AttnscopeError(f"{where}: no field {name!r}; the fields found are: {keys}. {mend}")
         if not isinstance(fields[name], str):
             raise AttnscopeError(
@@ -127,7 +128,7 @@ def _pair(fields: Mapping[str, Any], where: str) -> Pair:
 
 @dataclass(frozen=True)
 class PairTexts:
-    """Pairs as what a signature knows of what was read."""
+    """Pairs as the corpus of a signature."""
 
     pairs: tuple[Pair, ...]
 
@@ -139,37 +140,37 @@ class PairTexts:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Pairs as the model reads them; all as long."""
+    """Pairs as token ids, all of one length."""
 
     clean: Int[Tensor, "pair position"]  # ``(pair, position)``, token ids
     corrupted: Int[Tensor, "pair position"]
-    places: Int[Tensor, "pair 1"]  # ``(pair, 1)``: the position whose prediction is looked at
+    positions: Int[Tensor, "pair 1"]  # ``(pair, 1)``: the position of the prediction
     answers: Int[Tensor, " pair"]  # ``(pair,)``, token ids
     wrongs: Int[Tensor, " pair"]
-    tokens: tuple[tuple[str, ...], ...]  # tokens of each text, to show
+    tokens: tuple[tuple[str, ...], ...]  # tokens of each text, for display
     corrupted_tokens: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, pairs: Sequence[Pair], loaded: LoadedModel, numbers: Sequence[int] | None = None) -> EncodedPairs:
-        """Encode pairs, all as long; `numbers` say what each is called in an error, by default 1, 2, ..."""
+        """Encode pairs of one length; `numbers` name them in errors, by default 1, 2, ..."""
         tokenizer, masked = loaded.tokenizer, is_masked(loaded)
         numbered = list(zip(numbers or range(1, len(pairs) + 1), pairs, strict=True))
         rows: list[list[list[int]]] = [[], []]
-        places: list[int] = []
+        positions: list[int] = []
         for number, pair in numbered:
             both = [_ids(tokenizer, text, number, masked=masked) for text in (pair.clean, pair.corrupted)]
             if len(both[0]) != len(both[1]):
                 raise AttnscopeError(
                     f"pair {number}: the clean text has {len(both[0])} tokens and the corrupted one {len(both[1])}; "
-                    "expected as many, so that a position means the same in both: reword one"
+                    "expected the same number, so that positions match. Reword one"
                 )
             if both[0] == both[1]:
                 raise AttnscopeError(
-                    f"pair {number}: clean and corrupted text are the same tokens; expected a difference to be carried"
+                    f"pair {number}: clean and corrupted text have the same tokens; expected a difference"
                 )
             for row, ids in zip(rows, both, strict=True):
                 row.append(ids)
-            places.append(_place(both, tokenizer, number, masked=masked))
+            positions.append(_position(both, tokenizer, number, masked=masked))
         answers, wrongs = (
             [one_token(tokenizer, getattr(pair, name), f"pair {number}: the {name}") for number, pair in numbered]
             for name in ("answer", "wrong")
@@ -177,8 +178,8 @@ class EncodedPairs:
         for (number, pair), answer, wrong in zip(numbered, answers, wrongs, strict=True):
             if answer == wrong:
                 raise AttnscopeError(
-                    f"pair {number}: answer and wrong are the same token ({pair.answer!r}); expected two answers "
-                    "between which the model decides"
+                    f"pair {number}: answer and wrong are the same token ({pair.answer!r}); expected two different "
+                    "answers"
                 )
 
         def tensor(values: Sequence[Any]) -> Tensor:
@@ -186,18 +187,22 @@ class EncodedPairs:
 
         names = IdNames(tokenizer)
         shown = [tuple(names.of(row) for row in side) for side in rows]
-        return cls(tensor(rows[0]), tensor(rows[1]), tensor(places)[:, None], tensor(answers), tensor(wrongs), *shown)
+        return cls(
+            tensor(rows[0]), tensor(rows[1]), tensor(positions)[:, None], tensor(answers), tensor(wrongs), *shown
+        )
 
     def __len__(self) -> int:
         """Number of pairs."""
         return len(self.clean)
 
     def turned(self) -> EncodedPairs:
-        """Clean and corrupted texts in each other's place; the answers stay."""
+        """Swap clean and corrupted texts, but not the answers."""
         return replace(self, clean=self.corrupted, corrupted=self.clean)
 
-    def difference(self, logits: Float[Tensor, "*variant pair place vocabulary"]) -> Float[Tensor, "*variant pair"]:
-        """Logit of the answer minus that of the wrong one, of logits at the position that is looked at."""
+    def difference(
+        self, logits: Float[Tensor, "*variant pair prediction vocabulary"]
+    ) -> Float[Tensor, "*variant pair"]:
+        """Logit of the answer minus that of the wrong answer, at the position of the prediction."""
         last = logits[..., 0, :]
         index = torch.stack([self.answers, self.wrongs], -1).expand(*last.shape[:-1], 2)
         right, wrong = last.gather(-1, index).unbind(-1)
@@ -205,9 +210,7 @@ class EncodedPairs:
 
 
 def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence[str]]) -> list[str]:
-    """What to call each position of pairs ``(pair, position)``: its token; clean/corrupted where they differ; "…" where
-    pairs differ.
-    """
+    """Label of each position: its token; clean/corrupted if they differ; with "…" if pairs differ."""
     labels: list[str] = []
     for own, other in zip(zip(*clean, strict=True), zip(*corrupted, strict=True), strict=True):
         first = "/".join(dict.fromkeys(map(with_marked_spaces, (own[0], other[0]))))
@@ -216,35 +219,35 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
 
 
 def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
-    """Tokens of a pair's clean text."""
+    """Number of tokens of a pair's clean text."""
     return len(_ids(tokenizer, pair.clean, number, masked=masked))
 
 
 def _ids(tokenizer: Any, text: str, number: int, *, masked: bool) -> list[int]:
-    """Token ids with the special tokens before a text, and for a masked model those after it."""
+    """Token ids of a text with its special tokens, without the end token unless the model is masked."""
     ids: list[int] = tokenizer(text)["input_ids"]
     end = getattr(tokenizer, "eos_token_id", None)
     if not masked and ids and end is not None and ids[-1] == end and ids[-1] != ids[0]:
-        ids = ids[:-1]  # nothing is said after the end
+        ids = ids[:-1]  # nothing follows the end token
     if not ids:
-        raise AttnscopeError(f"pair {number}: the tokenizer makes no token of {text!r}; expected at least one")
+        raise AttnscopeError(f"pair {number}: {text!r} has no tokens; expected at least one")
     return ids
 
 
-def _place(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
+def _position(both: list[list[int]], tokenizer: Any, number: int, *, masked: bool) -> int:
     if not masked:
         return len(both[0]) - 1
-    places = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
-    if len(places[0]) != 1 or places[0] != places[1]:
+    positions = [np.flatnonzero(np.array(ids) == tokenizer.mask_token_id).tolist() for ids in both]
+    if len(positions[0]) != 1 or positions[0] != positions[1]:
         raise AttnscopeError(
-            f"pair {number}: found {len(places[0])} and {len(places[1])} masks; expected one {tokenizer.mask_token} in "
-            "each text, at the same position"
+            f"pair {number}: found {len(positions[0])} and {len(positions[1])} masks; expected one "
+            f"{tokenizer.mask_token} in each text, at the same position"
         )
-    return int(places[0][0])
+    return int(positions[0][0])
 
 
 def one_token(tokenizer: Any, word: str, what: str) -> int:
-    """The token that a text is, or that is named so."""
+    """The id of the token with this text or name."""
     ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
     if len(ids) == 1:
         return int(ids[0])
@@ -253,17 +256,14 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
         return int(known[word])
     names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
     raise AttnscopeError(
-        f"{what} {shortly(word)} is {len(ids)} tokens ({shortly(names)}); expected one (perhaps with a space before "
-        "it, or without)"
+        f"{what} {shortly(word)} has {len(ids)} tokens ({shortly(names)}); expected one. Try it with or without a "
+        "space in front"
     )
 
 
 def is_masked(loaded: LoadedModel) -> bool:
-    """Whether the model is asked at a mask, not after the last token."""
+    """Whether the model predicts a mask, not the next token."""
     kind = kind_of_question(loaded.model)
     if kind == "translation":
-        raise AttnscopeError(
-            f"{loaded.name} is an encoder-decoder; pairs are of texts that one stack reads: give a causal or a masked "
-            "language model"
-        )
+        raise AttnscopeError(f"{loaded.name} is an encoder-decoder; patching needs a causal or a masked language model")
     return kind == "masked"

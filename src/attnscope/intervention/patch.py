@@ -1,4 +1,4 @@
-"""`patch`: activations of a clean run put into the corrupted one, pair after pair, and what that brings back."""
+"""`patch`: activation patching between the clean and the corrupted run of each pair."""
 
 from __future__ import annotations
 
@@ -71,39 +71,39 @@ def patch(
     variants: Count | None = None,
     **reading: Unpack[PairReading],
 ) -> xr.DataTree:
-    """Patch activations of one run into another, one at a time, and measure how much of the answer returns.
+    """Patch activations of one run into another, one at a time, and measure the recovered difference of answers.
 
-    Each pair is a clean text and a corrupted one, as long in tokens, that ask for different answers. A masked language
-    model is asked at the mask, a causal one after the last token.
+    Each pair is a clean and a corrupted text of equal length in tokens with different answers. A masked language model
+    predicts the mask, a causal one the next token.
 
     Parameters
     ----------
     model
         See `attnscope.scan`.
     pairs
-        A file of JSON Lines, two text files (clean, corrupted) or four (answers and wrong answers too) whose lines i
-        belong together, or pairs themselves, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``,
-        ``corrupted``, ``answer`` and ``wrong``. The bundled model brings its own.
+        A file of JSON Lines; two text files (clean, corrupted) or four (answers and wrong answers too) that match line
+        by line; or pairs, as `attnscope.intervention.pairs.Pair` or mappings with ``clean``, ``corrupted``, ``answer``
+        and ``wrong``. The bundled model has bundled pairs.
     answer, wrong
-        Answers of all pairs that have none of their own; refused where each has one.
+        Answers of all pairs without their own.
     task
         Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
     what
         ``heads``: each head's output. ``residual``: the residual stream after each block, at each position.
     by_position
-        Whether heads are patched at one position at a time; all pairs are then as long.
+        Whether to patch heads at one position at a time; all pairs must then have the same length.
     direction
-        ``denoising``: clean activations go into the corrupted run (does this bring the answer back?); ``noising``: the
-        other way round (does this break it?). By default denoising; noising with a receiver.
+        ``denoising``: clean activations go into the corrupted run (do they restore the answer?); ``noising``: corrupted
+        activations go into the clean run (do they break it?). By default denoising; noising with a receiver.
     receiver
-        ``(layer, head)`` or ``"layer.head"``: path patching, what of each head's effect reaches the answer through that
-        later head alone (Wang et al. 2022).
+        ``(layer, head)`` or ``"layer.head"``: path patching, the part of each head's effect that reaches the answer
+        through this later head alone (Wang et al. 2022).
     steps
-        Gradients of the EAP-IG estimate; 0 for no estimates beside what is measured.
+        Gradients of the EAP-IG estimate; 0 for no estimates.
     batch_size
-        Pairs at a time; by default about 1,024 tokens' worth.
+        Pairs in a batch; by default about 1,024 tokens.
     variants
-        Most variants of a batch side by side; by default as many as the device is quickest with.
+        Largest number of variants of a batch that run together; by default the number that is fastest on the device.
 
     Returns
     -------
@@ -111,19 +111,19 @@ def patch(
         ``pairs``: ``difference`` (logit of the answer minus that of the wrong one in the patched run), of each pair
         ``(pair, layer, head[, position])`` or ``(pair, block, position)``, ``clean`` and ``corrupted`` ``(pair)`` of
         the two runs, and ``estimate`` ``(pair, estimator, layer, head[, position])``. ``patched``: means over pairs
-        with intervals, see `patched_of`. ``agreement``: how well the estimates rank what is measured.
+        with intervals, see `patched_of`. ``agreement``: rank correlations of the estimates.
 
     Raises
     ------
     AttnscopeError
-        If the texts of a pair differ in their number of tokens, an answer is not one token, the model says the same of
-        clean and corrupted texts or is an encoder-decoder, or for anything else that the caller can mend.
+        If the texts of a pair differ in length, an answer is not one token, the model predicts the same for clean and
+        corrupted texts, or the model is an encoder-decoder.
 
     Examples
     --------
     >>> effects = patch(steps=0)
     >>> best = effects["patched"].recovered
-    >>> {name: int(place) for name, place in best.argmax(...).items()}, bool(best.max() > 0.4)
+    >>> {name: int(index) for name, index in best.argmax(...).items()}, bool(best.max() > 0.4)
     ({'layer': 0, 'head': 3}, True)
     """
     task, path = task_for(patch, locals()), _receiver(receiver, what, by_position=by_position)
@@ -133,8 +133,8 @@ def patch(
     loaded = load_model(model, **loading(reading))
     if what == "residual" or path is not None:
         steps = 0
-    told = reading["progress"] or no_progress
-    job = PatchJob(loaded, given, what, by_position or what == "residual", towards, path, steps, variants, told)
+    report = reading["progress"] or no_progress
+    job = PatchJob(loaded, given, what, by_position or what == "residual", towards, path, steps, variants, report)
     job.read(batch_size)
     settings = {
         "what": what,
@@ -171,8 +171,8 @@ def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: 
         own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
             raise AttnscopeError(
-                "found no pairs beside the model; expected a file of JSON Lines with clean, corrupted, answer and "
-                "wrong in each line, after the model (only the bundled model brings its own)"
+                "found a model without pairs; expected a file of JSON Lines with clean, corrupted, answer and wrong "
+                "on each line (only the bundled model has bundled pairs)"
             )
         given = PAIRS
     return pairs_of_input(given, answer=answer, wrong=wrong)
@@ -180,24 +180,24 @@ def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: 
 
 def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
     if by_position and what == "residual":
-        raise AttnscopeError("the residual stream is put in at one position at a time already: leave by position out")
+        raise AttnscopeError("the residual stream is always patched by position: leave out by_position (--by-position)")
     if given is None:
         return None
     if what != "heads" or by_position:
         raise AttnscopeError(
-            "a receiver (--receiver) is for paths from head to head; leave out what residual and by position"
+            "a receiver (--receiver) is for paths between heads: leave out what=residual (--what) and by_position"
         )
     match = _RECEIVER.fullmatch(given) if isinstance(given, str) else None
     if match is not None:
         return int(match[1]), int(match[2])
     if isinstance(given, tuple | list) and [type(item) for item in given] == [int, int]:
         return given[0], given[1]
-    raise AttnscopeError(f"the receiver (--receiver) is {shortly(given)}; expected layer.head, such as 3.6")
+    raise AttnscopeError(f"found receiver (--receiver) {shortly(given)}; expected layer.head, such as 3.6")
 
 
 @dataclass(eq=False)
 class PatchJob:
-    """What one call of `patch` measures: see there."""
+    """The measurements of one call of `patch`."""
 
     loaded: LoadedModel
     pairs: Sequence[Pair]
@@ -208,11 +208,11 @@ class PatchJob:
     steps: int
     variants: int | None
     tell: Tell
-    batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with the pairs' numbers, from 1
-    skips: bool = True  # whether passes leave out what does not differ
+    batches: list[tuple[list[int], EncodedPairs]] = field(default_factory=list[Any])  # with numbers of pairs, from 1
+    skips: bool = True  # whether passes skip the computations that all variants share
 
     def read(self, size: int | None) -> None:
-        """Encode the pairs, batches of one length in tokens, and refuse a model whose heads cannot be patched."""
+        """Encode the pairs in batches of one length, and check that the model's heads can be patched."""
         loaded, masked = self.loaded, is_masked(self.loaded)
         lengths = [
             token_count(pair, loaded.tokenizer, number, masked=masked) for number, pair in enumerate(self.pairs, 1)
@@ -220,13 +220,13 @@ class PatchJob:
         longest = window_length(loaded, None)
         if max(lengths) > longest:
             raise AttnscopeError(
-                f"pair {int(np.argmax(lengths)) + 1} has {max(lengths)} tokens; {loaded.name} takes {longest} at "
-                "most: shorten its texts"
+                f"pair {int(np.argmax(lengths)) + 1} has {max(lengths)} tokens; {loaded.name} takes at most {longest}. "
+                "Shorten its texts"
             )
         if self.by_position and len(set(lengths)) > 1:
             raise AttnscopeError(
-                f"pairs have {min(lengths)} to {max(lengths)} tokens; expected all as long, so that a position means "
-                "the same in all: give those of one length at a time, or patch heads at all positions"
+                f"pairs have {min(lengths)} to {max(lengths)} tokens; patching by position needs equal lengths. Use "
+                "pairs of one length, or patch heads at all positions"
             )
         for length in sorted(set(lengths)):
             same = [number for number, size in enumerate(lengths, 1) if size == length]
@@ -241,14 +241,14 @@ class PatchJob:
         check_read(loaded, inputs)
         if self.receiver is not None and not 0 < self.receiver[0] < len(sites):
             raise AttnscopeError(
-                f"the receiver (--receiver) is {self.receiver[0]}.{self.receiver[1]}; expected layer.head with a layer "
-                f"from 1 to {len(sites) - 1}, so that layers lie below it"
+                f"found receiver (--receiver) {self.receiver[0]}.{self.receiver[1]}; expected layer.head with a layer "
+                f"from 1 to {len(sites) - 1}"
             )
-        places, states = encoded.places[:1], self.what == "residual"
-        self.skips = same_without_what_is_skipped(loaded.model, inputs, places, states=states)
+        positions, states = encoded.positions[:1], self.what == "residual"
+        self.skips = same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
     def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
-        """Differences and estimates of batch after batch; None for one that is done."""
+        """Differences and estimates, one dataset per batch; None for a batch that is already stored."""
         first = 0
         for numbers, encoded in self.batches:
             pairs = range(first, first + len(numbers))
@@ -277,8 +277,8 @@ class PatchJob:
         found = xr.Dataset(
             {
                 "difference": (dims, values, {"long_name": "Answer minus wrong answer", **logits}),
-                "clean": ("pair", clean, {"long_name": "The same of the clean run", **logits}),
-                "corrupted": ("pair", corrupted, {"long_name": "The same of the corrupted run", **logits}),
+                "clean": ("pair", clean, {"long_name": "The same in the clean run", **logits}),
+                "corrupted": ("pair", corrupted, {"long_name": "The same in the corrupted run", **logits}),
             },
             coordinates,
             {"rounding": TOLERANCE[self.loaded.model.dtype], **attributes},
@@ -292,7 +292,7 @@ class PatchJob:
         return found.assign_coords(self._labels(numbers, encoded))
 
     def _labels(self, numbers: list[int], encoded: EncodedPairs) -> dict[str, object]:
-        """Number, texts and answers of each pair; its tokens, where there are positions."""
+        """Number, texts and answers of each pair, and its tokens when patching by position."""
         some = [self.pairs[number - 1] for number in numbers]
         labels: dict[str, object] = {"pair": numbers}
         for name in ("clean", "corrupted", "answer", "wrong"):
@@ -304,20 +304,20 @@ class PatchJob:
 
     @contextmanager
     def _runs(self, encoded: EncodedPairs) -> Generator[Runs]:
-        """Run clean and corrupted texts as they are; the model is watched until the end of the context."""
+        """Run clean and corrupted texts unchanged; the model is hooked until the end of the context."""
         model = self.loaded.model
         turned = encoded if self.direction == "denoising" else encoded.turned()
         with borrowed(model), stacked_passes(model, skips=self.skips) as passes, torch.no_grad():
-            source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.places))
+            source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.positions))
             donors, states = passes.outputs, passes.states
-            logits = passes.plain({"input_ids": turned.corrupted}, encoded.places)
+            logits = passes.plain({"input_ids": turned.corrupted}, encoded.positions)
             most = self.variants or variants_at_once(logits, encoded.clean.numel(), donors)
             yield Runs(passes, encoded, donors, states, most, source, encoded.difference(logits))
 
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
         count, length = runs.encoded.clean.shape
-        positions = [slice(place, place + 1) for place in range(length)] if self.by_position else [slice(None)]
+        positions = [slice(position, position + 1) for position in range(length)] if self.by_position else [slice(None)]
         layers: list[np.ndarray] = []
         for call, donor in enumerate(runs.donors):
             heads = donor.shape[1]
@@ -339,8 +339,8 @@ class PatchJob:
         """``(pair, block, position)``."""
         if not runs.donor_states:
             raise AttnscopeError(
-                f"{type(runs.passes.model).__name__} has no list of blocks, so its residual stream is not found: patch "
-                "its heads"
+                f"{type(runs.passes.model).__name__} has no list of blocks, so its residual stream is not found. Patch "
+                "its heads instead"
             )
         blocks: list[np.ndarray] = []
         for block, donor in enumerate(runs.donor_states):
@@ -348,8 +348,8 @@ class PatchJob:
             def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, StateEdit]:
                 def put_in(states: Tensor) -> Tensor:
                     states = states.clone()
-                    for variant, place in enumerate(some):
-                        states[variant, :, place] = donor[:, place]
+                    for variant, position in enumerate(some):
+                        states[variant, :, position] = donor[:, position]
                     return states
 
                 return {block: put_in}
@@ -358,13 +358,12 @@ class PatchJob:
         return np.stack(blocks, 1)
 
     def _through(self, runs: Runs, layer: int, head: int) -> np.ndarray:
-        """``(pair, layer, head)``: what of each lower head's effect goes through one head; NaN of the others."""
+        """``(pair, layer, head)``: the part of each lower head's effect through one head; NaN for the others."""
         own = runs.passes.outputs
         heads = [output.shape[1] for output in own]
         if not (0 < layer < len(own) and 0 <= head < heads[layer]):
             raise AttnscopeError(
-                f"the receiver (--receiver) is {layer}.{head}; expected layer.head, a head of layers 1 to "
-                f"{len(own) - 1}, which have layers below them"
+                f"found receiver (--receiver) {layer}.{head}; expected layer.head, a head of layers 1 to {len(own) - 1}"
             )
         layers = [np.full((len(runs.encoded), count), np.nan) for count in heads]
         for sender in range(layer):
@@ -383,14 +382,14 @@ class PatchJob:
         return by_layer(layers)
 
     def _estimates(self, encoded: EncodedPairs, steps: int) -> np.ndarray:
-        """``(pair, layer, head[, position])``: the change to first order, by gradients on the way to the other run."""
+        """``(pair, layer, head[, position])``: first-order changes, from gradients between the two runs."""
         model = self.loaded.model
-        encoded = encoded if self.direction == "noising" else encoded.turned()  # from here on, clean is what is patched
+        encoded = encoded if self.direction == "noising" else encoded.turned()  # from here on, the clean run is patched
         with borrowed(model):
             with stacked_passes(model, skips=False) as passes:
-                passes.plain({"input_ids": encoded.corrupted}, encoded.places)
+                passes.plain({"input_ids": encoded.corrupted}, encoded.positions)
                 others = passes.outputs
-                passes.plain({"input_ids": encoded.clean}, encoded.places)
+                passes.plain({"input_ids": encoded.clean}, encoded.positions)
                 own = passes.outputs
             shares = [None] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
             slopes = [answers_difference(model, encoded, share) for share in shares]
@@ -403,15 +402,15 @@ class PatchJob:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Both runs of some pairs; the plain pass of the one that is patched was the last."""
+    """Both runs of some pairs; the last plain pass was that of the patched run."""
 
-    passes: StackedPasses  # passes of the run that is patched
+    passes: StackedPasses  # passes of the patched run
     encoded: EncodedPairs  # the pairs
-    donors: Sequence[Tensor]  # what heads and blocks gave in the other run
-    donor_states: Sequence[Tensor]
-    most: int  # variants that stand side by side
-    source: Tensor  # ``(pair,)``: answer minus wrong answer in the other run, and in the one that is patched
-    base: Tensor
+    donors: Sequence[Tensor]  # outputs of the heads in the source run
+    donor_states: Sequence[Tensor]  # outputs of the blocks in the source run
+    most: int  # variants that run together
+    source: Tensor  # ``(pair,)``: answer minus wrong answer in the source run
+    base: Tensor  # the same in the patched run
 
     def sweep(
         self, cells: Sequence[Any], edits: Callable[..., Mapping[int, Any]], *, states: bool = False
@@ -422,38 +421,38 @@ class Runs:
 
 
 def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
-    """What the receiver's layer gives when one head of the sender's layer is another run's, all others held."""
+    """Output of the receiver's layer when one head of the sender's layer is patched and all others are frozen."""
     received: list[Tensor] = []
     donor, own = runs.donors[sender], runs.passes.outputs
 
-    def hold(call: int) -> Edit:
+    def freeze(call: int) -> Edit:
         return lambda _, output: own[call].expand_as(output)
 
     def receive(_: AttentionCall, output: Tensor) -> Tensor:
         received.append(output.clone())
         return output
 
-    between = {call: hold(call) for call in range(sender + 1, receiver)}
+    between = {call: freeze(call) for call in range(sender + 1, receiver)}
     runs.passes.run({sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders))
     return received[0]
 
 
 @validated
 def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """Mean effect of each patched place, with its interval over pairs."""
+    """Mean effect of each patched activation, with its interval over pairs."""
     source, base = ends_of(pairs)
     change = _changes(pairs)
     each, gaps = range(pairs.sizes["pair"]), (source - base).values
     share = by_document(change.values, each, over=gaps, seed=seed)
-    dims, words = change.dims[1:], "Way from the patched run to the other"
-    corrected, effect = "all places", "Change of answer minus wrong answer"
+    dims, words = change.dims[1:], "Share of the difference between both runs that is recovered"
+    corrected, effect = "all patched activations", "Change of answer minus wrong answer"
     variables = effect_variables(change.values, each, dims, effect, unit="logits", corrected=corrected, seed=seed)
-    for end, said, value in (
+    for end, long_name, value in (
         ("", words, share.mean),
         ("_low", "Lower end of its 95% interval", share.low),
         ("_high", "Upper end of its 95% interval", share.high),
     ):
-        variables[f"recovered{end}"] = (dims, value, {"long_name": said, "units": "share"})
+        variables[f"recovered{end}"] = (dims, value, {"long_name": long_name, "units": "share"})
     if "estimate" in pairs:
         variables["estimate"] = pairs.estimate.mean("pair", keep_attrs=True, skipna=False)
     kept = {name: values for name, values in pairs.coords.items() if "pair" not in values.dims}
@@ -466,7 +465,7 @@ def patched_of(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 
 def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
-    """How well each estimate puts the places in the order of what was measured."""
+    """Rank correlation of each estimate with the measured changes."""
     change = _changes(pairs).values
     names = pairs.estimator.values.tolist()
     rows = [order_agreement(pairs.estimate.sel(estimator=name).values, change, seed=seed) for name in names]
@@ -478,7 +477,7 @@ def estimators_agreement(pairs: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
 
 
 def _changes(pairs: xr.Dataset) -> xr.DataArray:
-    """Change from the run that was patched, ``(pair, ...)``; what is within rounding is 0."""
+    """Change from the unpatched run, ``(pair, ...)``; 0 if within rounding."""
     source, base = ends_of(pairs)
     change = pairs.difference - base
     limit = float(pairs.attrs["rounding"]) * (abs(source) + abs(base))
@@ -486,16 +485,16 @@ def _changes(pairs: xr.Dataset) -> xr.DataArray:
 
 
 def ends_of(pairs: xr.Dataset) -> tuple[xr.DataArray, xr.DataArray]:
-    """Of each pair, the difference of answers in the run that activations come from, and in the one they go into."""
+    """Difference of answers of each pair in the source run and in the patched run."""
     ends = pairs.clean, pairs.corrupted
     return ends if pairs.attrs["direction"] == "denoising" else (ends[1], ends[0])
 
 
 def check_pairs_differ(pairs: xr.Dataset) -> None:
-    """Refuse pairs of which the model says the same, clean or corrupted."""
+    """Raise an error if the model predicts the same for clean and corrupted texts."""
     source, base = ends_of(pairs)
     if not abs(float((source - base).mean())) > 1e-6 * float((abs(source) + abs(base)).mean()):
         raise AttnscopeError(
-            "clean and corrupted texts give the same difference of answers, so nothing can be brought back: give pairs "
+            "clean and corrupted texts give the same difference of answers, so there is nothing to recover. Use pairs "
             "on which the model answers differently"
         )

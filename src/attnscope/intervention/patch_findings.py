@@ -1,4 +1,4 @@
-"""What patching comes to: a row for each position that was patched, and sentences that report how sure they are."""
+"""Tables and findings of activation patching."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _EFFECT = Quantity(
     "effect",
     "change",
     "logits",
-    "change of answer minus wrong answer, logits, from the run that is patched",
+    "change of answer minus wrong answer by patching, logits",
     low="effect_low",
     high="effect_high",
     significant="shown",
 )
 _RECOVERED = Quantity(
     "recovered",
-    "way",
+    "recovered",
     "percent",
-    "sum of the changes over the sum of the gaps between both runs",
+    "sum of the changes over the sum of the differences between both runs",
     low="recovered_low",
     high="recovered_high",
     significant="shown",
@@ -51,18 +51,18 @@ _AGREEMENT = tuple(
     for name in ("estimator", "rank_correlation", "chance")
 )
 _CARE = {
-    "A pair differs in its words alone: another kind of corruption can show other heads.": "Heads that both runs need "
-    "alike carry no difference.",
-    "Two directions answer two questions.": "Denoising finds what is enough to bring the answer back, noising what is "
-    "needed; where one head can replace another, only one of the two shows it.",
-    "Shares need not add up to 1.": "Heads work one after the other and together; a share below 0 or above 1 goes "
+    "Results depend on the corruption.": "Another kind can show other heads. Heads that both runs need equally carry "
+    "no difference.",
+    "Two directions answer two questions.": "Denoising shows what suffices to restore the answer, noising what is "
+    "needed. If one head can replace another, only one direction shows it.",
+    "Shares need not add up to 1.": "Heads act together and one after the other; a share below 0 or above 1 goes "
     "beyond one of the runs.",
 }
 
 
 @reads("patch")
 def patched_positions(tree: xr.DataTree) -> list[Row]:
-    """A row for each head, block or position that was patched, the largest effect first."""
+    """A row for each patched head, block or position, the largest effect first."""
     patched = tree["patched"].to_dataset()
     ends = [f"{name}{end}" for name in ("effect", "recovered") for end in ("", "_low", "_high")]
     columns: dict[str, xr.DataArray | None] = {name: patched[name] for name in ends}
@@ -75,31 +75,31 @@ def patched_positions(tree: xr.DataTree) -> list[Row]:
 
 
 def name_of(row: Row) -> str:
-    """Short name of what was patched."""
+    """Short name of a patched head, block or position."""
     what = f"block {row['block']}" if "block" in row else f"{row['layer']}.{row['head']}"
     return what if "position" not in row else f"{what} at {row['position']}"
 
 
 def recovered_of(row: Row) -> Effect:
-    """The share of the way of a row, with its interval."""
+    """The recovered share of a row, with its interval."""
     return _RECOVERED.effect(row)
 
 
 @reads("patch")
 def report(tree: xr.DataTree) -> Report:
-    """What patching found."""
+    """Report of activation patching."""
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
     care = dict(_CARE)
     if tested:
-        care["The interval is about more pairs like these."] = "Pairs of one template say little of other sentences."
+        care["Intervals are for pairs like these."] = "Pairs from one template say little about other sentences."
     if "agreement" in tree.children:
-        care["A gradient is a slope."] = "Estimates follow it where the change is not small; the panels show how far."
+        care["Estimates are linear."] = "They are off where the change is large; the figure shows by how much."
     model = str(tree.attrs.get("model", "the model"))
     heads = dict.fromkeys((row["layer"], row["head"]) for row in rows if row["shown"] and "head" in row)
     return Report(
         command="patch",
-        title=f"What carries the difference in {model}",
+        title=f"Activation patching in {model}",
         model=model,
         read=f"{count(len(rows), 'activation')} patched in {count(pairs.sizes['pair'], 'pair')} of texts",
         finding=Finding(
@@ -118,8 +118,8 @@ def _path_hint(pairs: xr.Dataset) -> str:
     if "receiver" not in pairs.attrs:
         return ""
     return (
-        f"Path patching: all other heads between the patched head and head {pairs.attrs['receiver']} keep their "
-        "output, so that the effect goes through the residual stream and the feed-forward layers alone."
+        f"Path patching: all heads between the patched head and head {pairs.attrs['receiver']} keep their output, so "
+        "the effect passes through the residual stream and the feed-forward layers only."
     )
 
 
@@ -137,7 +137,9 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
     ]
     least = f"{LEAST} or more pairs"
     quantities = (*where, _EFFECT, _RECOVERED, *estimates)
-    tables = [Table("patched", "What was patched", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least)]
+    tables = [
+        Table("patched", "Patched activations", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least)
+    ]
     if "agreement" in tree.children:
         agreement = tree["agreement"].to_dataset()
         ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
@@ -159,23 +161,24 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     number = pairs.sizes["pair"]
     clean, corrupted = pairs.clean.values, pairs.corrupted.values
     both = (
-        f"Answer minus wrong answer: {clean.mean():+.2f} logits in the clean runs, {corrupted.mean():+.2f} in the "
-        f"corrupted ones (mean over {count(number, 'pair')}). The clean run prefers the answer in "
-        f"{int((clean > 0).sum())} of {number}, the corrupted one the wrong answer in {int((corrupted < 0).sum())}."
+        f"Answer minus wrong answer: {clean.mean():+.2f} logits in clean runs, {corrupted.mean():+.2f} in corrupted "
+        f"runs (mean over {count(number, 'pair')}). Clean runs prefer the answer in {int((clean > 0).sum())} of "
+        f"{number}, corrupted runs the wrong answer in {int((corrupted < 0).sum())}."
     )
     sentences = [both.replace("-", "−"), *_unsolved(int((clean > 0).sum()), number)]
     source, base = ends_of(pairs)
     turned = int((np.sign(source - base) != np.sign(float((source - base).mean()))).sum())
     if turned:
         sentences.append(
-            f"In {turned} of {count(number, 'pair')} the difference goes the other way than in the mean: check them."
+            f"Check {count(turned, 'pair')} of {number}: there the difference has the opposite sign of the mean."
         )
     effects = [_EFFECT.effect(row) for row in rows]
-    largest = describe_largest(effects, lambda place, effect: _describe_share(rows[place], effect), kinds)
+    largest = describe_largest(effects, lambda number, effect: _describe_share(rows[number], effect), kinds)
     sentences.append(" ".join([_what_is_done(tree), *largest]))
     if number < LEAST:
-        few = f"that takes {LEAST} or more pairs of one kind, and there {are(number)}"
-        sentences.append(f"There are no intervals: {few}.")
+        sentences.append(
+            f"There are no intervals: they need {LEAST} or more pairs of one kind, and there {are(number)}."
+        )
     else:
         shown = [row["recovered"] or 0 for row in rows if row["shown"]]
         towards = sum(share > 0 for share in shown)
@@ -185,41 +188,41 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         )
         if rows[0]["recovered_low"] is None:
             sentences.append(
-                "Clean and corrupted runs are so alike in some pairs that a share of the way has no interval."
+                "The recovered share has no interval, because some clean and corrupted runs are too similar."
             )
     agreement = ""
     if "agreement" in tree.children:
         orders = tree["agreement"].to_dataset()
         agreement = describe_agreement(orders, orders.estimator.values.tolist())
-    return [*sentences, *([f"Rank correlation of estimates with the changes measured: {agreement}."] * bool(agreement))]
+    return [*sentences, *([f"Rank correlation of estimates with measured changes: {agreement}."] * bool(agreement))]
 
 
 def _unsolved(right: int, pairs: int) -> list[str]:
-    """A warning where the clean runs prefer the answer no more often than a coin would."""
+    """A warning if the clean runs do not prefer the answer significantly more often than chance."""
     chance = float(binom.sf(right - 1, pairs, 0.5))
     if right == pairs or chance <= SURE:
         return []
-    coin = f"A coin prefers it as often in {chance:.0%}: nothing shows that the model knows these answers."
-    return [f"{coin} Heads carry a difference of its output all the same, as they do with random weights."]
+    doubt = f"This is no better than guessing (p = {chance:.2f}): the model may not know these answers."
+    return [f"{doubt} Heads can carry a difference all the same, as they do with random weights."]
 
 
 def _describe_share(row: Row, effect: Effect) -> str:
-    """How far the prediction goes, with an interval where the effect has one."""
+    """The recovered share, with an interval if the effect has one."""
     share = recovered_of(row)
-    text = f"{share.mean:.0%} of the way"
+    text = f"{share.mean:.0%} of the difference"
     if np.isfinite(effect.low) and np.isfinite(share.low):
         text += f" ({share.low:.0%} to {share.high:.0%})"
     return f"{text.replace('-', '−')}, with {name_of(row) if 'block' in row else f'head {name_of(row)}'}"
 
 
 def _what_is_done(tree: xr.DataTree) -> str:
-    """What was put where, in one sentence."""
+    """What was patched, in one sentence."""
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
     source, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
     words = what[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
-        return f"Patched: what {words} of the {source} run changes in head {through} alone, in the {other} run."
+        return f"Patched: the effect of {words} of the {source} run through head {through} alone, in the {other} run."
     where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
-    return f"Patched: {words}{where}, of the {source} run into the {other} one."
+    return f"Patched: {words}{where}, from the {source} run into the {other} one."

@@ -1,4 +1,4 @@
-"""What a model predicts on batches of windows, how well, and what stands in for a head of it."""
+"""Predictions of a model on batches of windows, their loss, and replacements of head outputs."""
 
 from __future__ import annotations
 
@@ -36,20 +36,18 @@ if TYPE_CHECKING:
 
     from attnscope.intervention.stack import Outputs, StackedPasses
 
-MASKED = 0.15  # share of words or tokens that is hidden from a masked language model (Devlin et al. 2019)
+MASKED = 0.15  # share of tokens that is masked for a masked language model (Devlin et al. 2019)
 Kind = Literal["masked", "next", "translation"]
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """A batch of windows, and the tokens that the model shall say."""
+    """A batch of windows, and the tokens that the model has to predict."""
 
-    reading: WindowBatch  # what the model reads; of a masked language model with masks in it
-    # ``(text, place)``: positions that are asked for, those that fill a row up included
-    places: Int[Tensor, "text place"]
-    # ``(text, place)``: the right token at each; -100 where the row is only filled up
-    labels: Int[Tensor, "text place"]
-    windows: Sequence[Window]  # the windows, as they were cut
+    batch: WindowBatch  # input of the model, with masks for a masked language model
+    positions: Int[Tensor, "text prediction"]  # positions to predict, padded
+    labels: Int[Tensor, "text prediction"]  # the right token at each position; -100 for padding
+    windows: Sequence[Window]  # the windows without masks
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -57,17 +55,17 @@ class Questions:
 
     def scores(
         self,
-        logits: Float[Tensor, "variant text place vocabulary"],
-        before: Float[Tensor, "text place vocabulary"] | None = None,
+        logits: Float[Tensor, "variant text prediction vocabulary"],
+        before: Float[Tensor, "text prediction vocabulary"] | None = None,
     ) -> dict[str, Float[Tensor, "variant text"]]:
-        """How well variants answer, by means over the places of each text."""
+        """Loss, accuracy and KL divergence of variants: means over the predictions of each text."""
         real = self.labels != IGNORED
         right = self.labels.clamp(min=0)[..., None]
         logs = torch.zeros(0, dtype=torch.float32) if before is None else _wide(before).log_softmax(-1)
         chances = logs.exp()
         negative_entropy = (chances * logs).sum(-1)
         by_name: dict[str, list[Tensor]] = {}
-        for variant in logits:  # one variant at a time, which the processor's cache may hold
+        for variant in logits:  # one variant at a time, which may fit the processor's cache
             wide = _wide(variant)
             largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
@@ -87,15 +85,15 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
-    """What a model can be asked: words behind masks, the next token, or a translation."""
+    """What a model predicts: masked words, the next token, or a translation."""
     try:
         layer = model.get_output_embeddings()
     except NotImplementedError:
         layer = None
     if layer is None:
         raise AttnscopeError(
-            f"{type(model).__name__} makes no logits of tokens, so there are no labels and no loss: load the model "
-            "with its language-modelling head (its config's architectures say which class)"
+            f"{type(model).__name__} returns no logits of tokens, so there is no loss. Load the model with its "
+            "language-modelling head (the class is in architectures of its config)"
         )
     if model.config.is_encoder_decoder:
         return "translation"
@@ -103,51 +101,50 @@ def kind_of_question(model: PreTrainedModel) -> Kind:
 
 
 def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device) -> Questions:
-    """Ask about a batch of windows."""
+    """The predictions to make on a batch of windows."""
     pad = tokenizer.pad_token_id
     pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
-    reading = WindowBatch.of(windows, pad_id, device)
+    batch = WindowBatch.of(windows, pad_id, device)
     if kind == "masked":
-        return _masked(reading, windows, tokenizer, seed)
-    said = reading.target
-    real = said.valid[:, 1:]
+        return _masked(batch, windows, tokenizer, seed)
+    target = batch.target
+    real = target.valid[:, 1:]
     if not bool(real.any(1).all()):
         short = windows[int((~real.any(1)).nonzero()[0])]
         raise AttnscopeError(
-            f"{short.source} has one token, after which nothing is to be predicted: expected 2 or more, leave it out"
+            f"{short.source} has one token, so there is nothing to predict; expected 2 or more. Leave it out"
         )
-    places = torch.arange(real.shape[1], device=device).expand(len(windows), -1)
-    labels = torch.where(real, said.input_ids[:, 1:], IGNORED)
-    return Questions(reading, places, labels, windows)
+    positions = torch.arange(real.shape[1], device=device).expand(len(windows), -1)
+    labels = torch.where(real, target.input_ids[:, 1:], IGNORED)
+    return Questions(batch, positions, labels, windows)
 
 
-def _masked(reading: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
+def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
     if tokenizer.mask_token_id is None:
         raise AttnscopeError(
-            "the tokenizer has no mask token, and a masked language model is asked for words behind masks: give one "
-            "that has it (--tokenizer)"
+            "the tokenizer has no mask token, which a masked language model needs. Choose another with --tokenizer"
         )
     chosen = [_hidden(window, seed) for window in windows]
     most = max(map(len, chosen))
-    text, device = reading.text, reading.text.input_ids.device
-    places = torch.zeros(len(windows), most, dtype=torch.int64, device=device)
-    labels = torch.full_like(places, IGNORED)
+    text, device = batch.text, batch.text.input_ids.device
+    positions = torch.zeros(len(windows), most, dtype=torch.int64, device=device)
+    labels = torch.full_like(positions, IGNORED)
     ids = text.input_ids.clone()
     for row, hidden in enumerate(chosen):
         index = torch.from_numpy(hidden).to(device)
-        places[row, : len(index)] = index
+        positions[row, : len(index)] = index
         labels[row, : len(index)] = text.input_ids[row, index]
         ids[row, index] = tokenizer.mask_token_id
     shown = type(text)(ids, text.valid, text.special)
-    return Questions(WindowBatch(shown, shown), places, labels, windows)
+    return Questions(WindowBatch(shown, shown), positions, labels, windows)
 
 
 def _hidden(window: Window, seed: int) -> np.ndarray:
-    """Positions to hide: the same whatever stands beside the window in a batch."""
+    """Positions to mask; they do not depend on the rest of the batch."""
     words = np.flatnonzero(~np.array(window.special))
     if not len(words):
         raise AttnscopeError(
-            f"{window.source} has special tokens alone, so no word can be asked for: leave it out, or give more text"
+            f"{window.source} has only special tokens, so there is nothing to predict. Leave it out, or add more text"
         )
     name = hashlib.sha256(repr((seed, window.ids)).encode()).digest()
     generator = np.random.default_rng(int.from_bytes(name[:8], "big"))
@@ -160,11 +157,10 @@ ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
 
 
 def donor_positions(valid: Tensor) -> Tensor:
-    """Position of the text before that each position of a text is given, ``(text, query)``."""
+    """Position in the previous text of the batch that replaces each position, ``(text, query)``."""
     if len(valid) < 2:  # noqa: PLR2004
         raise AttnscopeError(
-            "found one text; expected 2 or more, as a resampled head is given what it says of another text: give more "
-            "text, or leave out the ablation 'resample'"
+            "found one text; the ablation 'resample' needs 2 or more. Add more text, or leave out 'resample'"
         )
     lengths = valid.sum(1).roll(1)
     return torch.arange(valid.shape[1], device=valid.device) % lengths[:, None]
@@ -175,14 +171,14 @@ TOKENS = 1024  # of a batch
 
 @dataclass(eq=False)
 class PredictionSession:
-    """One model and the windows that it is asked about."""
+    """One model, and the windows on which it predicts."""
 
     loaded: LoadedModel  # the model with its tokenizer
-    windows: Sequence[Window]  # at least one; those of an encoder-decoder with what its decoder reads
-    kind: Kind  # what it is asked
-    seed: int = 0  # seed of the words that are hidden from a masked language model
+    windows: Sequence[Window]  # at least one; with targets for an encoder-decoder
+    kind: Kind  # what it predicts
+    seed: int = 0  # seed of the masks of a masked language model
     batch_size: int | None = None
-    skips: bool = True  # whether passes leave out what does not differ: so where that was seen to give the same numbers
+    skips: bool = True  # whether passes skip what all variants share, if that was found to give the same numbers
     sites: list[Site] = field(default_factory=list)
 
     @property
@@ -192,7 +188,7 @@ class PredictionSession:
 
     @cached_property
     def documents(self) -> list[str]:
-        """The text that each window was cut from."""
+        """The document of each window."""
         return [window.source for window in self.windows]
 
     @property
@@ -202,80 +198,80 @@ class PredictionSession:
 
     @cached_property
     def heads(self) -> list[int]:
-        """How many heads each attention call has."""
+        """Number of heads of each attention call."""
         return [output.shape[1] for output in self._few_outputs]
 
     def slices(self) -> list[slice]:
-        """The windows of each batch: about 1,024 tokens' worth, and 2 at least, as heads are resampled within one."""
+        """The windows of each batch: about 1,024 tokens, and at least 2 windows, because resampling needs them."""
         longest = max(max(len(window), len(window.target or window)) for window in self.windows)
         size = self.batch_size or max(2, TOKENS // longest)
         starts = list(range(0, len(self.windows), size))
         if len(starts) > 1 and len(self.windows) - starts[-1] == 1:
-            starts.pop()  # a last text that would be alone joins the batch before
+            starts.pop()  # a single last text joins the previous batch
         ends = [*starts[1:], len(self.windows)]
         return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
 
-    def batch(self, place: slice) -> Questions:
-        """What the model is asked about some of the windows."""
-        return questions(self.kind, self.windows[place], self.loaded.tokenizer, self.seed, self.model.device)
+    def batch(self, part: slice) -> Questions:
+        """The predictions to make on some of the windows."""
+        return questions(self.kind, self.windows[part], self.loaded.tokenizer, self.seed, self.model.device)
 
     @contextmanager
-    def passes(self, place: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
-        """Some of the windows after a plain pass, ready for variants of it, with what stands in for the heads."""
-        asked = self.batch(place)
+    def passes(self, part: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
+        """Some of the windows after a plain pass, ready for variants, with replacements of the heads."""
+        questions = self.batch(part)
         means = self.means if "mean" in ablations else []
         with stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
-            before = passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
-            stand_ins: dict[Ablation, list[Tensor]] = {
-                name: _stand_ins(name, asked, passes, means) for name in ablations
+            before = passes.plain(questions.batch.inputs(self.model), questions.positions, self.name(part.start))
+            replacements: dict[Ablation, list[Tensor]] = {
+                name: _replacements(name, questions, passes, means) for name in ablations
             }
-            yield PredictionBatch(asked, passes, before, stand_ins)
+            yield PredictionBatch(questions, passes, before, replacements)
 
     def name(self, first: int = 0) -> Callable[[int], str]:
-        """What to call a text of a batch that begins at window `first`."""
+        """Names of the texts of a batch that begins at window `first`."""
         return lambda number: window_name(self.windows[first + number], first + number)
 
     def check(self) -> None:
-        """Refuse a model whose heads cannot be taken out, before anything is measured."""
+        """Raise an error if the model's heads cannot be ablated, before anything is measured."""
         first = self.batch(slice(0, 1))
-        inputs = first.reading.inputs(self.model)
+        inputs = first.batch.inputs(self.model)
         self.sites, _ = verify(self.model, inputs, text=window_name(self.windows[0], 0))
         check_read(self.loaded, inputs)
         if len({len(window) for window in self.windows}) > 1:
             self._check_padding()
-        self.skips = same_without_what_is_skipped(self.model, inputs, first.places)
+        self.skips = same_without_what_is_skipped(self.model, inputs, first.positions)
 
     def _check_padding(self) -> None:
         by_length = sorted(self.windows, key=len)
         texts = [by_length[-1], by_length[0]]
         both = questions(self.kind, texts, self.loaded.tokenizer, self.seed, self.model.device)
         alone = [
-            questions(self.kind, [text], self.loaded.tokenizer, self.seed, self.model.device).reading.inputs(self.model)
+            questions(self.kind, [text], self.loaded.tokenizer, self.seed, self.model.device).batch.inputs(self.model)
             for text in texts
         ]
-        if padding_difference(self.model, both.reading.inputs(self.model), alone) > 1:
+        if padding_difference(self.model, both.batch.inputs(self.model), alone) > 1:
             raise AttnscopeError(
-                f"{type(self.model).__name__} gives a text other numbers beside a longer one: give texts that are all "
-                f"equally long, such as full windows of --window {len(by_length[0])}"
+                f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, such "
+                f"as full windows of --window {len(by_length[0])}"
             )
 
     @cached_property
     def _few_outputs(self) -> Outputs:
         with stacked_passes(self.model, skips=False) as passes:
-            passes.plain(self.batch(slice(0, 1)).reading.inputs(self.model))
+            passes.plain(self.batch(slice(0, 1)).batch.inputs(self.model))
             return passes.outputs
 
     @cached_property
     @torch.no_grad()
     def means(self) -> list[Float[Tensor, "head value_width"]]:
-        """Mean output of every head of each call over all real positions of all texts: one pass over them."""
+        """Mean output of every head of each call over all positions of all texts, from one pass over them."""
         sums: list[Tensor] = []
         counts: list[int] = []
         with stacked_passes(self.model, skips=False) as passes:
-            for place in self.slices():
-                asked = self.batch(place)
-                passes.plain(asked.reading.inputs(self.model), asked.places, self.name(place.start))
-                real = [asked.reading.sides(site.kind)[0].valid for site in passes.sites]
+            for part in self.slices():
+                questions = self.batch(part)
+                passes.plain(questions.batch.inputs(self.model), questions.positions, self.name(part.start))
+                real = [questions.batch.sides(site.kind)[0].valid for site in passes.sites]
                 parts = [
                     torch.where(valid[:, None, :, None], output, 0).sum((0, 2), dtype=torch.float64)
                     for output, valid in zip(passes.outputs, real, strict=True)
@@ -288,30 +284,30 @@ class PredictionSession:
 
 @dataclass(frozen=True, eq=False)
 class PredictionBatch:
-    """A batch after a plain pass: what the model predicts, and what it predicts of edited variants."""
+    """A batch after a plain pass, with its predictions and the passes of its variants."""
 
-    asked: Questions
+    questions: Questions
     passes: StackedPasses
-    before: Float[Tensor, "text place vocabulary"]  # logits of the unchanged model
-    stand_ins: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
+    before: Float[Tensor, "text prediction vocabulary"]  # logits of the unchanged model
+    replacements: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
 
     @cached_property
     def loss(self) -> Float[Tensor, "1 text"]:
         """Loss of the unchanged model on each text."""
-        return self.asked.scores(self.before[None])["loss"]
+        return self.questions.scores(self.before[None])["loss"]
 
     @property
     def most(self) -> int:
-        """How many variants stand side by side."""
-        return variants_at_once(self.before, self.asked.reading.text.input_ids.numel(), self.passes.outputs)
+        """Number of variants that run together."""
+        return variants_at_once(self.before, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
-    def loss_change(self, logits: Float[Tensor, "variant text place vocabulary"]) -> Float[Tensor, "variant text"]:
-        """Change of the loss of each text: the metric of variants that are compared by it alone."""
-        return self.asked.scores(logits)["loss"] - self.loss
+    def loss_change(self, logits: Float[Tensor, "variant text prediction vocabulary"]) -> Float[Tensor, "variant text"]:
+        """Change of the loss of each text and variant."""
+        return self.questions.scores(logits)["loss"] - self.loss
 
 
-def _stand_ins(name: Ablation, asked: Questions, passes: StackedPasses, means: list[Tensor]) -> list[Tensor]:
-    """What stands in for every head of each call."""
+def _replacements(name: Ablation, questions: Questions, passes: StackedPasses, means: list[Tensor]) -> list[Tensor]:
+    """Replacements of every head of each call."""
     others: list[Tensor] = []
     for call, (output, site) in enumerate(zip(passes.outputs, passes.sites, strict=True)):
         if name == "zero":
@@ -319,18 +315,18 @@ def _stand_ins(name: Ablation, asked: Questions, passes: StackedPasses, means: l
         elif name == "mean":
             others.append(means[call].to(output)[None, :, None].expand_as(output))
         else:
-            index = donor_positions(asked.reading.sides(site.kind)[0].valid)
+            index = donor_positions(questions.batch.sides(site.kind)[0].valid)
             others.append(output.roll(1, 0).gather(2, index[:, None, :, None].expand_as(output)))
     return others
 
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
-    """Refuse a model with a layer of which no linear layer reads the heads."""
+    """Raise an error if no linear layer reads the heads of some layer."""
     few = {key: value[:, :32] for key, value in inputs.items()}
     for site in unread_sites(loaded.model, few):
         raise AttnscopeError(
-            f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads what its heads give, so "
-            "no head's own part can be taken out of it. Choose another model"
+            f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads the output of its heads, so heads "
+            "cannot be ablated one at a time. Choose another model"
         )
 
 
@@ -345,12 +341,11 @@ def prediction_session(
     seed: int = 0,
     batch_size: int | None = None,
 ) -> PredictionSession:
-    """Cut texts into windows and say what the model is asked about them."""
+    """Cut texts into windows, and choose what the model predicts on them."""
     kind = kind_of_question(loaded.model)
     if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):
         raise AttnscopeError(
-            f"{loaded.name} is an encoder-decoder, and what it shall say is not known: give translations "
-            "(targets, --target), line i beside line i"
+            f"{loaded.name} is an encoder-decoder and needs translations (targets, --target), matched line by line"
         )
     if target is None or isinstance(corpus, EncodedTexts):
         windows = windows_of(corpus, loaded.tokenizer, length=window, limit=limit)

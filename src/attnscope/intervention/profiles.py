@@ -1,4 +1,4 @@
-"""Where heads and layers take from, by more than their weights: norms, effective weights, rollout, gradients."""
+"""Profiles of heads and layers beyond weights: norms, effective weights, rollout, gradients."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "profile_weights": ((*_HEAD, "offset"), "Mean weight at each offset", "share"),
     "profile_norms": ((*_HEAD, "offset"), "Mean share of a row's norms at each offset", "share"),
     "profile_effective": ((*_HEAD, "offset"), "Mean effective weight at each offset", "weight"),
-    "null_share": (_HEAD, "Share of a row's squared weights that its output does not see", "share"),
+    "null_share": (_HEAD, "Share of a row's squared weights that do not affect its output", "share"),
     "null_share_permuted": (_HEAD, "The same, mean over permutations of the row", "share"),
-    "rank": (_HEAD, "Rank of the values that a row sees, mean over rows", "1"),
+    "rank": (_HEAD, "Rank of the values that a row attends to, mean over rows", "1"),
     "free_dimensions": (_HEAD, "Dimension of the weights that give the same output, mean over rows", "1"),
     "identifiable": (_HEAD, "Rows where that dimension is 0", "share"),
     "profile_gradient": ((*_HEAD, "offset"), "Mean share of a row's gradient x attention at each offset", "share"),
     "profile_block_norms": (
         (*_LAYER, "offset"),
-        "Mean share of the norms of what tokens give to the block, at each offset",
+        "Mean share of the norms of the tokens' contributions to the block, at each offset",
         "share",
     ),
-    "mixing_ratio": ((*_LAYER, "of"), "Part of other tokens in what comes out", "share"),
+    "mixing_ratio": ((*_LAYER, "of"), "Share of other tokens in the output", "share"),
     "profile_rollout": ((*_LAYER, "offset"), "Mean rollout up to this layer, at each offset", "share"),
     "profile_relevance": (
         (*_LAYER, "offset"),
@@ -72,7 +72,7 @@ _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
-    """What was found in each layer of one text, labelled; NaN where a layer lacks it."""
+    """Results of all layers of one text as a dataset; NaN if a layer lacks them."""
     names = [name for name in _VARIABLES if any(name in layer for layer in layers)]
     variables: dict[str, Any] = {}
     for name in names:
@@ -101,7 +101,7 @@ def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]]
 def contribution_profiles(
     study: Study, *, kinds: Sequence[Kind | str] | None = None, band: Count = 10, progress: Tell | None = None
 ) -> xr.Dataset:
-    r"""Measure where heads and layers take from, by more than their weights."""
+    r"""Measure the contributions of tokens to heads and layers, beyond attention weights."""
     kinds_chosen = chosen("kind", kinds, KINDS)
     tell = progress or no_progress
     with borrowed(study.model):
@@ -114,7 +114,7 @@ def contribution_profiles(
         profiles: list[xr.Dataset] = []
         for number, window in enumerate(study.windows):
             profiles.append(run.text(inputs_of(study.model, window), window_name(window, number)))
-            tell(Progress("what weights miss", (number + 1) / len(study.windows)))
+            tell(Progress("measuring contributions", (number + 1) / len(study.windows)))
     whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
         window=np.arange(len(profiles)), source=("window", np.array(study.documents, dtype=object))
@@ -122,7 +122,7 @@ def contribution_profiles(
 
 
 class _ModelRun:
-    """One model, read text by text."""
+    """One model, measured text by text."""
 
     def __init__(
         self, model: PreTrainedModel, blocks: Sequence[Block], kinds: Sequence[Kind], band: int, *, by_name: bool
@@ -137,7 +137,7 @@ class _ModelRun:
                 self.skip("block_norms", block.reason, block.site)
 
     def skip(self, kind: Kind, reason: str, site: Site | None = None) -> None:
-        """Leave out a kind, in one layer or all; raise the reason where the kind was requested by name."""
+        """Leave out a kind, in one layer or all; raise an error if the kind was requested by name."""
         if kind not in self.kinds:
             return
         if self.by_name:
@@ -151,7 +151,7 @@ class _ModelRun:
 
     @property
     def skipped(self) -> str:
-        """What was left out, in which layers, and why."""
+        """Skipped kinds with their layers and reasons."""
         parts: list[str] = []
         for (kind, reason), layers in self.reasons.items():
             where = f" (layers {', '.join(map(str, layers))})" if layers else ""
@@ -200,7 +200,7 @@ class _ModelRun:
         return assembled(records, layers, self.band)
 
     def _readers(self, each: Record) -> list[Profile | Mixing | Mean]:
-        """What reads the weights of a layer, ``(head, row, key)`` at a time."""
+        """Accumulators over the weights of a layer, which come in tiles ``(head, row, key)``."""
         call, readers = each.call, list[Profile | Mixing | Mean]()
         for kind in self.kinds:
             if kind == "weights":
@@ -236,9 +236,9 @@ class _ModelRun:
 
 
 class Profile:
-    """Mean over rows of the entry at each offset, as `attnscope.scan` has it.
+    """Mean over rows of the entry at each offset, as in `attnscope.scan`.
 
-    `entries` makes them of some rows of the weights: all of each row, or only those near the diagonal.
+    `entries` computes them from some rows of the weights: all entries of each row, or only those near the diagonal.
     """
 
     def __init__(
@@ -254,14 +254,14 @@ class Profile:
         self.sums: Tensor | None = None
 
     def add(self, rows: slice, tile: Float[Tensor, "*head row key"]) -> None:
-        """Read some rows."""
+        """Add some rows."""
         entries = self.entries(rows, tile)
         banded = entries if self.name == "effective" else band_of(entries, rows.start, self.band)
         summed = banded.double().sum(-2)
         self.sums = summed if self.sums is None else self.sums + summed
 
     def result(self) -> dict[str, np.ndarray]:
-        """``profile_...``, ``(*head, offset)``, NaN at offsets that no row has; and what else there is."""
+        """``profile_...``, ``(*head, offset)``, NaN at offsets that no row has, and further results."""
         assert self.sums is not None  # noqa: S101 a text has rows
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(self.pairs > 0, self.sums.cpu().numpy() / self.pairs, np.nan)
@@ -269,13 +269,13 @@ class Profile:
 
 
 class Mean:
-    """Mean over heads, which is held whole."""
+    """Mean over heads of the whole matrix."""
 
     def __init__(self) -> None:
         self.parts: list[Tensor] = []
 
     def add(self, _: slice, tile: Tensor) -> None:
-        """Read some rows."""
+        """Add some rows."""
         self.parts.append(tile.mean(0))
 
     def matrix(self) -> Float[Tensor, "query key"]:
@@ -283,23 +283,23 @@ class Mean:
         return torch.cat(self.parts)
 
     def result(self) -> dict[str, np.ndarray]:
-        """Nothing by itself."""
+        """No results of its own."""
         return {}
 
 
 def shares(matrix: Float[Tensor, "*head row key"]) -> Float[Tensor, "*head row key"]:
-    """Rows that sum to 1; rows of zeros stay."""
+    """Scale rows to sum to 1, except rows of zeros."""
     total = matrix.sum(-1, keepdim=True)
     return matrix / torch.where(total > 0, total, 1.0)
 
 
-_LEAST_TOLERANCE = 1e-6  # of singular values that are roots of eigenvalues in double precision
-_ROWS_AT_ONCE = 64  # each with a matrix of its own
-_ONES_WITHIN = 1e-8  # of the column of ones that lies outside the values' columns: less is rounding
+_LEAST_TOLERANCE = 1e-6  # of singular values, the roots of eigenvalues in double precision
+_ROWS_AT_ONCE = 64  # each has its own matrix
+_ONES_WITHIN = 1e-8  # share of the column of ones outside the span of the values: less is rounding
 
 
 class Effective:
-    r"""Rows of :math:`A_\text{eff}`, by the Gram matrices of the values that each row sees."""
+    r"""Rows of :math:`A_\text{eff}`, by the Gram matrices of the values that each row attends to."""
 
     def __init__(self, call: AttentionCall, band: int) -> None:
         self.call, self.width = call, band
@@ -314,7 +314,7 @@ class Effective:
         self.rows: dict[str, list[Tensor]] = {}
 
     def band(self, rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row offset"]:
-        """Entries at offsets ``-band..band``; what `means` has is taken along."""
+        """Entries at offsets ``-band..band``; also accumulates the results of `means`."""
         if self.shared is None and len(tile[0]) > _ROWS_AT_ONCE:
             parts = range(0, len(tile[0]), _ROWS_AT_ONCE)
             return torch.cat(
@@ -334,13 +334,11 @@ class Effective:
         return band_of(entries.flatten(0, 1), rows.start, self.width)
 
     def means(self) -> dict[str, np.ndarray]:
-        """Means over rows, ``(head,)`` each: ``null_share``, ``null_share_permuted``, ``rank``, ``free_dimensions``;
-        and ``identifiable``, the share of rows whose output determines the weights by dimension.
-        """
+        """Means over rows, ``(head,)`` each; ``identifiable`` is the share of rows with no free dimension."""
         return {name: torch.cat(parts, -1).nanmean(-1).cpu().numpy() for name, parts in self.rows.items()}
 
     def _visible(self, rows: slice) -> Bool[Tensor, "kv_head some key"]:
-        """Keys that each row may look at; one row, where all see the same."""
+        """Keys that each row may attend to; a single row if all rows share them."""
         heads, group = len(self.values), self.call.group
         if self.visible is not None:
             return self.visible
@@ -365,7 +363,7 @@ class Effective:
         return (vectors * inverse[..., None, :]) @ vectors.transpose(-2, -1), inside.sum(-1)
 
     def _add(self, grouped: Tensor, inside: Tensor, visible: Tensor, inverse: Tensor, rank: Tensor) -> None:
-        """What is said of each row: ``(kv_head, group, row)``."""
+        """Accumulate the results of each row, ``(kv_head, group, row)``."""
         power, total = (grouped**2).sum(-1), grouped.sum(-1)
         count = visible.sum(-1)[:, None].double()
         ones = visible.double() @ self.values
@@ -387,12 +385,12 @@ class Effective:
             self.rows.setdefault(name, []).append(values.flatten(0, 1))
 
 
-#: What a mixing ratio takes into account (Kobayashi et al. 2021, table 2).
+#: Parts of the block that a mixing ratio includes (Kobayashi et al. 2021, table 2).
 MIXING = ("weights", "norms", "half residual", "norms and residual", "block")
 
 
 class BlockNorms:
-    r"""Sizes of what each token gives to the block's output, residual and normalisation included."""
+    r"""Norms of each token's contribution to the block's output, with residual and normalisation."""
 
     def __init__(self, record: Record) -> None:
         vectors, norm = value_outputs(record), record.block.norm
@@ -404,7 +402,7 @@ class BlockNorms:
         self.same_tokens = record.site.kind != "cross"
 
     def rows(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:
-        """Norms of some rows; the residual is within the diagonal, but in cross-attention in no column."""
+        """Norms of some rows; the diagonal includes the residual, except in cross-attention."""
         by_key = tile.to(self.products.dtype).permute(2, 0, 1)  # (key, head, row)
         squared = ((self.products @ by_key) * by_key).sum(1).T
         norms = squared.clamp_min(0).sqrt() * self.scale[rows]
@@ -419,12 +417,12 @@ class BlockNorms:
         norms = self.rows(rows, tile)
         if self.same_tokens:
             return shares(norms)
-        # in cross-attention the residual has its share, at no offset
+        # in cross-attention the residual has a share but no offset
         return shares(torch.cat([norms, self.residual[rows].norm(dim=-1, keepdim=True)], -1))[:, :-1]
 
 
 class Mixing:
-    """How much of what comes out is other tokens', by what is taken into account (`MIXING`)."""
+    """Share of other tokens in the output, for each choice of parts in `MIXING`."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -440,7 +438,7 @@ class Mixing:
             self.ratios["half residual"].append(other / 2)
         if self.vectors is None:
             return
-        assert self.record.block.output is not None  # noqa: S101 they are made with it
+        assert self.record.block.output is not None  # noqa: S101 the vectors come from it
         weighed = self.record.output.detach()[0, :, rows].to(self.vectors.dtype)
         mix = torch.einsum("hqr,hrw->qw", weighed, self.record.block.output)
         keep = torch.zeros_like(mix)
@@ -458,14 +456,14 @@ class Mixing:
         self.ratios["block"].append(_ratio(mix, keep + residual_part(self.record)[rows]))
 
     def result(self) -> dict[str, np.ndarray]:
-        """``mixing_ratio``, along `MIXING`: means over rows, NaN where it is not defined."""
+        """``mixing_ratio``, along `MIXING`: means over rows, NaN if undefined."""
         means = [float(torch.cat(parts).nanmean()) if parts else np.nan for parts in self.ratios.values()]
         return {"mixing_ratio": np.array(means)}
 
 
 def residual_part(record: Record) -> Float[Tensor, "query width"]:
-    """What the residual connection gives to the block's output."""
-    assert record.residual is not None  # noqa: S101 asked only where the block is known
+    """Contribution of the residual connection to the block's output."""
+    assert record.residual is not None  # noqa: S101 callers check that the block is known
     assert record.scale is not None  # noqa: S101
     if record.block.norm is None or record.block.form == "normalised attention":
         return record.residual
@@ -483,27 +481,27 @@ def _ratio(mix: Tensor, keep: Tensor) -> Tensor:
 
 
 def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
-    """Why layers of a text cannot be followed through one another; empty where they can."""
+    """Why the layers of a text cannot be multiplied; empty if they can."""
     for each in records:
         sizes = tuple(side.stop - side.start for side in sides.of(each.site.kind))
         shape = each.call.query.shape[2], each.call.key.shape[2]
         if shape != sizes:
             return (
                 f"layer {each.site.index} ({each.site.name}) has {shape[0]} queries and {shape[1]} keys, not one for "
-                "each token of its text, so that layers cannot be multiplied"
+                "each token, so layers cannot be multiplied"
             )
     return ""
 
 
 class Rollout:
-    r"""The product of :math:`\rho I + (1-\rho) A_l` over layers, or of :math:`I + A_l` where the residual is whole."""
+    r"""The product of :math:`\rho I + (1-\rho) A_l` over layers, or of :math:`I + A_l` without `residual`."""
 
     def __init__(self, sides: Sides, residual: float | None = 0.5) -> None:
         self.sides, self.residual = sides, residual
         self.matrix = torch.eye(sides.tokens, dtype=torch.float32)  # over all tokens
 
     def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """A layer further; what lies between queries and keys of that layer, without the whole residual."""
+        """Multiply by a layer; return the part between its queries and keys, without an unscaled residual."""
         queries, keys = self.sides.of(kind)
         matrix = self.matrix.to(mean)
         new = matrix.clone()

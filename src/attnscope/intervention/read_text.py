@@ -1,4 +1,4 @@
-"""One text, what the model predicts of it, and what it predicts with another output in the place of one head's."""
+"""Predictions of a model on one text, with its own heads or with one head's output replaced."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ReadText:
-    """A text after a plain forward pass."""
+    """A text after an unchanged forward pass."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class ReadText:
         self.model, self.name, self.mask_id = model, window_name(window, number), mask_id
         self.inputs = inputs_of(model, window)
         self.sides = sides_of(self.inputs)
-        places = self.sides.predicting.stop - self.sides.predicting.start
-        self.positions = torch.arange(places)
+        count = self.sides.predicting.stop - self.sides.predicting.start
+        self.positions = torch.arange(count)
         if mask_id is not None and not is_causal_model(model) and not model.config.is_encoder_decoder:
-            self.positions = _masked_places(window, number, masked)
+            self.positions = _masked_positions(window, number, masked)
             ids = self.inputs["input_ids"].clone()
             ids[0, self.positions] = mask_id
             self.inputs["input_ids"] = ids
@@ -67,18 +67,18 @@ class ReadText:
 
         with torch.no_grad(), watching(model, observe):
             output = forward(model, self.inputs, lambda _: self.name)
-        if output.ndim == 2:  # noqa: PLR2004 one prediction of the whole text
+        if output.ndim == 2:  # noqa: PLR2004 one prediction for the whole text
             self.positions = torch.tensor([0])
         self.log_probabilities = log_probabilities(output, self.positions)[0]
 
     def head(self, layer: int, head: int) -> OneHead:
-        """One head of it."""
+        """One head on this text."""
         return OneHead(self, layer, head)
 
 
 @dataclass(eq=False)
 class OneHead:
-    """A head of a text that was read, and what the model predicts with other outputs in the place of its own."""
+    """One head on a text, and the predictions if its output is replaced."""
 
     text: ReadText
     layer: int
@@ -86,32 +86,32 @@ class OneHead:
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "query key"]:
-        """A, float64."""
+        """Attention weights, float64."""
         return weights_of(self._call)[0, 0].double().cpu().numpy()
 
     @cached_property
     def values(self) -> Float[Tensor, "key value_width"]:
-        """V."""
+        """Values."""
         return values_of(self._call)[0, 0]
 
     @cached_property
     def visible(self) -> Bool[np.ndarray, "query key"]:
-        """Which keys its queries may attend to."""
+        """The keys that its queries may attend to."""
         return self.text.calls[self.layer].allowed(0, self.number).cpu().numpy()
 
     @property
     def output(self) -> Float[Tensor, "query value_width"]:
-        """What the head gave."""
+        """Output of the head."""
         return attended(self._call)[0][0, 0]
 
     def of_weights(self, weights: Float[np.ndarray, "variant query key"]) -> Float[Tensor, "variant query value_width"]:
-        """What the head gives with other weights."""
+        """Output of the head with other weights."""
         return torch.from_numpy(weights).to(self.values) @ self.values
 
     def changed(
         self, outputs: Float[Tensor, "variant query value_width"]
     ) -> Float[Tensor, "variant prediction outcome"]:
-        """Log probabilities with other outputs in the place of the head's: one forward pass a variant."""
+        """Log probabilities with the head's output replaced, one forward pass for each variant."""
         text = self.text
         if outputs.requires_grad:
             check_matrices(text.calls, text.name, in_a_graph=True)
@@ -122,7 +122,7 @@ class OneHead:
     def effects(
         self, outputs: Float[Tensor, "variant query value_width"]
     ) -> dict[str, Float[np.ndarray, "variant prediction"]]:
-        """Distances of predictions from the plain ones: ``tvd`` (share), ``jsd`` (nats), ``flipped`` (0 or 1)."""
+        """Distances from the unchanged predictions: ``tvd`` (share), ``jsd`` (nats), ``flipped`` (0 or 1)."""
         parts: list[list[Tensor]] = [[], [], []]
         before = self.text.log_probabilities
         for part in outputs.detach().split(max(1, NUMBERS_AT_ONCE // max(1, before.numel()))):
@@ -134,7 +134,7 @@ class OneHead:
         return {name: torch.cat(part).double().cpu().numpy() for name, part in zip(names, parts, strict=True)}
 
     def by_weights(self) -> Float[np.ndarray, "query key"]:
-        """Derivative of the sum of the predictions' log probabilities, each of its likeliest outcome, by A."""
+        """Derivative of the sum of the log probabilities of the likeliest outcomes, with respect to the weights."""
         with torch.enable_grad():
             output = self.output.detach().requires_grad_()
             after = self.changed(output[None])[0]
@@ -178,27 +178,27 @@ class OneHead:
 def prediction_distance(
     after: Float[Tensor, "*batch outcome"], before: Float[Tensor, "*others"]
 ) -> Float[Tensor, "*batch"]:
-    """TVD of log probabilities, in the way of gradients."""
+    """TVD of log probabilities, differentiable."""
     return (after.exp() - before.exp()).abs().sum(-1) / 2
 
 
 def prediction_divergence(p: Float[Tensor, "*batch outcome"], q: Float[Tensor, "*others"]) -> Float[Tensor, "*batch"]:
-    """JSD in nats, in the way of gradients."""
+    """JSD in nats, differentiable."""
     return (_information(p) + _information(q) - 2 * _information((p + q) / 2)).sum(-1).clamp_min(0.0) / 2
 
 
 def _information(p: Tensor) -> Tensor:
-    """P ln p, whose slope is finite at 0, where a mask hides a key."""
+    """P ln p with a finite slope at 0, for masked keys."""
     return p * p.clamp_min(torch.finfo(p.dtype).tiny).log()
 
 
-def _masked_places(window: Window | Sequence[int], number: int, masked: float) -> Int[Tensor, " prediction"]:
-    """Some tokens of the text, none of them special."""
+def _masked_positions(window: Window | Sequence[int], number: int, masked: float) -> Int[Tensor, " prediction"]:
+    """Positions of some tokens of the text, without special ones."""
     special = np.array(getattr(window, "special", ()) or [False] * len(window), dtype=bool)
-    places = np.flatnonzero(~special)
-    if not places.size:
+    positions = np.flatnonzero(~special)
+    if not positions.size:
         raise AttnscopeError(
-            f"{window_name(window, number)} has no token but special ones, so that none can be masked: leave it out"
+            f"{window_name(window, number)} has only special tokens, so none can be masked. Leave it out"
         )
-    count = max(1, round(masked * places.size))
-    return torch.from_numpy(np.sort(np.random.default_rng(number).choice(places, count, replace=False)))
+    count = max(1, round(masked * positions.size))
+    return torch.from_numpy(np.sort(np.random.default_rng(number).choice(positions, count, replace=False)))

@@ -1,7 +1,7 @@
-"""Variants of a forward pass side by side on the batch axis, of which only that is computed which differs.
+"""Variants of a forward pass along the batch axis, without repeating the computations that they share.
 
-Up to the first attention call that is changed, all variants are one: layers below it give back what they gave in the
-plain pass, and linear layers of its own block read one copy.
+All variants are equal up to the first edited attention call: layers below it return their stored output of the plain
+pass, and linear layers of its block compute one copy.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
 
 if TYPE_CHECKING:
-    #: From a call and its output ``(variant, text, head, query, value_width)`` to the output that goes on instead. At
-    #: the first changed call of a pass, the call holds each text once; later, each variant of it.
+    #: Maps a call and its output ``(variant, text, head, query, value_width)`` to the output that replaces it. At the
+    #: first edited call of a pass, the call has each text once; later, each variant of it.
     Edit = Callable[[AttentionCall, Tensor], Tensor]
 
 if TYPE_CHECKING:
-    #: From what a block gives, ``(variant, text, position, width)``, to what goes on instead.
+    #: Maps the output of a block, ``(variant, text, position, width)``, to the output that replaces it.
     StateEdit = Callable[[Tensor], Tensor]
 
 
 @dataclass(eq=False)
 class StackedPasses:
-    """The forward passes of one model: a plain one for each batch, then as many variants of it as are asked for."""
+    """The forward passes of one model: a plain pass for each batch, then any number of variants of it."""
 
-    model: PreTrainedModel  # in eval mode, watched
-    skips: bool = True  # whether what does not differ is left out; without it every variant is computed from the start
+    model: PreTrainedModel  # in eval mode, hooked
+    skips: bool = True  # whether to skip shared computations; otherwise each variant is computed from the start
     sites: list[Site] = field(default_factory=list)  # the attention calls of the last plain pass
-    outputs: list[Tensor] = field(default_factory=list)  # what each of them gave, ``(text, head, query, value_width)``
-    # of each block in the plain pass: how many attention calls had been by then, and what it gave
+    outputs: list[Tensor] = field(default_factory=list)  # their outputs, ``(text, head, query, value_width)``
+    # for each block of the plain pass: number of attention calls before its end, and its output
     _plain: list[tuple[int, Any]] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
-    _places: Tensor | None = None
+    _positions: Tensor | None = None
     _texts: int = 1
-    # of the pass that runs now
+    # state of the current pass
     _variants: int = 0  # 0 in a plain pass
-    _first: int = 0  # the first call that is changed
+    _first: int = 0  # the first edited call
     _edits: Mapping[int, Edit] = field(default_factory=dict)
     _state_edits: Mapping[int, StateEdit] = field(default_factory=dict)
     _calls: int = 0
@@ -64,7 +64,7 @@ class StackedPasses:
 
     @property
     def states(self) -> list[Tensor]:
-        """What each block gave in the plain pass, ``(text, position, width)``."""
+        """Output of each block in the plain pass, ``(text, position, width)``."""
         return [
             next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)) for _, output in self._plain
         ]
@@ -73,20 +73,20 @@ class StackedPasses:
     def plain(
         self,
         inputs: dict[str, Tensor],
-        places: Int[Tensor, "text place"] | None = None,
+        positions: Int[Tensor, "text prediction"] | None = None,
         name: Callable[[int], str] = lambda number: f"text {number + 1}",
-    ) -> Float[Tensor, "text place vocabulary"]:
-        """Run the model as it is, and keep what variants need."""
+    ) -> Float[Tensor, "text prediction vocabulary"]:
+        """Run the unchanged model, and store what variants need."""
         self.sites, self.outputs, self._plain = [], [], []
         self._inputs = {**without_cache(self.model), **inputs}
         self._texts = len(inputs["input_ids"])
-        self._places = places
+        self._positions = positions
         self._begin(0, {}, {})
         return self._chosen(forward(self.model, self._inputs, name))
 
     def run(
         self, edits: Mapping[int, Edit], variants: int, state_edits: Mapping[int, StateEdit] | None = None
-    ) -> Float[Tensor, "variant text place vocabulary"]:
+    ) -> Float[Tensor, "variant text prediction vocabulary"]:
         """Run variants of the last plain pass."""
         self._begin(variants, edits, state_edits or {})
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
@@ -103,40 +103,40 @@ class StackedPasses:
         copies: int = 1,
         states: bool = False,
     ) -> Float[Tensor, "cell ..."]:
-        """What a metric reads off the logits of variants, as many of the cells at a time as stand side by side.
+        """Apply a metric to the logits of one variant for each cell, at most `most` cells in a pass.
 
-        `edits` are those of some cells, one variant (or several copies of all) each: of calls, or of blocks' states.
+        `edits` returns the edits of some cells, of calls or of blocks' states, for `copies` variants of each cell.
         """
-        found: list[Tensor] = []
+        values: list[Tensor] = []
         for first in range(0, len(cells), most):
             some = cells[first : first + most]
             chosen, variants = edits(some), copies * len(some)
-            found.append(metric(self.run({}, variants, chosen) if states else self.run(chosen, variants)))
-        return torch.cat(found)
+            values.append(metric(self.run({}, variants, chosen) if states else self.run(chosen, variants)))
+        return torch.cat(values)
 
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
         self._variants, self._edits, self._state_edits = variants, edits, state_edits
-        after = [self._plain[block][0] for block in state_edits]  # a changed state reaches the call behind it
+        after = [self._plain[block][0] for block in state_edits]  # an edited state reaches the next call
         self._first = min([*edits, *after], default=0) if self.skips else 0
         self._calls = self._blocks = 0
         self._differ = not self.skips
 
     def _repeated(self, tensor: Tensor) -> Tensor:
-        """A copy for each variant, all texts of the first before those of the second."""
+        """Repeat a tensor for each variant: all texts of the first variant, then all of the second."""
         if tensor.ndim == 0 or len(tensor) != self._texts:
             return tensor
         return tensor.repeat(self._variants, *[1] * (tensor.ndim - 1))
 
     def _chosen(self, logits: Tensor) -> Tensor:
-        """The logits at the places asked for, where the model has made more."""
-        if self._places is None or logits.shape[1] == self._places.shape[1]:
+        """The logits at the requested positions, if the model returned more."""
+        if self._positions is None or logits.shape[1] == self._positions.shape[1]:
             return logits
-        return _at(logits, self._places)
+        return _at(logits, self._positions)
 
-    # what takes the place of the model's own functions
+    # replacements of the model's own functions
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
-        """Attend; where a pass of variants changes this call, give what its edit gives."""
+        """Attend, and apply the edit of this call, if any."""
         number = self._calls
         self._calls += 1
         if not self._variants:
@@ -158,7 +158,7 @@ class StackedPasses:
         return edit(call, output.expand(self._variants, *output.shape)).flatten(0, 1)
 
     def linear(self, own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A linear layer that reads one copy as long as all variants are the same."""
+        """A linear layer that computes one copy as long as all variants are equal."""
 
         def read(given: Tensor) -> Tensor:
             rows = self._variants * self._texts
@@ -169,7 +169,7 @@ class StackedPasses:
         return read
 
     def block(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """A block that gives what it gave, as long as all variants are the same."""
+        """A block that returns its stored output as long as all variants are equal."""
 
         def run(*arguments: Any, **named: Any) -> Any:
             number = self._blocks
@@ -189,7 +189,7 @@ class StackedPasses:
                 return output
             self._differ = True
             leaves, form = pytree.tree_flatten(output)
-            first = next(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+            first = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
             states = leaves[first].unflatten(0, (self._variants, self._texts))
             leaves[first] = edit(states).flatten(0, 1)
             return pytree.tree_unflatten(leaves, form)
@@ -197,20 +197,20 @@ class StackedPasses:
         return run
 
     def head(self, own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """An output layer that makes the logits at the places asked for and no others."""
+        """An output layer that computes logits at the requested positions only."""
 
         def make(states: Tensor) -> Tensor:
-            places = self._places
-            if places is None or states.ndim != 3 or len(states) % len(places):  # noqa: PLR2004
+            positions = self._positions
+            if positions is None or states.ndim != 3 or len(states) % len(positions):  # noqa: PLR2004
                 return own(states)
-            return own(_at(states, places))
+            return own(_at(states, positions))
 
         return make
 
 
 @contextmanager
 def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[StackedPasses]:
-    """Watch a model for `StackedPasses`; afterwards it is as it was."""
+    """Hook a model for `StackedPasses`, and restore it afterwards."""
     passes = StackedPasses(model, skips=skips)
     replaced: list[tuple[nn.Module, Any]] = []
 
@@ -239,7 +239,7 @@ def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[S
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules that stand in a list: the blocks of encoder and decoder, in the order of the model."""
+    """The outermost modules in module lists: the blocks of encoder and decoder, in the order of the model."""
     blocks: list[nn.Module] = []
     for module in model.children():
         blocks += list(module) if isinstance(module, nn.ModuleList) else blocks_of(module)
@@ -247,7 +247,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def _output_layer(model: PreTrainedModel) -> nn.Module | None:
-    """The layer that makes logits of states."""
+    """The layer that computes the logits."""
     try:
         return model.get_output_embeddings()
     except NotImplementedError:
@@ -260,9 +260,9 @@ def _of_first(call: AttentionCall, texts: int) -> AttentionCall:
     return replace(call, **{name: part[:texts] for name, part in parts.items() if part is not None})
 
 
-def _at(rows: Tensor, places: Tensor) -> Tensor:
-    """Rows ``(variant and text, position, ...)`` at the places ``(text, place)`` of each text."""
-    index = places.repeat(len(rows) // len(places), 1)[..., None].expand(-1, -1, rows.shape[-1])
+def _at(rows: Tensor, positions: Tensor) -> Tensor:
+    """Rows ``(variant and text, position, ...)`` at chosen positions ``(text, prediction)`` of each text."""
+    index = positions.repeat(len(rows) // len(positions), 1)[..., None].expand(-1, -1, rows.shape[-1])
     return rows.gather(1, index)
 
 
@@ -270,40 +270,44 @@ def _at(rows: Tensor, places: Tensor) -> Tensor:
 Outputs = Sequence[Tensor]
 
 
-def replacing(heads: Sequence[int], stands_in: Sequence[Tensor]) -> Callable[[AttentionCall, Tensor], Tensor]:
-    """An edit: variant i has head i of `heads` replaced by that head of ``stands_in[i]``."""
+def replacing(heads: Sequence[int], replacements: Sequence[Tensor]) -> Callable[[AttentionCall, Tensor], Tensor]:
+    """An edit: variant i has head i of `heads` replaced by that head of ``replacements[i]``."""
 
     def edit(_: AttentionCall, output: Tensor) -> Tensor:
         output = output.clone()
-        for variant, (head, other) in enumerate(zip(heads, stands_in, strict=True)):
+        for variant, (head, other) in enumerate(zip(heads, replacements, strict=True)):
             output[variant, :, head] = other[:, head]
         return output
 
     return edit
 
 
-def replacing_sets(chosen: Tensor, stands_in: Tensor) -> Callable[[AttentionCall, Tensor], Tensor]:
+def replacing_sets(chosen: Tensor, replacements: Tensor) -> Callable[[AttentionCall, Tensor], Tensor]:
     """An edit: in each variant, all heads of a set are replaced at once."""
     chosen = chosen[:, None] if chosen.ndim == 2 else chosen  # noqa: PLR2004
 
     def edit(_: AttentionCall, output: Tensor) -> Tensor:
-        return torch.where(chosen[..., None, None].to(output.device), stands_in, output)
+        return torch.where(chosen[..., None, None].to(output.device), replacements, output)
 
     return edit
 
 
-_FEW_TOKENS, _FEW_CALLS = 12, 4  # a long text costs passes: three calls tell
+_FEW_TOKENS, _FEW_CALLS = 12, 4  # with longer texts and more calls, three calls are checked
 
 
 @torch.no_grad()
 def same_without_what_is_skipped(
-    model: PreTrainedModel, inputs: dict[str, Tensor], places: Int[Tensor, "text place"], *, states: bool = False
+    model: PreTrainedModel,
+    inputs: dict[str, Tensor],
+    positions: Int[Tensor, "text prediction"],
+    *,
+    states: bool = False,
 ) -> bool:
-    """Whether changed heads give the same logits when what should not differ is not computed."""
+    """Whether edited heads give the same logits with and without skipping shared computations."""
     logits: list[list[Tensor]] = []
     for skips in (True, False):
         with stacked_passes(model, skips=skips) as passes:
-            passes.plain(inputs, places)
+            passes.plain(inputs, positions)
             edits = [
                 {call: replacing([0, 1 % output.shape[1]], [torch.zeros_like(output)] * 2)}
                 for call, output in enumerate(passes.outputs)
@@ -322,12 +326,12 @@ def same_without_what_is_skipped(
 
 _LOGITS = 1 << 28  # bytes of the logits of variants at once
 _TOKENS = 1 << 15  # tokens of variants at once on a GPU
-_STATES = 1 << 19  # numbers of their states at once on a CPU, whose cache holds what a layer makes of them
+_STATES = 1 << 19  # numbers of their states at once on a CPU, so that a layer fits the cache
 
 
 def variants_at_once(logits: Tensor, tokens: int, outputs: Outputs) -> int:
-    """How many variants of a pass with these logits: 256 MiB of them at most, and what the device is quickest with."""
+    """Number of variants for a pass: at most 256 MiB of logits, and the number that is fastest on the device."""
     by_logits = _LOGITS // (logits.numel() * logits.element_size())
-    width = max(output.shape[1] * output.shape[3] for output in outputs)  # of a token, all heads together
+    width = max(output.shape[1] * output.shape[3] for output in outputs)  # of a token, over all heads
     most = _TOKENS if logits.device.type != "cpu" else _STATES // width
     return max(1, min(by_logits, most // tokens))

@@ -1,4 +1,4 @@
-"""Which token matters to a prediction, by every kind: matrices of one text."""
+"""Attribution scores of the tokens of one text, by twelve methods."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from attnscope.support.arguments import validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 
-_FLOW_SECONDS = 7e-6  # of one maximum flow, for each edge of its graph
-_FLOW_ENOUGH = 60.0  # seconds that flow may take unless it is requested by name
+_FLOW_SECONDS = 7e-6  # time of one maximum flow for each edge of its graph
+_FLOW_ENOUGH = 60.0  # largest time in seconds unless flow is requested by name
 _OF_GRADIENTS = {"gradient_attention", "gradient", "gradient_input"}
 _OF_PREDICTIONS = _OF_GRADIENTS | {"leave_one_out"}
 _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout"}
@@ -49,7 +49,7 @@ def token_contributions(
     outcomes: Sequence[int] | None = None,
     kinds: Sequence[str] | None = None,
 ) -> xr.Dataset:
-    """Score how much each token of the first window matters to the predictions at some positions, by every kind."""
+    """Score how much each token of the first window matters to the predictions at some positions."""
     requested = chosen("kind", kinds, TOKEN_KINDS)
     with borrowed(study.model):
         one = OneText(study, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(requested)))
@@ -66,11 +66,11 @@ def token_contributions(
 
 
 def _lacks(text: OneText, kind: str, *, by_name: bool) -> str:
-    """Why a kind is not possible; empty where it is."""
+    """Why a method is not possible; empty if it is."""
     if kind in _OF_PREDICTIONS and text.headless:
         return text.headless
     if kind in {"gradient", "gradient_input"} and len(text.leaves) < len(text.inputs):
-        return f"{type(text.model).__name__} looks its token ids up in no table that was captured"
+        return f"no embedding lookup of {type(text.model).__name__} was found"
     if kind.startswith("norms"):
         return next((each.block.reason for each in text.records if each.block.output is None), "")
     if kind.startswith("block_norms") and (reason := next((each.reason for each in text.records if each.reason), "")):
@@ -80,7 +80,7 @@ def _lacks(text: OneText, kind: str, *, by_name: bool) -> str:
         return f"the text has {tokens} tokens, and flow takes at most {FLOW_TOKENS}"
     seconds = _FLOW_SECONDS * len(text.records) * tokens**2 * len(text.rows) * tokens
     if kind == "flow" and seconds > _FLOW_ENOUGH and not by_name:
-        return f"it would take about {seconds / 60:.0f} minutes for {len(text.rows)} places: ask for it by name"
+        return f"it would take about {seconds / 60:.0f} minutes for {len(text.rows)} positions. Request it by name"
     return text.unfollowed if kind in _THROUGH_LAYERS else ""
 
 
@@ -88,7 +88,7 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
     tokens = np.arange(text.sides.tokens)
     values = np.stack(list(scores.values())) if scores else np.zeros((0, len(text.rows), len(tokens)))
     scored = xr.Dataset(
-        {"score": labelled("kind place token", values, "how much a token matters, by each kind", "of the kind")},
+        {"score": labelled("kind place token", values, "score of a token by each method", "of the method")},
         {
             "kind": list(scores),
             "description": ("kind", [TOKEN_KINDS[kind][0] for kind in scores]),
@@ -101,13 +101,13 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
         return scored
     chance = text.predicted.detach().exp()[range(len(text.outcomes)), text.outcomes].double().cpu().numpy()
     return scored.assign(
-        outcome=labelled("place", np.array(text.outcomes), "outcome that is asked about", "id"),
+        outcome=labelled("place", np.array(text.outcomes), "predicted outcome", "id"),
         probability=labelled("place", chance, "its probability", "share"),
     )
 
 
 class OneText:
-    """The first window of an input, and the positions of it whose predictions are asked about."""
+    """The first window of an input, and the positions whose predictions are explained."""
 
     def __init__(
         self, study: Study, places: Sequence[int] | None, outcomes: Sequence[int] | None, *, differentiable: bool
@@ -138,11 +138,11 @@ class OneText:
             self._predict(output, outcomes)
 
     def _predict(self, output: Tensor, outcomes: Sequence[int] | None) -> None:
-        of_text = output.ndim == 2  # noqa: PLR2004 one prediction of the whole text
+        of_text = output.ndim == 2  # noqa: PLR2004 one prediction for the whole text
         if of_text and len(self.places) != 1:
             raise AttnscopeError(
-                f"{type(self.model).__name__} gives one prediction a text, and {len(self.places)} places were asked "
-                "for: give the one place that its head reads, such as places=[0]"
+                f"{type(self.model).__name__} makes one prediction for each text, and {len(self.places)} positions "
+                "were requested. Choose the one that its head reads, such as places=[0]"
             )
         self.positions = torch.tensor([0] if of_text else self.places)
         self.predicted = log_probabilities(output, self.positions)[0]
@@ -151,7 +151,7 @@ class OneText:
         known = self.predicted.shape[-1]
         if len(self.outcomes) != len(best) or not all(0 <= outcome < known for outcome in self.outcomes):
             raise AttnscopeError(
-                f"found outcomes {self.outcomes[:5]} for {len(best)} places; expected one for each, from 0 to "
+                f"found outcomes {self.outcomes[:5]} for {len(best)} positions; expected one for each, from 0 to "
                 f"{known - 1}"
             )
 
@@ -160,13 +160,13 @@ class OneText:
         chosen = list(range(known)) if places is None else list(places)
         for place in chosen:
             if not 0 <= place < known:
-                raise AttnscopeError(f"there is no place {place}: places are counted from 0 to {known - 1}")
+                raise AttnscopeError(f"there is no position {place}: positions go from 0 to {known - 1}")
         if not chosen:
-            raise AttnscopeError("no place was named: give at least one in places, or leave it out for all")
+            raise AttnscopeError("found no positions; expected at least one in places, or leave it out for all")
         return chosen
 
     def at(self, layer: int, matrix: Tensor) -> Scores:
-        """A layer's rows of the positions, over the tokens of both texts; nothing if it is the encoder's."""
+        """A layer's rows at the positions, over the tokens of both texts; zero for layers of an encoder."""
         rows, columns = self.sides.of(self.kinds[layer])
         scores = np.zeros((len(self.places), self.sides.tokens))
         if rows == self.sides.predicting:
@@ -188,7 +188,7 @@ class OneText:
 
     @property
     def joint(self) -> Float[np.ndarray, "layer token token"]:
-        """Each layer's mean weights over the tokens of both texts; a side that it leaves alone keeps itself."""
+        """Each layer's mean weights over the tokens of both texts; the identity for a side without queries."""
         joint = np.tile(np.eye(self.sides.tokens), (len(self.records), 1, 1))
         for layer, kind, weights in zip(joint, self.kinds, self.weights, strict=True):
             rows, columns = self.sides.of(kind)
@@ -198,7 +198,7 @@ class OneText:
 
     @torch.no_grad()
     def norms(self) -> list[Tensor]:
-        """Norms of what the heads of each layer give together."""
+        """Norms of the summed contributions of the heads of each layer."""
         norms: list[Tensor] = []
         for each, layer in zip(self.records, self.weights, strict=True):
             vectors = value_outputs(each)
@@ -209,7 +209,7 @@ class OneText:
 
     @torch.no_grad()
     def block_norms(self) -> list[Tensor]:
-        """Norms of what the output of each block gets."""
+        """Norms of the contributions to the output of each block."""
         pairs = zip(self.records, self.weights, strict=True)
         return [BlockNorms(each).rows(slice(0, layer.shape[1]), layer) for each, layer in pairs]
 
@@ -219,7 +219,7 @@ class OneText:
         return torch.autograd.grad(outcome, by, retain_graph=True, allow_unused=True, materialize_grads=True)
 
     def by_token(self, size: Callable[[Tensor, Tensor], Tensor]) -> Scores:
-        """Sizes of gradients by the tokens' vectors."""
+        """Sizes of gradients with respect to the tokens' vectors."""
         scores: list[np.ndarray] = []
         for number in range(len(self.rows)):
             pairs = zip(self.slopes(number, self.leaves), self.leaves, strict=True)
@@ -248,7 +248,7 @@ def _block_norms_rollout(text: OneText) -> Scores:
 
 
 def _gradient_attention(text: OneText) -> Scores:
-    """A row of R - I for each position, a vector carried down from the last layer."""
+    """A row of R - I for each position, from a vector that is propagated down from the last layer."""
     values = [values_of(each.call)[0].transpose(-2, -1) for each in text.records]
     scores: list[np.ndarray] = []
     for number, row in enumerate(text.rows):
@@ -265,20 +265,20 @@ def _gradient_attention(text: OneText) -> Scores:
     return np.stack(scores)
 
 
-#: Methods: what their scores are, and how they are made.
+#: Methods, with a description of their scores and the function that computes them.
 TOKEN_KINDS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "place token"]]]] = {
     "weights": (
         "mean over heads of the last layer's weights",
         lambda text: text.last([layer.mean(0) for layer in text.weights]),
     ),
     "weights_mean": ("the same, mean over layers", lambda text: text.mean([layer.mean(0) for layer in text.weights])),
-    "norms": ("norm of what the last layer's heads give together", lambda text: text.last(text.norms())),
+    "norms": ("norm of the summed contributions of the last layer's heads", lambda text: text.last(text.norms())),
     "norms_mean": (
         "the same as shares of each row, mean over layers",
         lambda text: text.mean([shares(layer) for layer in text.norms()]),
     ),
     "block_norms": (
-        "norm of what the last block's output gets, residual and normalisation included",
+        "norm of the contribution to the last block's output, with residual and normalisation",
         lambda text: text.last(text.block_norms()),
     ),
     "block_norms_rollout": ("the same as shares of each row, multiplied over layers", _block_norms_rollout),
@@ -289,7 +289,7 @@ TOKEN_KINDS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "place t
     "flow": ("maximum flow through all layers", lambda text: attention_flow(text.joint, text.rows)),
     "gradient_attention": ("relevance through all layers, of the outcome's log probability", _gradient_attention),
     "gradient": (
-        "norm of the gradient of the outcome's log probability by the token's vector",
+        "norm of the gradient of the outcome's log probability with respect to the token's vector",
         lambda text: text.by_token(lambda slope, _: slope.norm(dim=-1)),
     ),
     "gradient_input": (

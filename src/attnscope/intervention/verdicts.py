@@ -1,4 +1,4 @@
-"""Where, why, whether: one line for each head, and what all of them come to."""
+"""Tables and findings of `intervene`: where each head attends, why, and whether it matters."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from attnscope.store.runs import skipped_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import are, count, places
 
-SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head is called sharp here
-_NAMED = 5  # heads named of a search
-_FORBIDDEN = 10  # heads in the table of what is forbidden
-SURE = 0.05  # chance, below which an agreement of orders is reported without a warning
+SHARP_SHARE = 0.5  # share of all weight at one offset, from which a head counts as sharp
+_NAMED = 5  # heads that the sentence about a search names
+_FORBIDDEN = 10  # heads in the table of a rule
+SURE = 0.05  # p-value below which a rank correlation is reported without a warning
 _CORRECTED = "for all heads and ablations"
 _LEAST = "6 or more windows"
 
-_WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Are its weights to be trusted?"
+_WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Can its weights be trusted?"
 
 _WHETHER = "Change of the loss without it, nats"
-_PEAK = "offset (key position minus query position, in tokens) with the largest share of all weight"
+_PEAK = "offset (key minus query position, in tokens) with the largest share of all weight"
 _LOSS = (
-    "change of the loss in nats when nothing (zero), the head's mean (mean) or its output on another text (resample) "
-    "replaces its output"
+    "change of the loss in nats when the head's output is replaced by zero (zero), its mean (mean) or its output on "
+    "another text (resample)"
 )
 
 PEAK = Quantity("peak_weight", "weight", "share", "share of all weight at the peak", group=_WHERE)
@@ -47,7 +47,7 @@ HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
     Quantity("attention", "type", detail="data", meaning="self: its own text, causal: its past, cross: another text"),
-    Quantity("kind", meaning="kind of the head, as scan has it", group=_WHERE),
+    Quantity("kind", meaning="label of the head, as in scan", group=_WHERE),
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
     PEAK,
@@ -55,7 +55,7 @@ HEADS = (
     Quantity(
         "scores_agree",
         "scores agree",
-        meaning="whether both estimates from the scores are at the offset of the weights",
+        meaning="whether both offsets from the scores equal the offset of the weights",
         detail="page",
         group=_WHY,
     ),
@@ -63,24 +63,24 @@ HEADS = (
         "norm_offset",
         "peak by norms",
         "tokens",
-        "the peak of weights times the size of what they weigh (Kobayashi et al. 2020)",
+        "peak of the weights times the norm of the values (Kobayashi et al. 2020)",
         detail="page",
         group=_TRUST,
     ),
-    Quantity("norm_weight", "share there", "share", "share of those at that peak", detail="page", group=_TRUST),
+    Quantity("norm_weight", "share there", "share", "share of the norms at that peak", detail="page", group=_TRUST),
     Quantity(
         "null_share",
-        "unseen by output",
+        "not in output",
         "share",
-        "share of the weights' squares that the head's output does not depend on (Brunner et al. 2020)",
+        "share of the squared weights that do not affect the head's output (Brunner et al. 2020)",
         detail="page",
         group=_TRUST,
     ),
     effect_quantity(
         "shuffled",
         heading="shuffled",
-        meaning="change of the loss when each row of the head's weights is shuffled among the keys that it may attend "
-        "to; near 0, it does not matter where the head attends (Jain and Wallace 2019)",
+        meaning="change of the loss when the weights of each row are shuffled; near 0, it does not matter where the "
+        "head attends (Jain and Wallace 2019)",
         group=_TRUST,
     ),
     *(effect_quantity(name, heading=name, meaning=_LOSS, group=_WHETHER) for name in ("zero", "mean", "resample")),
@@ -88,17 +88,17 @@ HEADS = (
         "searched",
         "search",
         "nats",
-        "change of the loss without the head by a sparse regression on random sets; 0 where it needs none",
+        "change of the loss without the head, by sparse regression on random sets of heads",
         group=_WHETHER,
     ),
-    Quantity("importance", unit="nats", detail="data", meaning="size of the loss's slope in a gate on the head"),
+    Quantity("importance", unit="nats", detail="data", meaning="size of the loss's derivative in a gate on the head"),
     Quantity("forbidden_weight", unit="share", detail="data"),
     effect_quantity("forbidden", detail="data"),
     Quantity(
         "matters",
         unit="count",
         detail="data",
-        meaning="1: every ablation significantly raises the loss; -1: every one lowers it; 0: neither",
+        meaning="1: every ablation significantly raises the loss; -1: every ablation lowers it; 0: neither",
     ),
 )
 
@@ -108,12 +108,12 @@ _FORBIDDEN_HEADS = (
         "forbidden_weight",
         "weight forbidden",
         "share",
-        "share of a head's weight where it may not attend (near 0, the rule cannot change the head)",
+        "share of the head's weight that the rule forbids (near 0, the rule cannot change the head)",
     ),
     effect_quantity(
         "forbidden",
         heading="loss",
-        meaning="change of the loss, nats, when that head alone may not attend there",
+        meaning="change of the loss in nats when the rule applies to that head alone",
         interval=True,
     ),
 )
@@ -135,7 +135,7 @@ _TOGETHER = (
         "between",
         "difference",
         "nats",
-        "above 0: the heads can replace each other; below 0: they are needed for the same thing",
+        "above 0: the heads can replace each other; below 0: they work together",
         low="between_low",
         high="between_high",
         significant="between_shown",
@@ -192,12 +192,12 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
 
 
 def effect_of(row: Row, name: str) -> Effect:
-    """One of the effects of a row of `verdicts`, by its name."""
+    """One effect of a row of `verdicts`, by its name."""
     return effect_quantity(name).effect(row)
 
 
 def _matters(effects: Sequence[Effect]) -> int | None:
-    """1 where every ablation significantly raises the loss, -1 where every one lowers it, else 0."""
+    """1 if every ablation significantly raises the loss, -1 if every one lowers it, else 0."""
     if any(effect.shown is None for effect in effects):
         return None
     signs = {int(np.sign(effect.mean)) if effect.shown else 0 for effect in effects}
@@ -206,36 +206,32 @@ def _matters(effects: Sequence[Effect]) -> int | None:
 
 @reads("intervene")
 def report(tree: xr.DataTree) -> Report:
-    """What an intervention found."""
+    """Report of an intervention."""
     rows = verdicts(tree)
     ablations = [str(name) for name in tree["heads"].ablation.values]
     tested = rows[0]["matters"] is not None
     windows, tokens = tree["effects"].sizes["window"], json.loads(tree.attrs["signature"])["settings"]["window"]
     significant = [row for row in rows if any(row[f"{name}_shown"] for name in ablations)]
-    about = "The interval reports how far it would move with other texts of the same kind, not with others."
     care = {
-        "A head without an effect of its own may still matter.": "Where another head can replace it, removing one "
-        "changes little: --curves removes heads together.",
-        "An effect belongs to these texts and this task.": about
+        "A head without an effect of its own may still matter.": "Another head may replace it; --curves removes heads "
+        "together.",
+        "Effects depend on the texts and the task.": "Intervals are for other texts of the same kind."
         if tested
-        else "How far it would move with other texts is not known.",
+        else "Without intervals, their variation over texts is unknown.",
     }
     if "zero" in ablations:
-        care["Zeroing takes the model out of what it was trained on: mean and resample are the fairer ablations."] = ""
+        care["Zero ablation moves the model away from its training distribution."] = "Mean and resample are fairer."
     if "agreement" in tree.children:
-        care["An estimate is a straight line."] = (
-            "It follows the slope of the loss at the model as it is, and is off where the loss bends; the panels show "
-            "how far."
-        )
+        care["Estimates are linear."] = "They are off where the loss is curved; the figure shows by how much."
     model = str(tree.attrs.get("model", "the model"))
     hint = _QUESTIONS.get(str(tree.attrs.get("asked", "")), "")
     if "shuffled" in tree.children:
-        hint += f" Weights were shuffled over {count(int(tree['shuffled'].attrs['texts']), 'window')}."
+        hint += f" The shuffling test used {count(int(tree['shuffled'].attrs['texts']), 'window')}."
     return Report(
         command="intervene",
         title=f"Whether the heads of {model} matter",
         model=model,
-        read=f"{count(len(rows), 'head')} taken out over {count(windows, 'window')} of up to {tokens} tokens",
+        read=f"{count(len(rows), 'head')} ablated over {count(windows, 'window')} of up to {tokens} tokens",
         finding=Finding(
             _sentences(tree, rows),
             "significant at 5%, corrected for all heads and ablations" if tested else "not tested",
@@ -274,10 +270,10 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         tables.append(
             Table(
                 "together",
-                "Heads taken out together",
+                "Heads removed together",
                 _TOGETHER,
                 _together_rows(tree["together"].to_dataset()),
-                reading="Difference: the change of the loss beyond the sum of the changes without each head alone.",
+                reading="Difference: the joint change of the loss minus the sum of the single changes.",
                 corrected="for all sets and ablations",
                 least=_LEAST,
             )
@@ -292,9 +288,9 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
 
 def _together_rows(sets: xr.Dataset) -> list[Row]:
     columns: dict[str, xr.DataArray | None] = {"alone": sets.alone}
-    for name, told in (("effect", ""), ("between", "between_")):
+    for name, prefix in (("effect", ""), ("between", "between_")):
         columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
-        columns[f"{told}shown"] = effect_columns(sets, name, name, told)[f"{name}_shown"]
+        columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
     rows = rows_of(columns, sets.effect.transpose("set", "ablation"))
     return [row | {"heads": row["set"]} for row in rows]
 
@@ -306,13 +302,13 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
     sentences = [
         *_describe_guess(effects, loss),
-        f"The loss is {loss:.3f} nats a token; {right:.0%} of the predictions are right.",
+        f"The loss is {loss:.3f} nats per token; {right:.0%} of the predictions are right.",
     ]
     if np.isfinite(heads.effect_low.values).any():
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
         sentences += _describe_significant(rows, ablations, over)
     else:
-        sentences.append(f"There are no intervals: that takes {_LEAST}, and there {are(texts)}.")
+        sentences.append(f"There are no intervals: they need {_LEAST}, and there {are(texts)}.")
     return [
         *sentences,
         *_describe_largest(rows, ablations),
@@ -323,11 +319,11 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
-    """That the model is worse than guessing, where it is."""
+    """A warning if the model is worse than guessing."""
     guess = float(effects.guess_loss.mean()) if "guess_loss" in effects else np.inf
     if loss <= guess:
         return []
-    worse = f"This model predicts worse than guessing: equal probabilities of all tokens lose {guess:.3f} nats a token."
+    worse = f"This model predicts worse than a uniform guess over all tokens, which loses {guess:.3f} nats per token."
     return [f"{worse} Changes of its loss do not show that a head is useful."]
 
 
@@ -347,25 +343,25 @@ def _describe_largest(rows: Sequence[Row], ablations: Sequence[str]) -> list[str
 
 
 def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence[str]) -> list[str]:
-    """Which heads a search by random sets finds, and how many of them have a significant effect alone."""
+    """The heads that a search with random sets finds, and the number with a significant effect alone."""
     if "search" not in tree.children:
         return []
     search = tree["search"].attrs
     first = sorted((row for row in rows if row["searched"]), key=lambda row: -abs(row["searched"]))[:_NAMED]
     removed = int(search["removed"])
     sets = f"{removed} heads at once" if removed > 1 else "one head at once, as the model is small"
-    opening = f"Search by random sets ({search['passes']} passes, {sets}): "
+    opening = f"Search with random sets ({search['passes']} passes, {sets}): "
     if not first:
-        return [f"{opening}no head is needed to account for what they change."]
+        return [f"{opening}no head accounts for the changes."]
     named = ", ".join(f"{_name(row)} ({row['searched']:+.3f})".replace("-", "−") for row in first)
     alone = sum(any(row[f"{name}_shown"] for name in ablations) for row in first)
     tested = any(row["matters"] is not None for row in first)
-    beside = f"{alone or 'none'} of these {'has' if alone < 2 else 'have'} a significant effect alone"  # noqa: PLR2004
-    return [f"{opening}most is due to {named} nats. It is an estimate without a test{f'; {beside}' * tested}."]
+    single = f"{alone or 'none'} of these {'has' if alone < 2 else 'have'} a significant effect alone"  # noqa: PLR2004
+    return [f"{opening}the largest estimates are {named} nats, without a test{f'; {single}' * tested}."]
 
 
 def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: str) -> list[str]:
-    """How many heads have a significant effect, and how many of the sharp ones have none."""
+    """The number of heads with a significant effect, and of sharp heads with one."""
     worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
     some = sum(row["matters"] == 0 and any(row[f"{name}_shown"] for name in ablations) for row in rows)
     idle = len(rows) - worse - better - some
@@ -374,44 +370,43 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
     sentences: list[str] = []
     if idle == len(rows):
         sentences.append(
-            f"None of {heads} significantly changes the loss when it is taken out, by {_listed(ablations, 'or')} "
-            f"ablation {tested}."
+            f"None of {heads} significantly changes the loss when removed, by {_listed(ablations, 'or')} ablation "
+            f"{tested}."
         )
     else:
         each = "each of " * several
         rest = [f"for {some} more it depends on the ablation"] * (some > 0)
         rest += [f"{idle} {'has' if idle == 1 else 'have'} no significant effect"] * (idle > 0)
         sentences.append(
-            f"Of {heads} taken out one at a time, {worse} raise{'s' * (worse == 1)} the loss and {better} "
-            f"lower{'s' * (better == 1)} it under {each}{_listed(ablations)} ablation"
-            f"{''.join(f'; {part}' for part in rest)} {tested}."
+            f"Removing one head at a time significantly raises the loss for {worse} of {heads} and lowers it for "
+            f"{better}, under {each}{_listed(ablations)} ablation{''.join(f'; {part}' for part in rest)} {tested}."
         )
     if several and idle < len(rows):
         counted = "; ".join(_counted(rows, name) for name in ablations)
-        sentences.append(f"Heads whose absence raises and lowers the loss: {counted}.")
+        sentences.append(f"Heads whose removal raises and lowers the loss, by ablation: {counted}.")
     sharp = [row for row in rows if (row[PEAK.name] or 0) >= SHARP_SHARE]
     if sharp:
         needed = sum(row["matters"] == 1 for row in sharp)
         many = "head puts" if len(sharp) == 1 else "heads put"
         sentences.append(
-            f"{len(sharp)} {many} half of all weight or more at one offset; removing {needed} of them raises the loss "
-            "significantly."
+            f"{len(sharp)} {many} at least half of all weight at one offset; removing {needed} of them significantly "
+            "raises the loss."
         )
     return sentences
 
 
 def _counted(rows: Sequence[Row], name: str) -> str:
-    """How many heads have a significant effect under one ablation, above and below 0."""
+    """The numbers of significant effects above and below 0 under one ablation."""
     shown = [row[f"{name}_mean"] for row in rows if row[f"{name}_shown"]]
     return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
 def _forbidden_names(tree: xr.DataTree) -> str:
-    return _listed([str(place).replace("-", "−") for place in tree["forbidden"].attrs["forbid"]])
+    return _listed([str(name).replace("-", "−") for name in tree["forbidden"].attrs["forbid"]])
 
 
 def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
-    """How many heads the predictions need to attend where they may not."""
+    """Effects of a rule that forbids attention."""
     if "forbidden" not in tree.children:
         return []
     forbidden = tree["forbidden"].to_dataset()
@@ -424,15 +419,15 @@ def _describe_forbidden(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     if np.isfinite(forbidden.effect_low.values).any():
         rises = sum(mean > 0 for mean in shown)
         sentences.append(
-            f"Where one head may not attend to {named} ({scaled}), the loss rises for {rises} of "
+            f"If one head may not attend to {named} ({scaled}), the loss significantly rises for {rises} of "
             f"{count(len(known), 'head')} and falls for {len(shown) - rises}; {idle} put{'s' * (idle == 1)} less than "
-            f"{HARDLY:.0%} of {'its' if idle == 1 else 'their'} weight there, and can hardly change."
+            f"{HARDLY:.0%} of {'its' if idle == 1 else 'their'} weight there."
         )
 
     def words(number: int, effect: Effect) -> str:
         row = known[number][0]
         there = f"{row['forbidden_weight']:.0%} of its weight is there"
-        return f"{describe_effect(effect)} nats, where head {_name(row)} may not attend to {named}; {there}"
+        return f"{describe_effect(effect)} nats, if head {_name(row)} may not attend to {named}; {there}"
 
     return [*sentences, *describe_largest([effect for _, effect in known], words, "heads")]
 
@@ -461,12 +456,12 @@ ESTIMATORS = {
 
 
 def describe_agreement(agreement: xr.Dataset, names: Sequence[str]) -> str:
-    """The rank correlation of each estimator with the effects measured; empty where none is known."""
+    """The rank correlation of each estimator with the measured effects; empty if none is defined."""
     parts: list[str] = []
     for name in names:
         value, chance = (float(agreement[key].sel(estimator=name)) for key in ("rank_correlation", "chance"))
         if np.isfinite(value):
-            doubt = "" if chance < SURE else f" (a random order as high in {chance:.0%} of cases)"
+            doubt = "" if chance < SURE else f" (p = {chance:.2f})"
             parts.append(f"{ESTIMATORS[name]} {f'{value:.2f}'.replace('-', '−')}{doubt}")
     return "; ".join(parts)
 
@@ -477,7 +472,7 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
 
 @validated
 def describe_effect(effect: Effect) -> str:
-    """A change with its interval; with more digits where it is small and significant."""
+    """A change with its interval, with more digits if it is small and significant."""
     digits = places(effect.mean, 3) if effect.shown else 3
     text = f"{effect.mean:+.{digits}f}"
     if np.isfinite(effect.low):
@@ -486,7 +481,7 @@ def describe_effect(effect: Effect) -> str:
 
 
 def describe_largest(effects: Sequence[Effect], words: Callable[[int, Effect], str], every: str) -> list[str]:
-    """The largest effect and whether it is significant; where it is not, the largest that is, too."""
+    """The largest effect and its significance; if it is not significant, also the largest that is."""
     order = sorted(range(len(effects)), key=lambda number: -abs(effects[number].mean))
     first = effects[order[0]]
     sentence = f"The largest change is {words(order[0], first if first.shown else Effect(first.mean))}."

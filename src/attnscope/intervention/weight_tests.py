@@ -1,4 +1,4 @@
-"""Tests of weights as explanations: other weights in the place of one head's, and what the predictions do."""
+"""Tests of attention weights as explanations: replace one head's weights and measure the predictions."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ Head = tuple[int, int]
 
 
 class HeadOptions(TypedDict, total=False):
-    """Of every test: which heads it takes, and how."""
+    """Options of every test."""
 
     heads: Sequence[Head] | None  # ``(layer, head)`` each; None for all
     masked: float  # see `ReadText`
-    seed: Seed  # of the random numbers; each head of each text has numbers of its own
+    seed: Seed  # each head of each text has its own random numbers
     progress: Tell | None  # called with a `Progress` after each head
 
 
@@ -74,10 +74,10 @@ def over_heads(
     seed: int,
     progress: Tell | None,
 ) -> xr.Dataset:
-    """Run a test on every head that is chosen in every text.
+    """Run a test on all chosen heads in every text.
 
-    `variables` say by name what each is, its unit, and its dimensions after ``window, layer, head``; `predicts` is
-    whether predictions are compared.
+    `variables` maps names to descriptions, units, and dimensions after ``window, layer, head``; `predicts` is whether
+    the test compares predictions.
     """
     check_real(0.0, 1.0, masked=masked)
     coordinates, tell = coordinates or {}, progress or no_progress
@@ -87,7 +87,7 @@ def over_heads(
     with borrowed(study.model):
         if predicts and (reason := lacks_predictions(study.model, inputs_of(study.model, study.windows[0]))):
             raise AttnscopeError(
-                f"{test} compares predictions, and {reason}. Give a model with its head, such as BertForMaskedLM"
+                f"{test} compares predictions, and {reason}. Use a model with a head, such as BertForMaskedLM"
             )
         for number, window in enumerate(study.windows):
             text = ReadText(study.model, window, number, study.mask_id if predicts else None, masked=masked)
@@ -128,15 +128,15 @@ def over_heads(
 EFFECTS = {
     "tvd": ("Total variation distance of the predictions", "share"),
     "jsd": ("Jensen-Shannon divergence of the predictions", "nats"),
-    "flipped": ("Predictions whose likeliest outcome is another", "share"),
-    "tvd_null": ("Distance of the predictions by random changes of the head's output of the same size", "share"),
+    "flipped": ("Predictions whose likeliest outcome changes", "share"),
+    "tvd_null": ("Distance of the predictions after random changes of the head's output of the same size", "share"),
     "weights_tvd": ("Total variation distance of the weights, mean over rows", "share"),
 }
 
 
 @validated(masked=MASKED)
 def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[HeadOptions]) -> xr.Dataset:
-    """Mix up each row of a head's weights, and see how far predictions move."""
+    """Permute each row of a head's weights, and measure how far predictions move."""
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         several = np.stack([permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
@@ -148,7 +148,7 @@ def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[Head
 
 @validated(masked=MASKED)
 def uniform_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
-    """Give each row of a head equal weights over what it may see, and see how far predictions move."""
+    """Replace a head's weights by uniform attention, and measure how far predictions move."""
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         return replaced(one, uniform_weights(one.weights, one.visible)[None], generator, draws)
@@ -159,7 +159,7 @@ def uniform_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptio
 def replaced(
     one: OneHead, several: Float[np.ndarray, "variant query key"], generator: np.random.Generator, draws: int = 1
 ) -> dict[str, float]:
-    """What other weights do to the predictions, medians over the variants, and what random changes of their size do."""
+    """Effects of replaced weights, as medians over variants, and of random changes of the same size."""
     outputs = one.of_weights(several)
     effects = one.effects(outputs)
     random = one.effects(same_size(outputs, one.output, generator, draws))
@@ -174,7 +174,7 @@ def same_size(
     generator: np.random.Generator,
     draws: int = 1,
 ) -> Float[Tensor, "changed query value_width"]:
-    """Outputs that are as far from a head's own, row by row, in random directions: `draws` for each variant."""
+    """Outputs at the same distances from a head's own, row by row, in random directions: `draws` for each variant."""
     before = before.to(outputs)
     size = (outputs - before).norm(dim=-1, keepdim=True).repeat_interleave(draws, 0)
     direction = torch.from_numpy(generator.normal(size=(len(size), *outputs.shape[1:]))).to(outputs)
@@ -194,12 +194,12 @@ _ERASURE = {
 def erasure_test(
     study: Study, *, fractions: Sequence[float] = FRACTIONS, draws: Draws = 5, **options: Unpack[HeadOptions]
 ) -> xr.Dataset:
-    """Erase a head's weights, the most important first, until decisions flip."""
+    """Erase a head's weights, the most important first, until predictions flip."""
     shares = [float(share) for share in fractions]
     for share in shares:
         check_real(0.0, 1.0, fractions=share)
     if not shares or sorted(set(shares)) != shares:
-        raise AttnscopeError(f"fractions are {shares[:5]}; expected numbers that rise, such as 0.1, 0.2, 0.5, 1.0")
+        raise AttnscopeError(f"found fractions {shares[:5]}; expected increasing numbers, such as 0.1, 0.2, 0.5, 1.0")
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, Any]:
         slope = one.by_weights()
@@ -220,14 +220,14 @@ def erasure_test(
 def _curve(
     one: OneHead, importance: Float[np.ndarray, "query key"], fractions: Sequence[float]
 ) -> tuple[Float[np.ndarray, "fraction prediction"], Float[np.ndarray, " fraction"]]:
-    """Which predictions have flipped at each fraction or before, and how far all moved."""
+    """Predictions that have flipped at each fraction or before, and the mean distance of all."""
     several = np.stack([erased_weights(one.weights, importance, share, one.visible) for share in fractions])
     effects = one.effects(one.of_weights(several))
     return np.maximum.accumulate(effects["flipped"], 0), effects["tvd"].mean(1)
 
 
 def _first(flips: Float[np.ndarray, "fraction prediction"], fractions: Sequence[float]) -> float:
-    """Mean over predictions that flip of the fraction at which they do."""
+    """Mean fraction at which predictions flip, over those that do."""
     which = flips.any(0)
     return float(np.array(fractions)[flips[:, which].argmax(0)].mean()) if which.any() else np.nan
 
@@ -237,10 +237,10 @@ _SAME_OUTPUT_VARIABLES = {
     "weights_jsd": ("Divergence of other weights with the same output, mean over rows", "nats"),
     "top_before": ("Largest weight of a row, mean over rows", "share"),
     "top_after": ("Weight of that token afterwards, mean over rows", "share"),
-    "free": ("Rows of which other weights with the same output were found", "share"),
-    "output_error": ("Largest change of the output, of its largest value", "share"),
+    "free": ("Rows for which other weights with the same output were found", "share"),
+    "output_error": ("Largest change of the output, as a share of its largest value", "share"),
     "weights_tvd_null": ("The distance for weights in random order", "share"),
-    "free_null": ("Rows of which other weights were found, for weights in random order", "share"),
+    "free_null": ("Rows for which other weights were found, for weights in random order", "share"),
 }
 
 
@@ -252,9 +252,7 @@ def same_output_test(
     rows: Count = 16,
     **options: Unpack[HeadOptions],
 ) -> xr.Dataset:
-    """Find other weights of each head whose output is exactly the same: what they say of importance is then not
-    unique.
-    """
+    """Find other weights of each head with exactly the same output, so that weights do not determine importance."""
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         values, count = one.values.double().cpu().numpy(), len(one.weights)
@@ -283,7 +281,7 @@ def same_output_test(
 
 @validated(masked=MASKED)
 def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptions]) -> xr.Dataset:
-    """Give a head the weights that it has on another text, and see how far predictions move."""
+    """Replace a head's weights by its weights on another text, and measure how far predictions move."""
     lengths = [(len(window), len(getattr(window, "target", None) or window)) for window in study.windows]
     documents = study.documents
 
@@ -315,46 +313,46 @@ def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOption
 def cut_weights(
     weights: Float[np.ndarray, "query key"], other: Float[np.ndarray, "other_query other_key"], allowed: np.ndarray
 ) -> Float[np.ndarray, "query key"]:
-    """Weights of a longer text at the places of this one, with the sums that its rows have."""
+    """Weights of a longer text at the positions of this one, scaled to the sums of its rows."""
     queries, keys = weights.shape
     part = np.where(allowed, other[:queries, :keys], 0.0)
     total = part.sum(1, keepdims=True)
-    equal = uniform_weights(weights, allowed)  # where the longer text looks beyond the shorter
+    equal = uniform_weights(weights, allowed)  # for rows whose weight is beyond the shorter text
     return np.where(total > 0, part / np.where(total > 0, total, 1) * weights.sum(1, keepdims=True), equal)
 
 
 _ONE_IN_TWENTY = 0.05
-_POINT = 1.6448536269514722  # of a normal distribution, above which 5 % lie
+_POINT = 1.6448536269514722  # 95% quantile of the standard normal distribution
 _AGREEMENT = {
     "tau_gradient": ("Kendall's tau of weights and gradients, mean over predictions", "1"),
-    "tau_gradient_null": ("95 % point of that mean for weights in random order", "1"),
-    "significant_gradient": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
+    "tau_gradient_null": ("95% quantile of that mean for weights in random order", "1"),
+    "significant_gradient": ("Predictions whose tau is significant (p <= 0.05); by chance, 0.05", "share"),
     "tau_leave_one_out": ("Kendall's tau of weights and leaving tokens out, mean over predictions", "1"),
-    "tau_leave_one_out_null": ("95 % point of that mean for weights in random order", "1"),
-    "significant_leave_one_out": ("Predictions whose tau has a chance of 5 % or less; by chance, 0.05", "share"),
+    "tau_leave_one_out_null": ("95% quantile of that mean for weights in random order", "1"),
+    "significant_leave_one_out": ("Predictions whose tau is significant (p <= 0.05); by chance, 0.05", "share"),
     "tau_between": ("Kendall's tau of gradients and leaving tokens out, mean over predictions", "1"),
 }
 
 
 @validated(masked=MASKED)
 def agreement_test(study: Study, *, predictions: Count = 8, **options: Unpack[HeadOptions]) -> xr.Dataset:
-    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and see whether the ranks agree."""
+    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and compare the ranks."""
 
     def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
         number = len(text.positions)
         which = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
-        places = text.positions[torch.from_numpy(which)]
-        slopes = token_gradients(text, places)
-        left_out = leave_one_out(text.model, text.inputs, places, text.name).T.double().cpu().numpy()
+        positions = text.positions[torch.from_numpy(which)]
+        slopes = token_gradients(text, positions)
+        left_out = leave_one_out(text.model, text.inputs, positions, text.name).T.double().cpu().numpy()
 
         def of_head(one: OneHead, _: np.random.Generator) -> dict[str, float]:
             queries, keys = text.sides.of(text.sites[one.layer].kind)
             if queries != text.sides.predicting:
                 return {}
             return compared(
-                one.weights[places],
+                one.weights[positions],
                 (slopes[:, keys], left_out[:, keys]),
-                _counted(one.visible, places.numpy(), own=queries == keys),
+                _counted(one.visible, positions.numpy(), own=queries == keys),
             )
 
         return of_head
@@ -367,11 +365,11 @@ def compared(
     importances: tuple[Float[np.ndarray, "prediction key"], Float[np.ndarray, "prediction key"]],
     counted: np.ndarray,
 ) -> dict[str, float]:
-    """Agreement of weights with two importances, and of these with each other."""
+    """Rank agreement of weights with two importances, and of these with each other."""
     numbers: dict[str, float] = {}
-    kept = np.where(counted, weights, 0.0)
+    own = np.where(counted, weights, 0.0)
     for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
-        tau, p_value = rank_agreement(kept, importance, counted)
+        tau, p_value = rank_agreement(own, importance, counted)
         known = np.isfinite(tau)
         if not known.any():
             continue
@@ -386,16 +384,16 @@ def compared(
     return numbers
 
 
-def _counted(visible: np.ndarray, places: Int[np.ndarray, " prediction"], *, own: bool) -> np.ndarray:
-    """Keys that count: those that are seen, but the place itself."""
-    counted = visible[places].copy()
+def _counted(visible: np.ndarray, positions: Int[np.ndarray, " prediction"], *, own: bool) -> np.ndarray:
+    """Keys to compare: those that a query may attend to, without the query itself."""
+    counted = visible[positions].copy()
     if own:
-        counted[np.arange(len(places)), places] = False
+        counted[np.arange(len(positions)), positions] = False
     return counted
 
 
-def token_gradients(text: ReadText, places: Int[Tensor, " prediction"]) -> Float[np.ndarray, "prediction token"]:
-    """Norm of the gradient of the likeliest outcome's log probability by each token's vector, source before target."""
+def token_gradients(text: ReadText, positions: Int[Tensor, " prediction"]) -> Float[np.ndarray, "prediction token"]:
+    """Norms of the gradient of the likeliest outcome's log probability, for each token; source before target."""
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
         return attended(call)[0]
@@ -403,11 +401,11 @@ def token_gradients(text: ReadText, places: Int[Tensor, " prediction"]) -> Float
     check_matrices(text.calls, text.name, in_a_graph=True)
     with torch.enable_grad(), embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
         output = forward(text.model, text.inputs, lambda _: text.name)
-        best = log_probabilities(output, places)[0].amax(-1)
+        best = log_probabilities(output, positions)[0].amax(-1)
     if len(leaves) < len(text.inputs):
         raise AttnscopeError(
-            f"{type(text.model).__name__} looks its token ids up in no table that was seen, so that there is no "
-            "gradient by its tokens: choose another test"
+            f"no embedding lookup of {type(text.model).__name__} was found, so its tokens have no gradient. Choose "
+            "another test"
         )
     gradients: list[np.ndarray] = []
     for score in best:
@@ -416,15 +414,15 @@ def token_gradients(text: ReadText, places: Int[Tensor, " prediction"]) -> Float
     return np.stack(gradients)
 
 
-_SHARES = np.linspace(1.0, 0.0, 21)  # of the way from the head's own weights to others
-_LEAST = 1e-6  # weight from which the search starts where there is none
-_NOISE = 0.1  # of the logits at the start, where both distances are 0 and have no slope
-_RATE = 0.2  # of Adam, in logits
+_SHARES = np.linspace(1.0, 0.0, 21)  # mixtures of other weights with the head's own
+_LEAST = 1e-6  # initial weight of keys without weight
+_NOISE = 0.1  # initial noise of the logits, because both distances have no slope at 0
+_RATE = 0.2  # learning rate of Adam, in logits
 _ADVERSARIAL = {
-    "weights_jsd": ("Largest divergence of the weights found within the bound, mean over rows", "nats"),
+    "weights_jsd": ("Largest divergence of weights within the bound, mean over rows", "nats"),
     "weights_tvd": ("Total variation distance of these weights, mean over rows", "share"),
     "tvd": ("Total variation distance of the predictions with them", "share"),
-    "weights_jsd_null": ("Divergence of weights mixed up at random and moved up to the bound, median", "nats"),
+    "weights_jsd_null": ("Divergence of permuted weights that are moved up to the bound, median", "nats"),
 }
 
 
@@ -432,7 +430,7 @@ _ADVERSARIAL = {
 def adversarial_test(
     study: Study, *, bound: float = 0.05, steps: Draws = 50, draws: Draws = 4, **options: Unpack[HeadOptions]
 ) -> xr.Dataset:
-    r"""Search weights of one head that differ most from its own while predictions move by no more than a bound."""
+    r"""Search for weights that differ most from a head's own while predictions move by at most a bound."""
     check_real(0.0, 1.0, bound=bound)
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
@@ -452,17 +450,17 @@ def adversarial_test(
 
 
 class WeightSearch:
-    """Which other weights of one head keep the bound."""
+    """Search for other weights of one head within the bound."""
 
     def __init__(self, one: OneHead, bound: float) -> None:
         self.one, self.bound = one, bound
 
     def divergence(self, weights: Float[np.ndarray, "query key"]) -> float:
-        """Mean over rows, nats."""
+        """Jensen-Shannon divergence, mean over rows, nats."""
         return float(jensen_shannon(self.one.weights, weights).mean())
 
     def climb(self, steps: int, generator: np.random.Generator) -> Float[np.ndarray, "variant query key"]:
-        """Weights on the way: the last, and the furthest that kept the bound."""
+        """Two results of gradient ascent: the furthest weights within the bound, and the last ones."""
         values = self.one.values
         own = torch.from_numpy(self.one.weights).to(values)
         total = own.sum(-1, keepdim=True)
@@ -487,11 +485,11 @@ class WeightSearch:
         return both.double().cpu().numpy()
 
     def furthest(self, several: Float[np.ndarray, "variant query key"]) -> tuple[Float[np.ndarray, "query key"], float]:
-        """The furthest mixture of the head's own weights and others that keeps the bound, and the distance reached."""
+        """The furthest mixture of the head's own weights and others within the bound, and its distance."""
         own = self.one.weights
         mixed = np.concatenate([[own + share * (weights - own) for share in _SHARES] for weights in several])
         reached = self.one.effects(self.one.of_weights(mixed))["tvd"].mean(1)
-        # the head's own weights move nothing, whatever the rounding of a batch says
+        # the head's own weights move nothing; remove the rounding of a batch
         reached[len(_SHARES) - 1 :: len(_SHARES)] = 0.0
         far = np.array([self.divergence(np.maximum(weights, 0.0)) for weights in mixed])
         chosen = int(np.where(reached <= self.bound, far, -1.0).argmax())
@@ -515,7 +513,7 @@ def with_intervals(
         low, high = interval(values.values, documents, draws=draws, seed=seed)
         like = values.isel(window=0, drop=True)
         for end, part in (("mean", mean), ("low", low), ("high", high)):
-            said = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
-            attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {said}"}
+            words = {"mean": "mean over texts", "low": "lower end", "high": "upper end"}[end]
+            attrs = values.attrs | {"long_name": f"{values.attrs.get('long_name', name)}, {words}"}
             added[f"{name}_{end}"] = like.copy(data=part).assign_attrs(attrs)
     return effects.assign(added)

@@ -364,7 +364,7 @@ def report(aligned: Aligned) -> Report:
         ],
         result=aligned,
         notes=notes,
-        care=_CARE | (_BEST if best else {}),
+        care=(_BEST if best else {}) | _CARE,
     )
 
 

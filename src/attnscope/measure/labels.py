@@ -43,15 +43,17 @@ def _fraction(side: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def beyond_chance(
-    measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"], rows: Float[np.ndarray, "*cell"] | float
-) -> Bool[np.ndarray, "*cell"]:
+    measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"], rows: Float[np.ndarray, "*#cell"] | float
+) -> Bool[np.ndarray, "*#cell"]:
     """Whether a share exceeds what this number of rows would reach by chance if they ignored position."""
     p, q = np.clip(measured, 1e-12, 1 - 1e-12), np.clip(equal, 1e-12, 1 - 1e-12)
     divergence = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
     return (p > q) & (rows * divergence >= np.log(measured.size / CHANCE))
 
 
-def beyond_shared(measured: Float[np.ndarray, "*cell"], equal: Float[np.ndarray, "*cell"]) -> Bool[np.ndarray, "*cell"]:
+def beyond_shared(
+    measured: Float[np.ndarray, "*#cell"], equal: Float[np.ndarray, "*#cell"]
+) -> Bool[np.ndarray, "*#cell"]:
     """Whether a key that all rows share has `SHARED_ODDS` times the odds of uniform attention."""
     return (measured > equal) & (measured * (1 - equal) >= SHARED_ODDS * equal * (1 - measured))
 
@@ -228,16 +230,12 @@ def _shares_of(
 
 
 def over_texts(results: xr.Dataset) -> xr.Dataset:
-    """The statistics of all rows of all texts together."""
-    rows = results.rows
-    names = (*NEEDED, "columns_left")
-    sums = {name: results[name] for name in (*names, *(f"equal_{name}" for name in names)) if name in results}
-    pooled = {
-        name: values.sum("window")
-        if name.endswith("_sum")
-        else (values * rows).sum("window", skipna=False) / rows.sum("window")
-        for name, values in sums.items()
-    }
+    """The same statistics over all rows of all texts."""
+    own = [name for name in (*NEEDED, "columns_left") if name in results]
+    data = results[[*own, *(f"{EQUAL}{name}" for name in own if f"{EQUAL}{name}" in results)]]
+    sums = [name for name in data.data_vars if str(name).endswith("_sum")]
+    means = (data.drop_vars(sums) * results.rows).sum("window", skipna=False) / results.rows.sum("window")
+    pooled = {**data[sums].sum("window"), **means}
     keep = ("layer_kind", "bin_first", "bin_last", "offset", "offset_bin")
     pooled |= {name: results[name].sum("window") for name in ("rows", "supporting_rows") if name in results}
     return xr.Dataset(pooled, {name: results[name] for name in keep})

@@ -47,8 +47,7 @@ def beyond(
         return shares.where(enough)
     enough &= shares >= MORE * equal
     if rows is not None:
-        each = xr.broadcast(shares, equal, rows.astype(float))
-        enough &= xr.apply_ufunc(beyond_chance, *each)
+        enough &= xr.apply_ufunc(beyond_chance, shares, equal, rows.astype(float))
     return shares.where(enough)
 
 
@@ -61,7 +60,7 @@ def sink_like(results: xr.Dataset, names: Iterable[str]) -> list[Question]:
         share, equal = text_mean(results[name]), _equal(results, name)
         enough = share >= LEAST_SHARE
         if equal is not None:
-            enough &= xr.apply_ufunc(beyond_shared, *xr.broadcast(share, equal))
+            enough &= xr.apply_ufunc(beyond_shared, share, equal)
         sinks.append(share.where(enough))
     if not sinks:
         return []
@@ -177,10 +176,11 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
         elsewhere = (shares[dims[0]] != 0) | (shares[dims[-1]] != 0)
         away = beyond(shares.where(elsewhere), equal, LEAST_SHARE, rows)
 
+        cells = away.transpose("layer", "head", *dims).fillna(-1.0).stack(cell=dims)
+        best = cells.isel(cell=cells.argmax("cell"))
+
         def offset_of(layer: int, head: int) -> int | str:
-            at = away.isel(layer=layer, head=head).fillna(-1.0).stack(cell=dims)
-            best = at.isel(cell=int(at.argmax("cell")))
-            offset = [int(best[dim]) for dim in dims]
+            offset = [int(best[dim].values[layer, head]) for dim in dims]
             return offset_name(*offset) if is_grid else offset[0]
 
         questions.append(Question("positional", away.max(dims), offset_of))

@@ -1,4 +1,4 @@
-"""What a run is and what its folder holds, in words."""
+"""A description of a run and of the files in its folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import xarray as xr
 from attnscope.measure import stored
 from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, parts_of_run, read_run
 from attnscope.results.reports import REPORTS, report_of
+from attnscope.results.schema import hyphen_minus
 from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import OwnedFolder, manifest_of
 from attnscope.store.signature import Signature
@@ -36,45 +37,45 @@ _KINDS = {
 class Variable:
     """An array of a run."""
 
-    node: str  # where it stands in a tree; empty where there is none
+    node: str  # path in the tree; empty if the run is not a tree
     name: str  # its name
     sizes: Mapping[str, int]  # its dimensions and their sizes
-    dtype: str  # its kind of numbers
-    long_name: str  # what it means, and its unit; empty where nothing says so
-    units: str  # what it means, and its unit; empty where nothing says so
-    coordinate: bool  # whether it labels places, and is no result
+    dtype: str  # its data type
+    long_name: str  # its meaning; empty if not recorded
+    units: str  # its unit; empty if not recorded
+    coordinate: bool  # whether it is a coordinate, not a result
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a run is and holds."""
+    """A run, its findings and its files."""
 
     run: Run  # as `runs` lists it
-    headline: list[str]  # what came out, and what is not as expected, in sentences
-    notes: list[str]  # what came out, and what is not as expected, in sentences
+    headline: list[str]  # the findings, in sentences
+    notes: list[str]  # anything unexpected, in sentences
     files: Mapping[str, tuple[int, int]]  # number and bytes of the files of each kind
     variables: list[Variable]  # the arrays
-    parts: list[Run]  # parts of a scan by several tasks: what each of them has
+    parts: list[Run]  # parts of a run by several tasks
     page: str | None  # path of its page, if it has one
-    damaged: list[str] | None  # files that are not as they were written; None where that was not looked for
-    unread: str  # why the arrays could not be read; empty where they could
+    damaged: list[str] | None  # damaged files; None if they were not checked
+    unread: str  # the reason if the arrays could not be read, else empty
 
 
 @validated
 def describe(path: str | Path, *, verify: bool = False) -> Description:
-    """Describe a run and the contents of its folder.
+    """Describe a run and the files in its folder.
 
     Parameters
     ----------
     path
         Folder of the run, finished or not.
     verify
-        Whether every file is read and held against its checksum. Without it only what is shown is checked.
+        Whether to check every file against its checksum. By default only the files that are shown are checked.
 
     Raises
     ------
     AttnscopeError
-        If the folder holds no run, or its manifest is damaged.
+        If the folder contains no run, or its manifest is damaged.
 
     Examples
     --------
@@ -93,7 +94,7 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
 def _described(folder: Path, verify: bool) -> Description:
     run = known_run(folder)
     owned = OwnedFolder(folder, run.command)
-    if manifest_of(folder) is not None:  # else only parts of it are there
+    if manifest_of(folder) is not None:  # otherwise the folder has only parts
         owned.look()
     variables, headline, notes, unread = list[Variable](), list[str](), list[str](), ""
     try:
@@ -120,18 +121,18 @@ def _described(folder: Path, verify: bool) -> Description:
 
 
 def headline_of(command: str, opened: Any) -> list[str]:
-    """What came out, in sentences."""
-    if command == "scan":  # the attributes of its first piece say it
+    """The findings of a run, in sentences."""
+    if command == "scan":  # recorded in the attributes of its first piece
         return [stored.describe_labels(opened)]
     if command == "train":
         return _of_training(opened)
-    return [*report_of(command, opened).finding.sentences]
+    return [*map(hyphen_minus, report_of(command, opened).finding.sentences)]
 
 
 def notes_of(command: str, opened: Any) -> list[str]:
-    """What is not as expected, and what could not be found out."""
+    """Anything unexpected, and parts that were skipped."""
     if command in REPORTS and command != "scan":
-        return [*report_of(command, opened).notes]
+        return [*map(hyphen_minus, report_of(command, opened).notes)]
     return list(stored.notes_of(opened).values()) if command == "scan" else []
 
 
@@ -143,7 +144,7 @@ def _of_training(results: xr.Dataset) -> list[str]:
 
 @validated
 def settings_of(signature: Signature) -> list[tuple[str, str]]:
-    """A signature in long form: a name and a value for each thing that results depend on."""
+    """A signature in long form: a name and a value for each dependency of the results."""
     parts = signature.to_dict()
     parts.pop("command", None)
     singular = {"settings": "setting", "versions": "version of", "systems": "system", "scores": "score"}
@@ -162,7 +163,7 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree | Aligned]:
-    """A run's nodes, and what its command has sentences for: of a scan its first piece is enough."""
+    """A run's nodes, and the data for its sentences: for a scan, the first piece is enough."""
     if run.command == "scan":
         node = nodes_of(run)[0]
         first = next(node.pieces())
@@ -172,7 +173,7 @@ def _read(run: Run) -> tuple[list[Node], xr.Dataset | xr.DataTree | Aligned]:
 
 
 def _nodes_there(folder: OwnedFolder) -> list[Node]:
-    """The arrays of an unfinished run: its first piece with the size of all, and what was made of them."""
+    """The arrays of an unfinished run: its first piece with the size of all, and derived arrays."""
     pieces = sorted(name for name in folder.files if name.startswith(PIECES))
     others = [name for name in folder.files if name.endswith(SUFFIX) and "/" not in name]
     nodes = {name.removesuffix(SUFFIX): name for name in sorted(others)}

@@ -1,4 +1,4 @@
-"""Results in a notebook: ``result.attnscope`` is a summary, ``result.attnscope.show()`` the page."""
+"""Results in a notebook: ``result.attnscope`` shows a summary, ``result.attnscope.show()`` the page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from attnscope.results.reports import grid_of, report_of, write_page
+from attnscope.results.schema import hyphen_minus
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em
 
 
 class Page:
-    """A page that a notebook shows in a frame of its own; it needs no network and no other file.
+    """A page in a frame of a notebook. It needs no network and no other file.
 
     Attributes
     ----------
@@ -39,7 +40,7 @@ class Page:
     def _repr_html_(self) -> str:
         # links within the page would lead to the notebook's address
         text = self.text.replace("<head>", '<head><base href="about:srcdoc">', 1)
-        # scripts may run, and nothing else: the page cannot reach the notebook that it is shown in
+        # scripts may run, but the page cannot access the notebook
         return (
             f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" title="attnscope" '
             f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc"></iframe>'
@@ -50,7 +51,7 @@ class Page:
 
 
 class Shown:
-    """What a result comes to: sentences, and the grid of its heads. Registered as the accessor ``attnscope`` of xarray.
+    """A summary of a result: its findings and the grid of its heads. Registered as the xarray accessor ``attnscope``.
 
     Examples
     --------
@@ -67,12 +68,12 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that gives such results: scan, generate, explain, intervene, patch, diff, roles, compare.
+        """The command that made the result: scan, generate, explain, intervene, patch, diff, roles, compare.
 
         Raises
         ------
         AttnscopeError
-            If the result is of none of them.
+            If the result is not from one of these commands.
         """
         try:
             command = json.loads(self._result.attrs["signature"])["command"]
@@ -81,14 +82,14 @@ class Shown:
         if command not in _COMMANDS:
             raise AttnscopeError(
                 f"found a result {'without signature' if command is None else f'of {command}'}; expected one of "
-                f"{', '.join(_COMMANDS)}, whole: a part of it has no page"
+                f"{', '.join(_COMMANDS)}, complete: a part of a result has no page"
             )
         return command
 
     def show(self, height: int = 800) -> Page:
         """The page of the result, in a frame.
 
-        Of a scan it holds the attention over the first windows, unless ``show=False`` (``--no-report``) kept none.
+        The page of a scan contains the attention over the first windows, unless ``show=False`` (``--no-report``).
 
         Parameters
         ----------
@@ -118,7 +119,7 @@ class Shown:
         listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in lines)
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
         shown, figure = "", None
-        with suppress(AttnscopeError):  # the sentences are still true, and the page says what is not there
+        with suppress(AttnscopeError):  # the sentences are still valid
             figure = grid_of(report)
         if figure is not None:
             image = picture(figure)
@@ -132,7 +133,7 @@ class Shown:
 
 
 def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
-    """The command that gives what a result without signature holds: of `attnscope.watch`, of `measure_weights`."""
+    """The command for a result without signature, from `attnscope.watch` or `measure_weights`."""
     if {"sequence", "step", "layer", "head", "span"} <= set(result.sizes) and "span_weight" in result.variables:
         return "generate"
     whole = {"window", "layer", "head"} <= set(result.sizes) and "profile" in result.variables
@@ -140,13 +141,14 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
 
 
 def _summary(report: Report) -> tuple[list[str], list[str]]:
-    """What was read and came out, in sentences; and what to know of it."""
+    """Input and findings in sentences; notes and caveats."""
     rankings = [
         f"{table.title}: " + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
         for table in report.tables
         if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
     ]
-    return [report.read, *report.finding.sentences, *rankings], [*report.notes, *report.care]
+    notes = [*report.notes, *[*report.care][:1]]
+    return [*map(hyphen_minus, (report.read, *report.finding.sentences, *rankings))], [*map(hyphen_minus, notes)]
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

@@ -1,4 +1,4 @@
-"""Reports on a terminal, as JSON, as CSV and as a page: functions of rows and quantities, whatever the verb."""
+"""Reports on a terminal, as JSON, as CSV and as tables of a page, for every command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.read.shown import with_marked_spaces
-from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, text_of
+from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 _HIGH = 26  # pixels of a small profile
-_HEADS = 10_000  # more than a layer has: heads are sorted by layer, then by head
+_HEADS = 10_000  # more than any layer has: heads are sorted by layer, then by head
 _MARKS = {True: "*", False: " ", None: " "}
 _CLASSES = {True: "shown", False: "open", None: ""}
 
 
 def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
-    """The one form of ``--json``."""
+    """The JSON form of every report."""
     finding = report.finding
     return {
         "signature": report.signature,
         "finding": {
-            "text": " ".join(finding.sentences),
+            "text": hyphen_minus(" ".join(finding.sentences)),
             "certainty": finding.certainty,
             "heads": [list(head) for head in finding.heads],
         },
-        "notes": [*report.notes],
+        "notes": [*map(hyphen_minus, report.notes)],
         "tables": {
             table.name: [with_nulls({name: row.get(name) for name in table.columns}) for row in table.rows]
             for table in report.tables
@@ -43,17 +43,20 @@ def as_json(report: Report, folder: Path | str) -> dict[str, Any]:
 
 
 def as_csv(report: Report) -> list[Row]:
-    """The rows of the first table, each with the signature that names the run's folder."""
+    """The rows of the first table, each with the short signature of the run."""
     signature = {"signature": Signature.of(report.signature).short}
     names = report.tables[0].columns
     return [{name: row.get(name) for name in names} | signature for row in report.rows]
 
 
-def print_report(report: Report, console: Console) -> None:
-    """What was read and found, tables, and how to read them."""
+def print_report(report: Report, console: Console, *, legend: bool = False, page: bool = False) -> None:
+    """Print the findings, the tables and the notes; with `legend`, also the meaning of each column and all caveats.
+
+    `page` is whether the run has a page, which has the legend too.
+    """
 
     def line(text: str, style: str = "") -> None:
-        console.print(text, style=style, highlight=False, markup=False)
+        console.print(hyphen_minus(text), style=style, highlight=False, markup=False)
 
     line(f"{report.model}: {report.read}")
     for sentence in report.finding.sentences:
@@ -68,15 +71,18 @@ def print_report(report: Report, console: Console) -> None:
         console.print(_rich_table(table, shown))
         if len(table.rows) > table.terminal:
             line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
-        explained += [f"{names}: {meaning}." for names, meaning in legend(shown)]
+        explained += [f"{names}: {meaning}." for names, meaning in legend_of(shown)]
         if table.corrected and table.tested(shown):
-            explained.append(f"* is significant (p < 0.05, corrected {table.corrected}).")
-    for note in (*report.notes, *dict.fromkeys(explained), *report.care):
+            line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
+    caveats = [f"{claim} {why}".strip() for claim, why in report.care.items()]
+    for note in (*report.notes, *([*dict.fromkeys(explained), *caveats] if legend else [*report.care][:1])):
         line(note, "dim")
+    if not legend and (explained or caveats):
+        line(f"Legend: add --legend{' or open the report' if page else ''}.", "dim")
 
 
-def legend(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
-    """Headings and their meaning; headings with the same meaning stand together."""
+def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
+    """Headings and their meaning; headings with the same meaning are listed together."""
     for meaning in dict.fromkeys(one.meaning for one in quantities if one.meaning):
         yield ", ".join(one.title for one in quantities if one.meaning == meaning), meaning
 
@@ -113,21 +119,22 @@ def _marked(quantity: Quantity, text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a page's table; `first` is the order after a first click, empty where it cannot be sorted."""
+    """A column of a page's table; `first` is the order after the first click, empty if it cannot be sorted."""
 
     heading: str
     first: str = ""
     kind: str = "number"
     group: str = ""
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell of a page shows: text, what its column is sorted by, its class, a second line, a small profile."""
+    """A cell of a page: text, sort key, class, second line, and a small profile."""
 
     text: str
     value: float | str = ""
-    kind: str = ""  # by default that of its column
+    kind: str = ""  # by default the class of its column
     below: str = ""
     profile: Sequence[tuple[float, float, bool]] = ()
 
@@ -153,7 +160,7 @@ def page_table(table: Table) -> dict[str, Any]:
         "groups": groups if len(groups) > 1 else [],
         "rows": [[_cell(one, row, by_name.get(one.like)) for one in shown] for row in rows],
         "count": f"{len(rows)} of {len(table.rows)}" if len(rows) < len(table.rows) else str(len(rows)),
-        "legend": list(legend(shown)),
+        "legend": list(legend_of(shown)),
         "tested": table.tested(shown),
         "corrected": table.corrected,
         "least": table.least,
@@ -165,7 +172,7 @@ def _column(quantity: Quantity) -> Column:
     kind = "number" if not words or quantity.unit == "head" else "text" if quantity.unit == "text" else "left"
     title = quantity.title[:1].upper() + quantity.title[1:]
     first = "" if quantity.unit == "profile" else "ascending" if words else "descending"
-    return Column(title, first, kind, quantity.group)
+    return Column(title, first, kind, quantity.group, quantity.meaning)
 
 
 def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:

@@ -1,4 +1,4 @@
-"""What a scan found, as data: rankings, statistics of each head, groups, contrasts, offsets, keys."""
+"""The report of a scan: rankings, statistics of each head, groups, contrasts, offsets, keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
-from attnscope.comparison.groups import NULLS, MeanGroupWeights, explain_no_interval, group_pairs, said_of
+from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.measure import stored
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_MOST = 4  # heads whose keys are listed where no ranking leads to any
-_ROOM = 1_000_000  # numbers of one profile over all heads: of more, the run folder alone has them
+_MOST = 4  # heads whose keys are listed if no ranking selects any
+_ROOM = 1_000_000  # numbers of one profile over all heads; larger ones are only in the run folder
 _LAYER, _HEAD = Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")
 _RANKED = (
     _LAYER,
@@ -37,7 +37,7 @@ _RANKED = (
     Quantity("attention"),
     Quantity("value", "weight", "weight"),
     Quantity("offset", unit="tokens"),
-    Quantity("label", "kind of head"),
+    Quantity("label"),
 )
 _REQUESTED = (
     Quantity("statistic"),
@@ -55,8 +55,8 @@ _PAIRS = (
     _HEAD,
     Quantity("attention", detail="data"),
     Quantity("weight", unit="share"),
-    Quantity("equal", "uniform", "share"),
-    Quantity("places", unit="share"),
+    Quantity("equal", "uniform", "share", "uniform attention"),
+    Quantity("places", "positions", "share", "positions alone: the same weights at each offset, whatever the tokens"),
     Quantity("above", "above both", "above", low="low", high="high", interval=True),
     Quantity("over", detail="page"),
     Quantity("windows", unit="count", detail="data"),
@@ -81,26 +81,26 @@ _SUMMARY = (
     Quantity("value", unit="significant", low="low", high="high", interval=True),
 )
 _OF_SUMMARY = {
-    "clusters": "Kinds of heads",
+    "clusters": "Head labels",
     "k": "how many",
     "inertia": "sum of squared distances to their means (k-means)",
-    "label_information": "How far the head alone predicts the kind: share of the entropy of the kinds",
-    "label_information_by_chance": "The same by chance, with the kinds shuffled",
-    "named": "Heads with a name",
+    "label_information": "Share of the label entropy that the head predicts",
+    "label_information_by_chance": "The same by chance, with labels shuffled",
+    "named": "Heads with a label",
     "unnamed": "Other heads",
     "intervals_over": "Intervals are over",
-    "majority_share": "share of the texts on which a head is of its usual kind",
-    "effective_labels": "kinds of one head over texts (1: always the same)",
-    "at_most_two_labels": "share of the heads with at most two kinds",
-    "sign_agreement": "share of the texts on which a head leans to its usual side",
-    "direction_icc": "share of the variance of the direction that lies between heads, not texts",
-    "profile_between_heads": "share of the variance of the profiles that lies between heads, not texts",
+    "majority_share": "share of texts on which a head has its usual label",
+    "effective_labels": "effective number of labels of a head over texts (1: always the same)",
+    "at_most_two_labels": "share of heads with at most two labels",
+    "sign_agreement": "share of texts on which a head attends to its usual side",
+    "direction_icc": "share of the variance of direction between heads rather than texts",
+    "profile_between_heads": "share of the variance of profiles between heads rather than texts",
 }
 
 
 @reads("scan")
 def report(results: xr.Dataset, *, data: bool = False) -> Report:
-    """What a scan found; heads are ranked here, once. With `data`, also what JSON and CSV alone have."""
+    """The report of a scan, with heads ranked. With `data`, also the tables of JSON and CSV."""
     ranked = rank_heads(results)
     every = [row for rows in ranked.values() for row in rows]
     notes = [*stored.notes_of(results).values()]
@@ -121,15 +121,15 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
     )
     if several:
         notes.append(
-            f"More than one number a head, so not in a table: {', '.join(several)}. In bins that double on the page "
-            "and in --json, which has every offset; sums: attnscope.open_run."
+            f"Several numbers for each head, so not in a table: {', '.join(several)}. See the page, --json or "
+            "attnscope.open_run."
         )
     care = {stored.WEIGHTS_NOTE: ""}
     if "group_weight" in results:
         table, described = groups_table(results)
         tables += [table, *([_group_weights(results)] if data else [])]
         sentences += described
-        care = {NULLS: ""} | care
+        care |= {NULLS: ""}
     if "by" in results.coords:
         table, described = contrasts_table(results)
         tables.append(table)
@@ -141,7 +141,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             *_received(results, [(row["layer"], row["head"]) for row in every]),
         ]
     if means := stored.means_note(results, ranked.values()):
-        care = {means: ""} | care
+        care |= {means: ""}
     model, heads = str(results.attrs.get("model", "the model")), count(results.sizes["head"], "head")
     return Report(
         command="scan",
@@ -161,7 +161,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
 
 
 def _heads(results: xr.Dataset) -> Table:
-    """Means over texts of what is one number a head."""
+    """Means over texts of statistics with one number for each head."""
     values = _means(results)
     if "sampled_rows" in results:
         ends = intervals(results)
@@ -184,7 +184,7 @@ def _heads(results: xr.Dataset) -> Table:
 
 
 def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
-    """Means over texts of what is one number a head, ``(layer, head)``; of several, one for each."""
+    """Means over texts ``(layer, head)``, one for each number of a statistic."""
     own = [
         str(name)
         for name, values in results.data_vars.items()
@@ -194,7 +194,7 @@ def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
-    """Means over texts of one statistic, by the name of each; nothing where it is more than a number a head."""
+    """Means over texts of one statistic, by name; empty if it has more dimensions."""
     values = results[name]
     if not {"window", "layer"} <= set(values.dims) <= {"window", "layer", "head", *SEVERAL}:
         return {}
@@ -206,7 +206,7 @@ def means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:
 
 
 def _requested(results: xr.Dataset) -> tuple[list[Row], list[str]]:
-    """Statistics that are not there by default: of which head they are lowest and highest; those of several numbers."""
+    """Statistics beyond the default, with their lowest and highest head; and those of several numbers."""
     known = STATISTICS | OF_OFFSETS
     rows: list[Row] = []
     several: list[str] = []
@@ -222,12 +222,12 @@ def _requested(results: xr.Dataset) -> tuple[list[Row], list[str]]:
 
 
 def ends_and_mean(values: np.ndarray) -> Row:
-    """The lowest value and its head, the mean, the highest value and its head; None where nothing is known."""
+    """The lowest value and its head, the mean, the highest value and its head; None if unknown."""
     ends: Row = {"mean": _mean(values)}
     for name, find, beyond in (("lowest", np.argmin, np.inf), ("highest", np.argmax, -np.inf)):
         layer, head = np.unravel_index(find(np.where(np.isfinite(values), values, beyond)), values.shape)
         ends |= {name: value_of(values[layer, head]), f"{name}_head": f"{layer}.{head}"}
-    if ends["lowest"] == ends["highest"]:  # then no head is the one
+    if ends["lowest"] == ends["highest"]:  # all heads are equal
         ends |= {"lowest_head": None, "highest_head": None}
     return ends
 
@@ -238,27 +238,27 @@ def _mean(values: np.ndarray | None) -> float | None:
 
 
 def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
-    """The pairs of groups between which a head attends most, and what they come to in sentences."""
+    """The pairs of groups with the largest weights above both baselines, and sentences about them."""
     every = group_pairs(results)
-    pairs, sentence = [pair for pair in every if pair["above"] > 0], said_of(every)
+    pairs, sentence = [pair for pair in every if pair["above"] > 0], describe_group_pairs(every)
     sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
     if pairs:
         first = pairs[0]
         weight, equal, places = (f"{first[name]:.2f}" for name in ("weight", "equal", "places"))
         sentences.append(
-            f"Furthest above both is head {first['layer']}.{first['head']}, {first['query']} on {first['key']}: weight "
-            f"{weight}, uniform {equal}, places {places}."
+            f"Furthest above both baselines is head {first['layer']}.{first['head']}, {first['query']} on "
+            f"{first['key']}: weight {weight}, uniform {equal}, positions {places}."
         )
     heads = results.sizes["layer"] * results.sizes["head"]
-    reading = f"Each row is the largest of {heads} heads: its interval is of that head by itself. "
+    reading = f"Each row is the largest of {heads} heads; its interval is for that head alone. "
     reading += explain_no_interval(pairs)
-    title = "groups of tokens: for each pair, the head furthest above both nulls"
+    title = "groups of tokens: for each pair, the head furthest above both baselines"
     rows = [with_nulls(pair) for pair in pairs]
     return Table("groups", title, _PAIRS, rows, reading=reading.strip(), terminal=10, page=30), sentences
 
 
 def _group_columns(results: xr.Dataset) -> dict[str, np.ndarray]:
-    """For each pair of groups that are there: weight, and that of uniform attention and places alone."""
+    """For each pair of groups: the weight, and both baselines."""
     means = MeanGroupWeights.of(results)
     names = {int(number): str(results.group_query.values[number]) for number in means.present}
     kinds = {"group_weight": means.weight, "equal_group_weight": means.equal, "place_group_weight": means.places}
@@ -286,11 +286,11 @@ def _group_weights(results: xr.Dataset) -> Table:
 
 
 def contrasts_table(results: xr.Dataset) -> tuple[Table, list[str]]:
-    """Differences between texts of one value and all others, and what they come to in sentences."""
+    """Differences between the texts of one value and all others, and sentences about them."""
     title = f"differences by {field_of(results)}"
     values = set(results.by.values)
     if len(values) == 1:
-        sentence = f"{field_of(results)}: all texts have the value {values.pop()}, so there is nothing to compare."
+        sentence = f"{field_of(results)}: all texts have the value {values.pop()}; nothing to compare."
         return Table("by", title, _CONTRASTS, []), [sentence]
     tested = contrasts(results)
     rows: list[Row] = [dict(row) for row in contrast_rows(tested)]
@@ -380,7 +380,7 @@ def sample_of(results: xr.Dataset) -> xr.Dataset | None:
     if sample is None and "source" in results.encoding:
         try:
             sample = _sample_of_run(results.encoding["source"], results.attrs["signature"])
-        except (AttnscopeError, OSError, KeyError):  # the folder is gone, or holds another run by now
+        except (AttnscopeError, OSError, KeyError):  # the folder is gone, or contains another run by now
             sample = None
     same = sample is not None and all(sample.sizes[dim] == results.sizes[dim] for dim in ("layer", "head"))
     return sample if same else None

@@ -1,7 +1,7 @@
-"""What a verb found, as data: quantities, rows of them, tables and a finding. Whatever shows a result derives from it.
+"""The findings of a command as data: quantities, rows, tables and sentences. Every output is made from these.
 
-A verb builds one `Report` of its result. `attnscope.results.render` makes of it what a terminal, ``--json``, ``--csv``
-and a page show, and knows nothing of any verb.
+Each command builds one `Report`. `attnscope.results.render` turns it into terminal output, ``--json``, ``--csv`` and a
+page, independently of the command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Row = dict[str, Any]
-#: Where a quantity is shown: in tables and on the page, on the page, nowhere but in CSV and JSON, or drawn on the page.
+#: Where a quantity is shown: in tables and on the page, on the page only, in CSV and JSON only, or drawn on the page.
 Detail = Literal["table", "page", "data", "drawn"]
 
 
@@ -33,7 +33,7 @@ class Unit(NamedTuple):
     percent: bool = False
 
 
-#: By name; a quantity of another unit is written with three digits after the point.
+#: By name; other units have three digits after the point.
 UNITS = {
     "share": Unit(2),
     "percent": Unit(1, percent=True),
@@ -49,24 +49,24 @@ UNITS = {
     "change": Unit(3, "+", "always"),  # in units that differ from row to row
     "deviations": Unit(1, "+", "always"),
 }
-#: Units of what is no number: words, a running text, a token, the number of a head, values by offset.
+#: Units that are not numbers: words, a running text, a token, a head, values by offset.
 NO_NUMBERS = {"words", "text", "token", "head", "profile"}
 _WRITTEN_OUT = 5  # digits after the point; with more, a power of ten
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A mean and its 95% interval, NaN where there is none."""
+    """A mean and its 95% interval, NaN if there is none."""
 
     mean: float
     low: float = math.nan
     high: float = math.nan
-    shown: bool | None = None  # whether it is significant, corrected; None where that was not tested
+    shown: bool | None = None  # whether it is significant, corrected; None if not tested
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number, or a word, that a row has: what it means and how it is written."""
+    """A number or word in a row: its meaning and its format."""
 
     name: str  # in JSON and CSV
     heading: str = ""  # of its column; empty: the name
@@ -76,10 +76,10 @@ class Quantity:
     group: str = ""  # heading over columns that belong together, on the page
     low: str = ""  # names of the ends of its 95% interval
     high: str = ""
-    significant: str = ""  # name of whether it is significant, corrected; None in rows where that was not tested
+    significant: str = ""  # name of its significance, corrected; None in rows without a test
     interval: bool = False  # whether a terminal shows the interval
-    like: str = ""  # quantity whose digits it is written with
-    unsigned: bool = False  # whether a positive number has no sign
+    like: str = ""  # quantity that sets its digits
+    unsigned: bool = False  # whether positive numbers have no sign
 
     @property
     def columns(self) -> list[str]:
@@ -109,7 +109,7 @@ class Table:
     rows: Sequence[Row]
     reading: str = ""  # a sentence above it, on the page
     corrected: str = ""  # what significance was corrected for, such as "for all heads"
-    least: str = ""  # how many of what an interval takes, such as "6 or more windows"
+    least: str = ""  # number of units that an interval needs, such as "6 or more windows"
     terminal: int = 20  # rows that a terminal shows; 0: not shown there
     page: int = 400  # rows that the page shows; 0: not shown there
 
@@ -119,7 +119,7 @@ class Table:
         return list(dict.fromkeys(name for one in self.quantities if one.detail != "drawn" for name in one.columns))
 
     def shown(self, *details: Detail) -> list[Quantity]:
-        """Quantities of which some row has a value."""
+        """Quantities with a value in at least one row."""
         return [
             one
             for one in self.quantities
@@ -127,14 +127,14 @@ class Table:
         ]
 
     def tested(self, quantities: Sequence[Quantity]) -> bool | None:
-        """Whether the significance of any was tested; None where none of them has one."""
+        """Whether the significance of any was tested; None if none of them can be tested."""
         names = [one.significant for one in quantities if one.significant]
         return any(row.get(name) is not None for name in names for row in self.rows) if names else None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came out, in sentences; how sure that is; the heads that it is about."""
+    """The findings in sentences, their certainty, and the heads concerned."""
 
     sentences: Sequence[str]
     certainty: str
@@ -143,19 +143,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a result has to show."""
+    """Everything that can be shown of a result."""
 
     command: str
     title: str  # of the page
     model: str
-    read: str  # what was read: heads, texts, tokens
+    read: str  # the input: heads, texts, tokens
     finding: Finding
     tables: Sequence[Table]  # the first is what --csv prints
     result: Any  # the dataset or tree itself, for figures
-    notes: Sequence[str] = ()  # what is not as expected, and what could not be found out
-    care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats: a claim, and why
+    notes: Sequence[str] = ()  # anything unexpected, and parts that were skipped
+    care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats with reasons, most important first
     hint: str = ""  # a line below the finding, on the page
-    heads: Sequence[tuple[int, int]] | None = None  # heads that figures show one by one; by default those that lead
+    heads: Sequence[tuple[int, int]] | None = None  # heads with detailed figures; by default the leading ones
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -169,7 +169,7 @@ class Report:
 
 
 def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> list[Row]:
-    """A row for each cell that is not NaN: its labels and the values of the columns, which are matched by labels."""
+    """A row for each cell that is not NaN: its labels, and the values of the columns at these labels."""
     aligned = {
         name: None if values is None else values.reindex_like(cells).broadcast_like(cells).transpose(*cells.dims).values
         for name, values in columns.items()
@@ -182,17 +182,22 @@ def rows_of(columns: Mapping[str, xr.DataArray | None], cells: xr.DataArray) -> 
     return rows
 
 
+def hyphen_minus(text: str) -> str:
+    """A text for terminal and JSON, where a minus is a hyphen; pages and figures have the true minus."""
+    return text.replace("−", "-")
+
+
 def value_of(value: Any) -> Any:
-    """A value of Python; None for a number that is not finite."""
+    """A Python value; None for a number that is not finite."""
     own = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(own, float) and not math.isfinite(own) else own
 
 
 def effect_columns(
-    data: xr.Dataset, name: str, variable: str = "effect", told: str = ""
+    data: xr.Dataset, name: str, variable: str = "effect", prefix: str = ""
 ) -> dict[str, xr.DataArray | None]:
     """Columns of a mean, its interval and its significance, from the arrays of a result."""
-    shown = data[f"{told}shown"].astype(object).where(data[f"{told}tested"])
+    shown = data[f"{prefix}shown"].astype(object).where(data[f"{prefix}tested"])
     parts = {"mean": data[variable], "low": data[f"{variable}_low"], "high": data[f"{variable}_high"]}
     return {f"{name}_{part}": values for part, values in (*parts.items(), ("shown", shown))}
 
@@ -205,7 +210,7 @@ def effect_quantity(name: str, unit: str = "nats", **more: Any) -> Quantity:
 
 
 def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple[str, str]:
-    """A value as people read it, and its interval; empty where there is none."""
+    """A value and its interval as text; empty if there is none."""
     value = row.get(quantity.name)
     if value is None:
         return "", ""
@@ -236,7 +241,7 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
 
 
 def _digits(effect: Effect, unit: Unit) -> int:
-    """Digits after the point: those of its unit, or as many as show a small change."""
+    """Digits after the point: those of its unit, or enough to show a small change."""
     if unit.more == "always" or (unit.more == "significant" and effect.shown):
         return change_places(effect.mean, effect.low, effect.high, unit.digits)
     return unit.digits

@@ -15,9 +15,9 @@ from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing import circuits
-from attnscope.testing.architectures import ARCHITECTURES, Setting, model_of, weights_of
+from attnscope.testing.architectures import ARCHITECTURES, model_of, weights_of
 from attnscope.testing.heads import Head, Task
-from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel, fill
+from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel, Setting, fill
 
 _ONE = ("decoder", "encoder")
 _ALL = (*_ONE, "encoder-decoder")
@@ -112,7 +112,6 @@ def build(name: str) -> PlantedModel:
     setting = Setting(form, architectures[number % len(architectures)], noise, seed)
     draft, task = circuit.draw(setting)
     fill(draft)
-    plan = draft.plan()
     attended: dict[tuple[int, int], tuple[AttendedKeys, ...]] = {}
     for head, keys in draft.attended:
         attended[head.index] = (*attended.get(head.index, ()), keys)
@@ -123,15 +122,15 @@ def build(name: str) -> PlantedModel:
         architecture=setting.architecture,
         seed=seed,
         noise=noise,
-        model=model_of(plan, weights_of(plan, draft.rng)),
+        model=model_of(draft, weights_of(draft, draft.rng)),
         ids=torch.from_numpy(task.ids),
         target=None if task.target is None else torch.from_numpy(task.target),
         labels=torch.from_numpy(task.labels),
         groups=torch.from_numpy(draft.groups),
-        heads=torch.tensor([[head.matters for head in call] for call in plan.calls]),
-        roles=tuple(tuple(head.role for head in call) for call in plan.calls),
+        heads=torch.tensor([[head.matters for head in call] for call in draft.calls]),
+        roles=tuple(tuple(head.role for head in call) for call in draft.calls),
         tokens=None if task.depends is None else torch.from_numpy(task.depends),
-        redundant=_backups(plan.calls),
+        redundant=_backups(draft.calls),
         attended=attended,
     )
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from attnscope.models.translator import IGNORED
-from attnscope.testing.architectures import Setting
 from attnscope.testing.heads import (
     ASK,
     GAIN,
     GAP,
     START,
     TEXTS,
+    ScoreRule,
     Task,
     at_key,
     at_offset,
     carry,
-    labels_at,
     marked,
     matching,
 )
-from attnscope.testing.zoo import Draft, Ids, sink
+from attnscope.testing.zoo import Draft, Ids, Setting, sink
 
 _MATCH = 18.0  # nats if query and key match
 _REST = 9.0  # nats of the resting position
@@ -50,27 +50,22 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     first, *others = (marked(draft.length, queried, key) for key in steps)
     early, late = draft.calls_of_chain(2)
     for _ in range(notes):
-        noting = draft.plant(
-            early,
+        draft.plant(
             "previous-token head: copies the previous word",
             draft.at(-1),
             draft.moving("token", words, "slot0"),
+            marked(draft.length, steps[0], steps[0] - 1),
+            call=early,
             matters=notes == 1,
             backup="note" if notes > 1 else "",
         )
-        draft.must_attend(noting, marked(draft.length, steps[0], steps[0] - 1))
     strength = _MATCH + 6.0 * (notes - 1)  # one note must be enough
     query = "slot0" if setting.form == "encoder" else "token"
     rule = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
     if query != "token":
         rule += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has a note of the same word
-    copies = draft.plant(
-        late,
-        "induction head: attends to the word that followed this word",
-        rule,
-        draft.moving("token", words, "answer", gain=GAIN),
-    )
-    draft.must_attend(copies, first)
+    move = draft.moving("token", words, "answer", gain=GAIN)
+    draft.plant("induction head: attends to the word that followed this word", rule, move, first, call=late)
     return draft, Task(ids, labels, np.logical_or.reduce([first, *others]), target)
 
 
@@ -129,22 +124,16 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     if is_composed:
         early = late - 1 if draft.is_pair else 0  # the decoder's own attention, right before the cross-attention
         late, part, query = early + 1, "slot0", places + 1
-        noting = draft.plant(
-            early, "previous-token head: copies the question", draft.at(-1), draft.moving("token", questions, "slot0")
-        )
-        draft.must_attend(noting, marked(draft.length, query, places))
+        role, move = "previous-token head: copies the question", draft.moving("token", questions, "slot0")
+        draft.plant(role, draft.at(-1), move, marked(draft.length, query, places), call=early)
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
-    head = draft.plant(
-        late,
-        "content head: attends to the word of the queried class",
-        matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST),
-        draft.moving("token", words, "answer", images, GAIN),
-    )
     answer = where[_ROWS, text[_ROWS, places] - questions[0]]
     labels = np.full_like(text, IGNORED)
     labels[_ROWS, query] = images[source[_ROWS, answer] - words[0]]
     keys = marked(draft.length, query, answer)
-    draft.must_attend(head, keys)
+    rule = matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST)
+    move = draft.moving("token", words, "answer", images, GAIN)
+    draft.plant("content head: attends to the word of the queried class", rule, move, keys, call=late)
     depends = keys if draft.is_pair else keys | marked(draft.length, query, places)
     return draft, Task(source, labels, depends, target)
 
@@ -170,17 +159,29 @@ def _with_questions(draft: Draft, classes: list[str]) -> tuple[np.ndarray, np.nd
 
 
 @dataclass(frozen=True, eq=False)
-class Naming:
-    """Texts of words with one name, whose image is queried."""
+class Asked:
+    """Texts of words, one of which is to be answered by its image."""
 
-    names: Ids  # possible names, and answers
+    words: Ids  # the words that can be asked for, and their images
     images: Ids
-    where: Int[np.ndarray, " text"]  # ``(text,)``: position of the name
-    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: the name, from every query
-    task: Task  # texts and answers
+    keys: Bool[np.ndarray, "text query key"]  # the word, from each query
+    task: Task
+    offset: int = 0  # of the word, where that is fixed
+
+    def plant(
+        self,
+        draft: Draft,
+        role: str,
+        rule: ScoreRule,
+        *more: Bool[np.ndarray, "text query key"],
+        gain: float = GAIN,
+        **how: Any,
+    ) -> None:
+        """Plant a head that gives the image of the word."""
+        draft.plant(role, rule, draft.moving("token", self.words, "answer", self.images, gain), *more, **how)
 
 
-def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Naming:
+def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Asked:
     """Query the only name of a text wherever it is visible, or at `most` positions, marked by question marks."""
     names = draft.ids["name"]
     images = draft.rng.permutation(names)
@@ -202,20 +203,14 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
     keys = at_key(queried, where)
     answers = np.broadcast_to(images[ids[_ROWS[:, 0], where] - names[0]][:, None], ids.shape)
     target = draft.words(draft.ids["word"]) if draft.is_pair else None
-    return Naming(names, images, where, keys, Task(ids, labels_at(answers, queried), keys, target))
+    return Asked(names, images, keys, Task(ids, np.where(queried, answers, IGNORED), keys, target))
 
 
 def copying(setting: Setting) -> tuple[Draft, Task]:
     """Predicts the only name of the text wherever it is visible."""
     draft = Draft(setting, {"word": 12, "name": 8})
     what = named(draft)
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "copying head: attends to the name and predicts it",
-        draft.toward(what.names, 10.0),
-        draft.moving("token", what.names, "answer", what.images, GAIN),
-    )
-    draft.must_attend(head, what.keys)
+    what.plant(draft, "copying head: attends to the name and predicts it", draft.toward(what.words, 10.0), what.keys)
     return draft, what.task
 
 
@@ -223,14 +218,9 @@ def rare(setting: Setting) -> tuple[Draft, Task]:
     """A copying head that rests on the first token except at question marks, the only queries."""
     draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
     what = named(draft, most=2)
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "copying head that rests on the first token except at a question mark",
-        draft.toward(what.names, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0),
-        draft.moving("token", what.names, "answer", what.images, GAIN),
-    )
-    draft.must_attend(head, what.keys)
-    draft.must_attend(head, at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64)))
+    rule = draft.toward(what.words, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0)
+    rest = at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64))
+    what.plant(draft, "copying head that rests on the first token except at a question mark", rule, what.keys, rest)
     return draft, what.task
 
 
@@ -250,14 +240,9 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
     rule = draft.matching("token", "token", words, 24.0) + draft.at(0, nats=-30.0) + draft.toward(START, 14.0)
     move = draft.moving("token", words, "answer", np.full(len(words), yes), GAIN)
     move += draft.moving("token", np.array([START]), "answer", np.array([no]), GAIN)
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "duplicate-token head: attends to the same word elsewhere, or rests on the first token",
-        rule,
-        move,
-    )
-    draft.must_attend(head, same)
-    labels = labels_at(np.where(is_repeated, yes, no), np.broadcast_to(np.arange(draft.length) > 0, ids.shape))
+    role = "duplicate-token head: attends to the same word elsewhere, or rests on the first token"
+    draft.plant(role, rule, move, same)
+    labels = np.where(np.arange(draft.length) > 0, np.where(is_repeated, yes, no), IGNORED)
     return draft, Task(ids, labels, same | (is_repeated[:, :, None] & itself))
 
 
@@ -275,16 +260,11 @@ def diffuse(setting: Setting) -> tuple[Draft, Task]:
     ids = np.hstack([np.full((TEXTS, 1), START), text])
     queried = np.zeros(ids.shape, dtype=bool)
     queried[:, -2 if draft.is_causal else 1 :] = True
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "counting head: attends to all words uniformly",
-        draft.anywhere(),
-        draft.moving("token", words, "answer", np.repeat(verdicts, _EACH), 3.0 * GAIN),
-    )
     half = np.zeros((*ids.shape, draft.length), dtype=bool)
     half[:, -1, : draft.length // 2] = True
-    draft.must_attend(head, half, 0.4, 0.6)
-    return draft, Task(ids, labels_at(np.broadcast_to(verdicts[most][:, None], ids.shape), queried))
+    move = draft.moving("token", words, "answer", np.repeat(verdicts, _EACH), 3.0 * GAIN)
+    draft.plant("counting head: attends to all words uniformly", draft.anywhere(), move, half, least=0.4, most=0.6)
+    return draft, Task(ids, np.where(queried, verdicts[most][:, None], IGNORED))
 
 
 _LOUD = 12.0  # logits of cancelling heads
@@ -308,16 +288,11 @@ def cancel(setting: Setting) -> tuple[Draft, Task]:
     plant_reader(draft, what)
     wrong = draft.rng.permutation(what.words)
     worse = np.roll(wrong, 1)  # always different
-    for sign, role in ((1.0, "says"), (-1.0, "takes back")):
+    for sign, does in ((1.0, "says"), (-1.0, "takes back")):
         move = draft.moving("token", what.words, "answer", wrong, sign * _LOUD)
         move += draft.moving("token", what.words, "answer", worse, -sign * _LOUD)
-        head = draft.plant(
-            draft.calls_of_chain()[0],
-            f"cancels: attends to offset {other} and {role} a wrong word",
-            draft.at(other),
-            move,
-        )
-        draft.must_attend(head, at_offset(within(draft, other), other))
+        role = f"cancels: attends to offset {other} and {does} a wrong word"
+        draft.plant(role, draft.at(other), move, at_offset(within(draft, other), other))
     return draft, what.task
 
 
@@ -328,13 +303,9 @@ def suppress(setting: Setting) -> tuple[Draft, Task]:
     plant_reader(draft, what)
     wrong = draft.rng.permutation(what.words)
     draft.unembed[wrong] += _LOUD * draft.rows("token", what.words)
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "suppresses: attends to its own word and cancels its prediction",
-        draft.at(0),
-        draft.moving("token", what.words, "answer", wrong, -_LOUD),
-    )
-    draft.must_attend(head, at_offset(within(draft), 0))
+    role = "suppresses: attends to its own word and cancels its prediction"
+    move = draft.moving("token", what.words, "answer", wrong, -_LOUD)
+    draft.plant(role, draft.at(0), move, at_offset(within(draft), 0))
     return draft, what.task
 
 
@@ -353,24 +324,13 @@ def sharp_null(setting: Setting) -> tuple[Draft, Task]:
     draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
     what = named(draft, bait="bait")
     call = draft.calls_of_chain()[0]
-    soft = draft.plant(
-        call,
-        "copying head: attends softly to the name and predicts it",
-        draft.toward(what.names, 3.0),
-        draft.moving("token", what.names, "answer", what.images, 2.2 * GAIN),
-    )
-    draft.must_attend(soft, what.keys, 0.25, 0.98)
+    role, rule = "copying head: attends softly to the name and predicts it", draft.toward(what.words, 3.0)
+    what.plant(draft, role, rule, what.keys, least=0.25, most=0.98, gain=2.2 * GAIN, call=call)
     bait = at_key(what.task.labels != IGNORED, np.ones(TEXTS, dtype=np.int64))
     for number in (*range(len(draft.calls)), call):  # one everywhere, two in the layer of the other head
-        decoy = draft.plant(
-            number,
-            "decoy: attends sharply to a bait, whose value is null",
-            draft.toward(draft.ids["bait"], 14.0),
-            draft.moving("token", what.names, "answer", what.images, GAIN),
-            matters=False,
-        )
-        if number == call:
-            draft.must_attend(decoy, bait)
+        keys = (bait,) if number == call else ()
+        role, rule = "decoy: attends sharply to a bait, whose value is null", draft.toward(draft.ids["bait"], 14.0)
+        what.plant(draft, role, rule, *keys, call=number, matters=False)
     return draft, what.task
 
 
@@ -381,13 +341,9 @@ def quiet(setting: Setting) -> tuple[Draft, Task]:
     on_name, on_words = 0.08, 0.12  # of the weight; else on the first token
     words = draft.length * (0.6 if draft.is_causal else 1.0)  # about the number of visible words
     name, start = np.log(np.array([on_name, 1.0 - on_name - on_words]) * words / on_words).tolist()
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "copying head: little weight on the name, of great value",
-        draft.toward(what.names, name) + draft.toward(START, start),
-        draft.moving("token", what.names, "answer", what.images, GAIN / on_name),
-    )
-    draft.must_attend(head, what.keys, 0.03, 0.2)
+    role = "copying head: little weight on the name, of great value"
+    rule = draft.toward(what.words, name) + draft.toward(START, start)
+    what.plant(draft, role, rule, what.keys, least=0.03, most=0.2, gain=GAIN / on_name)
     return draft, what.task
 
 
@@ -395,48 +351,27 @@ _WORDS = 16
 _FARTHEST = 4  # tokens
 
 
-@dataclass(frozen=True, eq=False)
-class OffsetTask:
-    """Texts of random words, with queries for the image of the word at an offset."""
-
-    words: Ids  # possible words, and answers
-    images: Ids
-    offset: int  # tokens
-    keys: Bool[np.ndarray, "text query key"]  # ``(text, query, key)``: the required keys
-    task: Task  # texts and answers
-
-
 def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
     """A draft with words only."""
     return Draft(setting, {"word": _WORDS}, calls=calls, slots=slots)
 
 
-def read_at(draft: Draft, offset: int, *passed: int) -> OffsetTask:
+def read_at(draft: Draft, offset: int, *passed: int) -> Asked:
     """Query the word at an offset, if all tokens up to it are words."""
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
     queried = within(draft, offset, *passed)
     keys = at_offset(queried, offset)
-    answers = images_at(draft, ids, images, offset)
-    return OffsetTask(words, images, offset, keys, Task(ids, labels_at(answers, queried), keys, target))
+    labels = np.where(queried, images_at(draft, ids, images, offset), IGNORED)
+    return Asked(words, images, keys, Task(ids, labels, keys, target), offset)
 
 
-def plant_reader(
-    draft: Draft,
-    what: OffsetTask,
-    role: str = "predicts the word",
-    *,
-    gain: float = GAIN,
-    gap: float = GAP,
-    backup: str = "",
-) -> None:
+def plant_reader(draft: Draft, what: Asked, role: str = "predicts the word", *, gap: float = GAP, **how: Any) -> None:
     """Plant the head for it; with a small `gap` it does not attend sharply."""
-    rule = draft.at(what.offset, gap=gap)
-    move = draft.moving("token", what.words, "answer", what.images, gain)
+    least, most = (0.7, 1.0) if gap == GAP else (0.3, 0.99)
     role = f"attends to offset {what.offset} and {role}"
-    head = draft.plant(draft.calls_of_chain()[0], role, rule, move, backup=backup)
-    draft.must_attend(head, what.keys, *((0.7,) if gap == GAP else (0.3, 0.99)))
+    what.plant(draft, role, draft.at(what.offset, gap=gap), what.keys, least=least, most=most, **how)
 
 
 def some_offset(draft: Draft, *others: int) -> int:
@@ -489,14 +424,10 @@ def reverse(setting: Setting) -> tuple[Draft, Task]:
     keys = at_offset(queried, mirror=draft.length)
     place = np.arange(draft.length)
     answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
-    head = draft.plant(
-        draft.calls_of_chain()[0],
-        "attends to positions in reverse order and predicts the word",
-        draft.at(draft.length, mirror=True),
-        draft.moving("token", words, "answer", images, GAIN),
-    )
-    draft.must_attend(head, keys)
-    return draft, Task(ids, labels_at(answers, queried), keys, target)
+    what = Asked(words, images, keys, Task(ids, np.where(queried, answers, IGNORED), keys, target))
+    rule = draft.at(draft.length, mirror=True)
+    what.plant(draft, "attends to positions in reverse order and predicts the word", rule, keys)
+    return draft, what.task
 
 
 def pair(setting: Setting) -> tuple[Draft, Task]:
@@ -512,15 +443,12 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
     labels = np.zeros_like(ids)
     for half, worth, offset in ((np.arange(_WORDS) // sides, sides, first), (np.arange(_WORDS) % sides, 1, second)):
         agrees = (half[:, None] == half).astype(float)
-        head = draft.plant(
-            draft.calls_of_chain()[0],
-            f"attends to offset {offset} and predicts one half",
-            draft.at(offset),
-            carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN),
-        )
-        draft.must_attend(head, at_offset(within(draft, offset), offset))
+        move = carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN)
+        keys = at_offset(within(draft, offset), offset)
+        draft.plant(f"attends to offset {offset} and predicts one half", draft.at(offset), move, keys)
         labels += worth * images_at(draft, ids, half, offset)
-    return draft, Task(ids, labels_at(order[labels], queried), at_offset(queried, first, second), target)
+    keys = at_offset(queried, first, second)
+    return draft, Task(ids, np.where(queried, order[labels], IGNORED), keys, target)
 
 
 def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
@@ -537,8 +465,8 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
             role, move = "predicts the word", draft.moving(source, what.words, to, what.images, GAIN)
         else:
             role, move = "passes the word on", draft.moving(source, what.words, to)
-        head = draft.plant(call, f"attends to offset {offset} and {role}", draft.at(offset), move)
-        draft.must_attend(head, at_offset(within(draft, offset), offset))
+        keys = at_offset(within(draft, offset), offset)
+        draft.plant(f"attends to offset {offset} and {role}", draft.at(offset), move, keys, call=call)
     return draft, what.task
 
 

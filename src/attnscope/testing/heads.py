@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from attnscope.kernels.positions import rotation_rates
-from attnscope.models.translator import IGNORED
 
 Rows = Float[np.ndarray, "row width"]
 
@@ -75,16 +74,6 @@ class ScoreRule:
         )
 
 
-def anywhere(width: int) -> ScoreRule:
-    """Attend to all tokens uniformly."""
-    return ScoreRule(np.zeros((0, width)), np.zeros((0, width)))
-
-
-def at(offset: int, width: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> ScoreRule:
-    """Attend to one offset, as in `Shift`."""
-    return ScoreRule(np.zeros((0, width)), np.zeros((0, width)), (Shift(offset, gap, nats, mirror),))
-
-
 def matching(queries: Rows, keys: Rows, nats: float) -> ScoreRule:
     """Attend to keys with the content of the query: row for row, a score of `nats`."""
     return ScoreRule(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
@@ -135,16 +124,6 @@ class Positions(ABC):
     @abstractmethod
     def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
         """The scores at other offsets of a head that attends to offset 0 with 1 nat."""
-
-    @abstractmethod
-    def projections(
-        self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
-    ) -> tuple[Columns, Columns]:
-        """W_Q and W_K of a rule for unscaled scores, with a random rotation of their columns."""
-
-    @abstractmethod
-    def table(self, space: Space) -> Float[np.ndarray, "position width"] | None:
-        """The position embeddings."""
 
     def nats(self, shift: Shift) -> float:
         """The bias of a head at the offset that it attends to."""
@@ -250,7 +229,7 @@ def turned(size: int, rng: np.random.Generator) -> Float[np.ndarray, "size size"
     return np.linalg.qr(rng.normal(size=(size, size)))[0]
 
 
-PAD, START, ASK = 0, 1, 2  # ids of every vocabulary
+START, ASK = 1, 2  # ids of every vocabulary
 TEXTS = 32
 GAIN = 6.5  # logits that a circuit adds to its answer
 
@@ -294,10 +273,3 @@ def at_key(
 ) -> Bool[np.ndarray, "text query key"]:
     """One key of each text, for every query."""
     return queried[:, :, None] & (np.arange(queried.shape[1]) == where[:, None])[:, None]
-
-
-def labels_at(
-    answers: Int[np.ndarray, "text query"], queried: Bool[np.ndarray, "text query"]
-) -> Int[np.ndarray, "text query"]:
-    """The answers at queries."""
-    return np.where(queried, answers, IGNORED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from attnscope.models.translator import IGNORED
-from attnscope.testing.architectures import Plan, Setting
 from attnscope.testing.heads import (
     ASK,
     COLUMNS,
@@ -30,10 +29,9 @@ from attnscope.testing.heads import (
     Move,
     Rotary,
     ScoreRule,
+    Shift,
     Space,
     Waves,
-    anywhere,
-    at,
     carry,
     matching,
 )
@@ -113,13 +111,26 @@ class PlantedModel:
         return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=padding, unk_token=padding)
 
 
-_HEAD_WIDTH = 48
+HEAD_WIDTH = 48  # columns of a head's queries, keys and values
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The planted model that is requested."""
+
+    form: str  # ``decoder``, ``encoder`` or ``encoder-decoder``
+    architecture: str  # an architecture of that form
+    noise: float  # standard deviation of the noise on weights, as a share of the root mean square of each matrix
+    seed: int
+
 
 Ids = Int[np.ndarray, " id"]
 
 
 class Draft:
-    """A model under construction: heads are planted by attention call, `fill` adds others, then `plan` returns it."""
+    """A model with planted heads, by attention call; `fill` adds heads without effect, and positions."""
+
+    positions: Rotary | Waves
 
     def __init__(
         self,
@@ -144,7 +155,7 @@ class Draft:
         self.heads = int(self.rng.choice([4, 5]))
         parts = {"token": self.vocabulary, "position": COLUMNS, "answer": self.vocabulary}
         parts |= {f"slot{number}": self.vocabulary for number in range(slots)}
-        self.space = Space(self.heads * _HEAD_WIDTH - 1, **parts)
+        self.space = Space(self.heads * HEAD_WIDTH - 1, **parts)
         self.unembed = self.rows("answer")
         self.encoder_calls = calls if setting.form == "encoder-decoder" else 0
         count = 3 * calls if self.encoder_calls else calls
@@ -187,11 +198,12 @@ class Draft:
 
     def at(self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> ScoreRule:
         """Attend to one offset, as in `Shift`."""
-        return at(offset, self.space.width, gap=gap, nats=nats, mirror=mirror)
+        return replace(self.anywhere(), shifts=(Shift(offset, gap, nats, mirror),))
 
     def anywhere(self) -> ScoreRule:
-        """Attend uniformly."""
-        return anywhere(self.space.width)
+        """Attend to all tokens uniformly."""
+        nothing = np.zeros((0, self.space.width))
+        return ScoreRule(nothing, nothing)
 
     def toward(self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None) -> ScoreRule:
         """Attend to these tokens at any position, from any query (or from queries with `queries`)."""
@@ -203,18 +215,21 @@ class Draft:
         return matching(self.rows(query, ids), self.rows(key, ids), nats)
 
     def plant(
-        self, call: int, role: str, rule: ScoreRule, move: Move, *, matters: bool = True, backup: str = ""
-    ) -> Head:
-        """Put a head into a call."""
-        head = Head(role, rule, move, matters, backup)
-        self.calls[call].append(head)
-        return head
-
-    def must_attend(
-        self, head: Head, keys: Bool[np.ndarray, "text query key"], least: float = 0.7, most: float = 1.0
+        self,
+        role: str,
+        rule: ScoreRule,
+        move: Move,
+        *keys: Bool[np.ndarray, "text query key"],
+        least: float = 0.7,
+        most: float = 1.0,
+        call: int | None = None,
+        matters: bool = True,
+        backup: str = "",
     ) -> None:
-        """Declare the keys that a head must attend to, and the share of its weight on them."""
-        self.attended.append((head, AttendedKeys(torch.from_numpy(keys), least, most)))
+        """Add a head to a call, by default a random one, with `least` to `most` of its weight on its `keys`."""
+        head = Head(role, rule, move, matters, backup)
+        self.calls[self.calls_of_chain()[0] if call is None else call].append(head)
+        self.attended += [(head, AttendedKeys(torch.from_numpy(one), least, most)) for one in keys]
 
     def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
         """Texts of random words after a start token, without repeated neighbours."""
@@ -225,14 +240,15 @@ class Draft:
             words[:, place] = (words[:, place - 1] + self.rng.integers(1, len(ids), TEXTS)) % len(ids)
         return np.hstack([np.full((TEXTS, 1), START), ids[words]])
 
-    def plan(self) -> Plan:
-        """The finished plan, once every call is full."""
-        tokens = self.rows("token") + self.space.rows("constant") * CONSTANT
-        rotary = self.setting.architecture == "llama"
-        positions = Rotary(self.length, _HEAD_WIDTH) if rotary else Waves(self.length, self.rng)
-        return Plan(
-            self.setting, self.space, positions, tokens, self.unembed, _HEAD_WIDTH, self.encoder_calls, self.calls
-        )
+    @property
+    def tokens(self) -> Float[np.ndarray, "vocabulary width"]:
+        """The embedding of each token."""
+        return self.rows("token") + self.space.rows("constant") * CONSTANT
+
+    @property
+    def layers(self) -> int:
+        """Feed-forward parts: one for each attention call, or for each pair of self and cross."""
+        return self.encoder_calls + (len(self.calls) - self.encoder_calls) // (2 if self.is_pair else 1)
 
 
 # of a random head's output, with a norm of about 1 in unused directions: into tokens and positions, and the answer
@@ -248,6 +264,8 @@ def fill(draft: Draft) -> None:
         call[:] = [call[place] for place in order]
         for place, head in enumerate(call):
             head.index = (number, place)
+    rotary = draft.setting.architecture == "llama"
+    draft.positions = Rotary(draft.length, HEAD_WIDTH) if rotary else Waves(draft.length, draft.rng)
 
 
 def _distractor(draft: Draft, call: int) -> Head:

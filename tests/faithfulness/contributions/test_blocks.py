@@ -59,7 +59,7 @@ def test_a_recurrent_decoder_has_no_projection_and_no_block(name):
     blocks = find_blocks(small(name), {"input_ids": SOURCE[:1], "decoder_input_ids": torch.tensor([[1, 10, 11]])})
     assert [block.form for block in blocks] == [None]
     assert blocks[0].output is None
-    assert "no linear layer reads what the heads give" in blocks[0].reason
+    assert "no linear layer reads the concatenated output" in blocks[0].reason
 
 
 def test_a_first_layer_without_a_norm_is_told_from_one_that_normalises_the_sum():

@@ -214,7 +214,7 @@ def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
 
     monkeypatch.setattr(_record, "_sum", lambda one: one.given * 1.01)
     found = read(tiny("bert"), [TEXT, TEXT[:8]])
-    assert "do not sum to what the block gives" in found.attrs["skipped"]
+    assert "do not sum to the output of the block" in found.attrs["skipped"]
     assert "profile_block_norms" not in found
     assert np.isnan(found.mixing_ratio.sel(of=["norms and residual", "block"])).all()
     assert np.isfinite(found.mixing_ratio.sel(of="norms")).all()

@@ -169,7 +169,7 @@ def test_bad_input_is_refused(monkeypatch):
     one = given(tiny("bert"))
     with pytest.raises(AttnscopeError, match="there is no place 12: places are counted from 0 to 11"):
         token_contributions(one, places=[12])
-    with pytest.raises(AttnscopeError, match="no place was named"):
+    with pytest.raises(AttnscopeError, match="found no positions"):
         token_contributions(one, places=[])
     with pytest.raises(AttnscopeError, match="there is no kind 'norm': choose from weights, weights_mean, norms"):
         token_contributions(one, kinds=["norm"])

@@ -25,7 +25,7 @@ def questions_of(model):
 
 def losses(model, asked, edits, variants):
     with stacked_passes(model) as passes, torch.no_grad():
-        passes.plain(asked.reading.inputs(model), asked.places)
+        passes.plain(asked.batch.inputs(model), asked.positions)
         return asked.scores(passes.run(edits, variants))["loss"]
 
 

@@ -251,7 +251,7 @@ def test_bad_input_is_refused():
         uniform_test(one, heads=[])
     with pytest.raises(AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"):
         permutation_test(given(tiny("bert").bert))
-    with pytest.raises(AttnscopeError, match="expected numbers that rise"):
+    with pytest.raises(AttnscopeError, match="expected increasing numbers"):
         erasure_test(one, fractions=[0.5, 0.2])
     with pytest.raises(AttnscopeError, match=r"bound is 2"):
         adversarial_test(one, bound=2.0)

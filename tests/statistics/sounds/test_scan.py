@@ -168,7 +168,7 @@ def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
     ("model", "given", "said"),
     [
         ("whisper", {"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
-        ("wav2vec2", {"targets": list(SAID)}, "has no decoder, so nothing in it reads transcripts"),
+        ("wav2vec2", {"targets": list(SAID)}, "has no decoder to read transcripts"),
         ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
         ("whisper", {"window": 8}, "window (--window) needs texts, but the input is sounds"),
         ("whisper", {"band": 100}, "in windows of 100 frames the largest offset is 99"),

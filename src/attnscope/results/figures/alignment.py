@@ -1,4 +1,4 @@
-"""Which source word each target word looks at: one sentence pair, several systems on it, and heads by error rate."""
+"""Figures of word alignments: one sentence pair, several systems on it, and the error rate of each head."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _DARK = 0.6  # of the scale: marks on darker cells are white
 _FILLED = 0.8  # of a cell's side: the square of a gold link
 
 _PAIRS = (
-    "A row is a target word, a column a source word, and the colour how much of the row's attention lies there; each "
-    "pair has its own scale. A click opens a pair. Dots are the links read off; squares are people's links, dotted "
-    "where they are only possible."
+    "Rows are target words, columns source words; the colour is the attention weight, with a scale for each pair. "
+    "Click to open a pair. Dots: extracted links. Squares: gold links, dotted if only possible."
 )
 
 Links = Collection[tuple[int, int]]
@@ -48,11 +47,11 @@ def figures(report: Report) -> dict[str, Figure]:
 
 
 def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
-    """Every head for itself, and the sentence pairs, of which one is open: neither the best nor the worst."""
+    """A section of single heads, and one of sentence pairs, with a pair of medium quality open."""
     aligned, made = report.result, list[Section]()
     if "heads" in drawn:
-        reading = "Error rate in percent if the links of this head alone were taken; the stronger the blue, the better."
-        made.append(Section("heads", "Every head for itself", reading, [picture(drawn["heads"], "heads")]))
+        reading = "Alignment error rate of each head alone, in percent. Darker blue is better."
+        made.append(Section("heads", "Error rate of each head", reading, [picture(drawn["heads"], "heads")]))
     pictures = [
         picture(
             drawn[f"pair-{pair.line}"],
@@ -66,7 +65,7 @@ def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
 
 
 def pair_map(pair: ShownPair, title: str = "") -> Figure:
-    """Draw where each target word of a sentence pair looks, with the links of the model and of people."""
+    """Draw the attention of each target word in a sentence pair, with the model's links and the gold links."""
     words = pair.words
     return alignment_maps(
         {title: words.weights},
@@ -86,11 +85,11 @@ def alignment_maps(
     links: Mapping[str, Links] | None = None,
     sure: Links | None = None,
     possible: Links | None = None,
-    sure_name: str = "People's link",
+    sure_name: str = "Gold link",
 ) -> Figure:
-    """Draw several systems' weights on one sentence pair, all on one scale."""
+    """Draw the weights of several systems on one sentence pair, on one scale."""
     if not systems or not source or not target:
-        raise AttnscopeError("an alignment needs at least one system, one source word and one target word")
+        raise AttnscopeError("found no system, source word or target word; expected at least one of each")
     for name, weights in systems.items():
         if weights.shape not in {(len(target), len(source)), (len(target), len(source) + 1)}:
             raise AttnscopeError(
@@ -146,13 +145,13 @@ def _draw(axes: Axes, weights: np.ndarray, labels: tuple[list[str], list[str]], 
 def _mark(
     axes: Axes, shade: np.ndarray, links: Links | None, sure: Links | None, possible: Links | None, sure_name: str
 ) -> list[Artist]:
-    """Draw the links; return what the legend needs."""
+    """Draw the links; return the entries of the legend."""
     rows, columns = shade.shape
     keys: list[Artist] = []
     certain = set(sure or ())
     for pairs, line, name in (
         (certain, "-", sure_name),
-        (set(possible or ()) - certain, (0, (1.2, 1.0)), "Possible link"),
+        (set(possible or ()) - certain, (0, (1.2, 1.0)), "Possible gold link"),
     ):
         for x, y in pairs:
             if x < columns and y < rows:
@@ -164,7 +163,7 @@ def _mark(
         colours = ["white" if shade[y, x] > _DARK else "black" for x, y in at]
         xs, ys = zip(*at, strict=True)
         axes.scatter(xs, ys, s=7, c=colours, linewidths=0, zorder=3)
-        keys.append(axes.scatter([], [], s=7, c="black", linewidths=0, label="Link of the model"))
+        keys.append(axes.scatter([], [], s=7, c="black", linewidths=0, label="Extracted link"))
     return keys
 
 
@@ -174,7 +173,7 @@ def _square(x: int, y: int, line: str | tuple[int, tuple[float, float]], name: s
 
 
 def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> Figure:
-    """Draw each head's alignment error rate in percent: darker is better; the chosen head is framed."""
+    """Draw each head's alignment error rate in percent: darker is better; the selected head has a frame."""
     rates = 100 * heads["error_rate"].transpose("layer", "head").values
     layers, count = rates.shape
     with figure_style():

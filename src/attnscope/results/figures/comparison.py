@@ -49,7 +49,7 @@ def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
 
 
 def _top(*values: xr.DataArray) -> float:
-    """End of an axis of scores: the next ten above the largest, and a little room for its mark."""
+    """End of an axis of scores: the next multiple of ten above the largest, with room for its mark."""
     largest = max((float(of.max()) for of in values if of.notnull().any()), default=0.0)
     return 1.03 * min(100, 10 * math.ceil(max(largest, 1) / 10))
 
@@ -57,7 +57,7 @@ def _top(*values: xr.DataArray) -> float:
 def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     r"""Draw how each system's score depends on the length of the source, with 95% intervals as bands."""
     if "bucket" not in scores.dims:
-        raise AttnscopeError("the scores are not by length: give source and by_length")
+        raise AttnscopeError("these scores have no buckets of length: compute them with source and by_length")
     names = [str(name) for name in scores["system"].values]
     buckets = [str(bucket).replace("-", "–") for bucket in scores["bucket"].values]
     counts = [int(count) for count in scores["sentences"].values]
@@ -65,12 +65,12 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     with figure_style():
         figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
         axes = figure.add_subplot()
-        place = np.arange(len(buckets))
+        at_bucket = np.arange(len(buckets))
         for row, colour in enumerate(system_colours(len(names))):
             value, low, high = (at[f"{name}_by_length"][row].values for name in ("score", "lower", "upper"))
-            axes.fill_between(place, low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(at_bucket, low, high, color=colour, alpha=0.18, linewidth=0)
             axes.plot(
-                place,
+                at_bucket,
                 value,
                 color=colour,
                 marker=_MARKERS[row % len(_MARKERS)],
@@ -78,7 +78,7 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
                 linewidth=1.5,
                 label=drawable(names[row], longest=_LONGEST_NAME),
             )
-        axes.set_xticks(place, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
+        axes.set_xticks(at_bucket, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
         axes.set(
             xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
             ylabel=metric,
@@ -91,9 +91,9 @@ def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
 
 
 def learning_curve_figure(curves: xr.Dataset) -> Figure:
-    """Draw the validation BLEU (or loss, where no training measured BLEU) against target tokens, updates and time."""
+    """Draw validation BLEU (or loss, if no training measured BLEU) against target tokens, updates and time."""
     if not curves.sizes.get("validation"):
-        raise AttnscopeError("no training has a log with validations: there is no learning curve")
+        raise AttnscopeError("no training log contains validations, so there is no learning curve")
     metric, label = (
         ("loss", "Validation loss, nats per token")
         if bool(np.isnan(curves["bleu"]).all())
@@ -131,7 +131,7 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
 
 
 def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
-    """Draw where each system with attention looks on one sentence pair, with the gold links as squares."""
+    """Draw the attention of each system on one sentence pair, with the gold links as squares."""
     weights = {
         f"{drawable(str(system), longest=20)}: {read_from}": weights
         for system, read_from, weights in zip(
@@ -140,7 +140,7 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
         if not np.isnan(weights).any()
     }
     if not weights:
-        raise AttnscopeError("no system has attention: there is no alignment to draw")
+        raise AttnscopeError("no system has attention, so there is no alignment to draw")
     gold = None
     if "gold" in alignment:
         gold = {(int(at), int(by)) for by, at in np.argwhere(alignment["gold"].values)}
@@ -154,20 +154,20 @@ def figures(report: Report) -> dict[str, Figure]:
 
 
 def captions(report: Report) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it."""
+    """Title and caption of each figure, by name."""
     alignment = report.result["alignment"].to_dataset()
     fixed = [str(of.item()) for of in alignment["system"][alignment["read_from"] == NO_ATTENTION]]
-    holds = f"{', '.join(fixed)} {'holds' if len(fixed) == 1 else 'hold'} the whole sentence in one fixed vector, "
-    holds += "however long it is; attention looks back at the source for every word. "
-    reading = "Where each system attends when it reads the reference: a row is a target word, a column a source word."
+    without = f"{', '.join(fixed)} {'compresses' if len(fixed) == 1 else 'compress'} the sentence into one fixed "
+    without += "vector; systems with attention read the source again for every word. "
+    rows = "Attention of each system while it reads the reference: rows are target words, columns source words."
     return {
         "bleu": ("BLEU of every system", ""),
-        "length": ("BLEU by source length", f"{holds * bool(fixed)}Bands are 95% intervals over sentences."),
+        "length": ("BLEU by source length", f"{without * bool(fixed)}Bands are 95% intervals over sentences."),
         "learning": (
             "Learning curves",
-            "Greedy translations of the validation text. Each point is a validation; these decide which weights stay.",
+            "Greedy translations of the validation text. The validation points decide which weights are saved.",
         ),
-        "alignment": ("Alignments of one sentence", reading + " Squares are the known links." * ("gold" in alignment)),
+        "alignment": ("Alignments of one sentence", rows + " Squares are the known links." * ("gold" in alignment)),
     }
 
 
@@ -177,7 +177,7 @@ def grid(_: Report) -> None:
 
 @reads("compare")
 def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
-    """All figures that a comparison has something for, by name."""
+    """All figures that a comparison has data for, by name."""
     scores, curves, alignment = (tree[name].to_dataset() for name in ("scores", "curves", "alignment"))
     figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
     if curves.sizes["validation"]:
@@ -188,7 +188,7 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
 
 
 def _legend(figure: Figure) -> None:
-    """Above the axes, in as many columns as the width holds; names are no formulas."""
+    """Draw a legend above the axes, in as many columns as fit; names are not parsed as formulas."""
     columns = legend_columns(figure, figure.axes[0].get_legend_handles_labels()[1])
     legend = figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=7.5)
     for text in legend.get_texts():

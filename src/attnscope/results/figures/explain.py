@@ -1,4 +1,4 @@
-"""The figures of an explanation: all at once, all heads at a glance, what position explains."""
+"""Figures of an explanation: all heads at a glance, and the share explained by position."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @reads("explain")
 def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None = None) -> Iterator[tuple[str, Figure]]:
-    """Every figure that the tree has nodes for, with its name."""
+    """Every figure with data in the tree, with its name."""
     chosen = best_heads(rank_explanations(tree)) if heads is None else list(heads)
     for analysis in known_analyses().values():
         there = analysis.name in tree.children
@@ -166,7 +166,7 @@ _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", 
 
 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw how much of each head's profile position alone makes, and what the four parts of the scores give."""
+    """Draw each head's profile from position alone, and the contributions of the four parts of the scores."""
     needs = ("profile", "profile_position", "share", "shapley", "target")
     labels = ("Mean weight", "Share of the\nscores' profile", "Part of\nthe weight")
     with figure_style():
@@ -220,7 +220,7 @@ _ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled
 
 
 def shift_controls(controls: xr.Dataset) -> Figure:
-    """Draw what is left of each head's shift when its cause is taken away: it must vanish."""
+    """Draw the remainder of each head's shift under controls that should remove it."""
     needs = ("control", "coherence_at_offset", "band_offset")
     require(controls, needs, purpose="shift_controls")
     pairs = [
@@ -285,7 +285,7 @@ _WAYS = {
 
 
 def verdict_grid(verdict: xr.Dataset) -> Figure:
-    """Draw one cell for each head: its colour is what position explains, its number the offset it looks at."""
+    """Draw one cell for each head: colour is the share explained by position, number the preferred offset."""
     colour = next((name for name in COLOURS if name in verdict), [*COLOURS][-1])
     require(verdict, ("offset_of_weights", "agree", colour), purpose="verdict_grid")
     if not bool(np.isfinite(verdict[colour]).any()):
@@ -293,7 +293,7 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     agree = _agreeing(verdict)
     there = _is_there(verdict)
     grey = bool((there & np.isnan(verdict[colour].transpose("layer", "head").values)).any())
-    title = "Number: offset preferred" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
+    title = "Number: preferred offset" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
     return _grid(verdict, verdict[colour], there, agree, title, COLOURS[colour])
 
 
@@ -304,7 +304,7 @@ def _is_there(verdict: xr.Dataset) -> np.ndarray:
 
 
 def _agreeing(verdict: xr.Dataset) -> np.ndarray:
-    """Heads whose readings agree, ``(layer, head)``: those that are counted."""
+    """Heads whose estimates agree, ``(layer, head)``."""
     return verdict["agree"].transpose("layer", "head").values.astype(bool)
 
 
@@ -339,7 +339,7 @@ def _frame(layer: int, head: int) -> Rectangle:
 
 
 def offset_agreement(verdict: xr.Dataset) -> Figure:
-    """Draw two readings of the scores against the weights and against each other, one disc for each head."""
+    """Draw two estimates from the scores against the weights and against each other, one disc for each head."""
     require(verdict, (*_WAYS, "agree", WEIGHT.name), purpose="offset_agreement")
     shown = has_offsets(verdict)
     if not shown.any():
@@ -361,7 +361,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
 
 
 def has_offsets(verdict: xr.Dataset) -> np.ndarray:
-    """Heads that prefer an offset, and of whose scores both readings find one, ``(layer, head)``."""
+    """Heads with a preferred offset and with both estimates from their scores, ``(layer, head)``."""
     known = verdict[list(_WAYS)].to_dataarray().notnull().all("variable")
     return known.transpose("layer", "head").values
 
@@ -384,7 +384,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
         left.hlines(by_accident, at - 0.35, at + 0.35, color=panels.ALONE, linewidth=1.2, linestyle="--")
         left.set_ylim(0, 1.1)
         left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        left.set_title("Heads with their peaks at one offset", loc="left")
+        left.set_title("Heads whose two peaks coincide", loc="left")
         right.axhline(0, color="0.6", linewidth=0.6)
         right.plot(np.repeat(at, rank.shape[1]), rank.ravel(), "o", color=panels.MEASURED, alpha=0.45, ms=4, mew=0)
         middle = [np.median(head[np.isfinite(head)]) if np.isfinite(head).any() else np.nan for head in rank]

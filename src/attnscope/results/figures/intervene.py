@@ -1,4 +1,4 @@
-"""The figures of an intervention, all at once, and how each is read."""
+"""Figures of an intervention, with their captions."""
 
 from __future__ import annotations
 
@@ -21,51 +21,44 @@ if TYPE_CHECKING:
 
     from attnscope.results.schema import Report, Row
 
-#: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
-_READINGS = {
+#: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
+_CAPTIONS = {
     "effect-intervals": (
-        "The heads whose absence changes most",
+        "Heads with the largest effects",
+        "Each point is the mean change of the loss without that head. Right of 0, the model is worse without it.",
         (
-            "Each point is the mean change of the loss without that head. Right of 0 the model is worse without the "
-            "head."
-        ),
-        (
-            "Each line is the 95% interval of that head alone. Filled points have a significant effect "
-            "(corrected for all heads and ablations), rings have not."
+            "Lines are 95% intervals, each of one head alone. Filled points are significant (corrected for all heads "
+            "and ablations), rings are not."
         ),
     ),
     "effect-maps": (
         "All heads",
-        ("Orange: the loss rises without the head; blue: it falls. Colours end at what 98% of the heads stay below."),
-        "A dot: a significant effect (corrected for all heads and ablations).",
+        "Orange: the loss rises without the head; blue: it falls. The colour scale ends at the 98% quantile.",
+        "Dots: significant effects (corrected for all heads and ablations).",
     ),
     "weight-against-effect": (
-        "Weight and effect are two things",
+        "Attention weight and effect",
         "Right: nearly all weight at one offset. Up: the loss rises without the head.",
-        "Filled points have a significant effect, rings have not.",
+        "Filled points are significant, rings are not.",
     ),
     "forbidden": (
-        "Where heads may not look",
+        "Forbidden attention",
         (
-            "Left: the share of a head's weight that the rule forbids; a head that is palest there can hardly change. "
-            "Right: the change of the loss when that head alone looks elsewhere. A cross: there is no such head, or it "
-            "is cross-attention, which has no offsets."
+            "Left: the share of each head's weight that the rule forbids. Right: the change of the loss when the rule "
+            "applies to that head alone. Cross: no such head, or cross-attention, which has no offsets."
         ),
-        "A dot: a significant change (corrected for all heads).",
+        "Dots: significant changes (corrected for all heads).",
     ),
     "estimates": (
-        "Estimates beside the effects measured",
-        (
-            "On the grey line an estimate equals the effect. A rank correlation near 1: the estimate puts the heads "
-            "in the right order."
-        ),
+        "Estimated and measured effects",
+        "On the grey line an estimate equals the effect. A rank correlation of 1 means the same order of heads.",
         "",
     ),
     "curves": (
-        "Heads taken out together",
+        "Heads removed together",
         (
-            "Heads go in the order of each score, the largest first; an order made on one half of the texts is "
-            "measured on the other. The dashed line is the mean of random orders."
+            "Heads are removed in the order of each score, the largest first. An order from one half of the texts is "
+            "measured on the other half. Dashed: the mean of random orders."
         ),
         "Bands are 95% intervals.",
     ),
@@ -73,8 +66,8 @@ _READINGS = {
 
 
 def captions(report: Report) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it."""
-    return captions_of(_READINGS, tested=bool(report.result["heads"].tested.any()), of="windows")
+    """Title and caption of each figure, by name."""
+    return captions_of(_CAPTIONS, tested=bool(report.result["heads"].tested.any()), of="windows")
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
@@ -93,8 +86,8 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 
 
 _MARKS = {"zero": ("o", "0.25"), "mean": ("s", RIGHT), "resample": ("D", LEFT)}
-_NAMED = 8  # heads named beside their points
-_QUANTILE = 0.98  # of the effects: what the strongest colour stands for, so that one head does not pale the others
+_NAMED = 8  # heads labelled in the figure
+_QUANTILE = 0.98  # of the effects: end of the colour scale, so that one extreme head does not wash out the others
 
 
 def grid(report: Report) -> Figure:
@@ -110,7 +103,7 @@ def grid(report: Report) -> Figure:
 
 
 def _cell(values: np.ndarray) -> float:
-    """Inches of a cell."""
+    """Width of a cell in inches."""
     return float(np.clip(3.0 / max(values.shape[-2:]), 0.14, 0.42))
 
 
@@ -128,7 +121,7 @@ def effect_intervals(report: Report) -> Figure:
 
 
 def weight_against_effect(report: Report) -> Figure:
-    """Draw how sharply each head attends to one offset against what the loss does without it."""
+    """Draw the largest weight at one offset of each head against the change of the loss without it."""
     names = _ablations(report)
     name = "mean" if "mean" in names else names[0]
     rows = [row for row in report.rows if row[PEAK.name] is not None]
@@ -161,7 +154,7 @@ def weight_against_effect(report: Report) -> Figure:
 
 
 def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
-    """Names of the heads that stand out: the largest effects, and the sharpest that have none."""
+    """Label the heads with the largest effects, and the sharpest head without an effect."""
     idle = sorted((row for row in rows if row[f"{name}_shown"] is False), key=lambda row: -row[PEAK.name])
     apart = float(np.ptp([row[f"{name}_mean"] for row in rows])) / 12
     named = [row for row in rows[:_NAMED] if abs(row[f"{name}_mean"]) > apart]  # near 0 names would overlap
@@ -179,7 +172,7 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
 
 
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:
-    """Draw the weight that a rule forbids beside what the predictions lose without it, layers by heads."""
+    """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
     reach, cell = float(np.nanmax(np.abs(effect))) or 1.0, _cell(effect)
     most = float(np.nanmax(weight)) or 1.0
@@ -206,7 +199,7 @@ _TITLES = {
 
 
 def estimates_of_effects(tree: xr.DataTree) -> Figure:
-    """Draw each estimate of a head's effect against the effect measured, a point for each head."""
+    """Draw each estimate of a head's effect against the measured effect, a point for each head."""
     heads, agreement = tree["heads"].to_dataset(), tree["agreement"].to_dataset()
     ablations = [str(name) for name in heads.ablation.values]
     panels: list[tuple[str, str, np.ndarray, np.ndarray]] = []
@@ -229,15 +222,15 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
 
 
 def removal_curves(curves: xr.Dataset) -> Figure:
-    """Draw the loss as more and more heads are taken out together, in each order."""
+    """Draw the loss as more and more heads are removed together, in each order."""
     removed = curves.removed.values
     units, _ = units_of(curves.source.values.tolist())
     with figure_style():
         figure = Figure(figsize=(5.8, 3.3), layout="constrained")
         axes = figure.subplots()
-        for name, own in zip(curves.order.values, _cycled(curves.sizes["order"]), strict=True):
+        for number, name in enumerate(curves.order.values):
             change = by_document(curves.loss_change.sel(order=name).values, units)
-            colour, dashes = ("0.55", "--") if name == "random" else (own, "-")
+            colour, dashes = ("0.55", "--") if name == "random" else (_COLOURS[number % len(_COLOURS)], "-")
             line = axes.plot(removed, change.mean, dashes, color=colour, linewidth=1.2, label=str(name))[0]
             line.set(marker="o", markersize=2.5)
             if name in {"effect", "random"}:
@@ -245,12 +238,8 @@ def removal_curves(curves: xr.Dataset) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xticks(removed, [str(count) for count in removed])
         axes.minorticks_off()
-        axes.set(xlabel="Heads taken out together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})")
+        axes.set(xlabel="Heads removed together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})")
         axes.grid(color="0.93")
         axes.set_axisbelow(True)
         figure.legend(loc="outside right upper", frameon=False, fontsize=7, title="Largest first by", title_fontsize=7)
     return figure
-
-
-def _cycled(count: int) -> list[str]:
-    return [_COLOURS[place % len(_COLOURS)] for place in range(count)]

@@ -59,7 +59,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
             _frame(axes, f"Layer {layer}, head {head}")
             colour_bar(figure, image, axes, "Attention weight", aspect=25)
         if cut:
-            figure.supxlabel("Grey: not among the weights that were kept", fontsize=7, color="0.35")
+            figure.supxlabel("Grey: weight not stored", fontsize=7, color="0.35")
     return figure
 
 
@@ -73,7 +73,7 @@ _INK, _FEW = "0.1", 6  # so many layers are named one by one
 
 
 def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
-    """Draw how much of the weight the best blocks hold: every head as a dot above its layer, a panel for each share."""
+    """Draw the share of weight in the best blocks: a dot for each head by layer, a panel for each share."""
     selection.require(result, (statistic, "kept"), purpose="block_shares")
     own = selection.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
     even = _of_equal(result, f"equal_{statistic}")
@@ -89,7 +89,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
             _draw(axes, own[..., index], None if even is None else even[:, index])
             _name_layers(axes, names)
             axes.set_title(f"Best {percent}% of the blocks", loc="left")
-        panels[0].set_ylabel("Share of the weight that they hold")
+        panels[0].set_ylabel("Share of weight in these blocks")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
         what = selection.wording(result, statistic).reading
         title = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
@@ -99,7 +99,7 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
 
 
 def _of_equal(result: xr.Dataset, name: str) -> np.ndarray | None:
-    """``(layer, kept)`` of equal weights; None where they were not measured."""
+    """Uniform attention ``(layer, kept)``; None if not measured."""
     if name not in result:
         return None
     values = result[name].mean("window", skipna=True) if "window" in result[name].dims else result[name]
@@ -107,7 +107,7 @@ def _of_equal(result: xr.Dataset, name: str) -> np.ndarray | None:
 
 
 def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
-    """The heads of all layers, ``(layer, head)``, their medians, and equal weights, ``(layer)``."""
+    """The heads of all layers, ``(layer, head)``, their medians, and uniform attention ``(layer)``."""
     layers = np.arange(len(own))
     at = np.broadcast_to(layers[:, None], own.shape)
     known = np.isfinite(own)
@@ -115,10 +115,12 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
         at[known], own[known], "o", color=style.LEFT, alpha=0.5, markersize=3.4, markeredgewidth=0, label="a head"
     )
     middle = [np.median(row[there]) if there.any() else np.nan for row, there in zip(own, known, strict=True)]
-    axes.hlines(middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of a layer’s heads")
+    axes.hlines(middle, layers - 0.32, layers + 0.32, color=_INK, linewidth=1.6, label="median of the layer")
     if even is not None:
         edges = np.append(layers - 0.5, layers[-1] + 0.5)
-        axes.stairs(even, edges, baseline=None, color=style.RIGHT, linewidth=1.3, linestyle="--", label="equal weights")
+        axes.stairs(
+            even, edges, baseline=None, color=style.RIGHT, linewidth=1.3, linestyle="--", label="uniform attention"
+        )
     axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
     axes.grid(axis="y", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -184,7 +186,7 @@ def label_pies(result: xr.Dataset) -> Figure:
         )
         _draw_pies(grid, shares, colours)
         style.name_heads(grid, selection.layer_labels(result), selection.axis_values(result, "head"))
-        grid.set_title(f"Kinds over {count} {noun}{'s' * (count != 1)}", loc="left")
+        grid.set_title(f"Labels over {count} {noun}{'s' * (count != 1)}", loc="left")
 
         left = _LEFT + grid_width + _GAP
         curves = result["centroid"].transpose("cluster", "offset")
@@ -244,7 +246,7 @@ _LETTER = 0.066  # inches
 
 
 def offset_shares(result: xr.Dataset) -> Figure:
-    """Draw which share of its weight each head puts in each bin of offsets: a row for each head, layer by layer."""
+    """Draw each head's share of weight in each bin of offsets: a row for each head, layer by layer."""
     shares = shares_by_offset(result, "bins")
     whole = shares is not None
     shares = shares if whole else shares_by_offset(result, "band")
@@ -259,13 +261,13 @@ def offset_shares(result: xr.Dataset) -> Figure:
     rows = shares.share.reshape(-1, bins)
     panels = [("Each head", rows)]
     if shares.equal is not None:
-        panels.append(("Equal weights, by layer", np.repeat(shares.equal, heads, 0)))
+        panels.append(("Uniform attention, by layer", np.repeat(shares.equal, heads, 0)))
     most = max([float(np.nanmax(values, initial=0.0)) for _, values in panels]) or 1.0
     longest = max(map(len, names))
     width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
-    where = "bins of offsets that double" if whole else "the offsets of the band"
+    where = "doubling bins of offsets" if whole else "the offsets of the band"
     with style.figure_style():
         figure = Figure(figsize=(width, height), layout="constrained")
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -278,12 +280,12 @@ def offset_shares(result: xr.Dataset) -> Figure:
             axes.set_title(title, loc="left")
         _name_rows(grid[0], selection.layer_labels(result), selection.axis_values(result, "head"))
         if image is not None:
-            label = "Share of the weight (square-root scale)"
+            label = "Share of weight (square-root scale)"
             bar = colour_bar(figure, image, grid[-1], label, pad=0.03, aspect=35)
             bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
-        text = f"Share of the weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
-        text += "A far bin holds more tokens: read it beside equal weights."
+        text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
+        text += "Distant bins contain more tokens: compare with uniform attention."
         text += " Grey: no such head." * bool(np.isnan(shares.share).any())
         figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left", fontsize=8)
     return figure
@@ -306,4 +308,4 @@ def _name_rows(axes: Axes, layers: list[str], heads: list[int]) -> None:
     every = -(-len(layers) // _LINES)
     middles = [(layer + 0.5) * len(heads) - 0.5 for layer in range(0, len(layers), every)]
     axes.set_yticks(middles, layers[::every])
-    axes.set_ylabel("Layer, and in it its heads from the first down")
+    axes.set_ylabel("Layer, with its heads from top to bottom")

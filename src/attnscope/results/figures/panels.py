@@ -70,7 +70,7 @@ def write_cells(
 
 
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
-    """The scale of a map beside its axes."""
+    """The colour scale of a map, next to its axes."""
     options: dict[str, Any] = more if "cax" in more else {"ax": axes, "pad": 0.02, "aspect": 20} | more
     bar = figure.colorbar(image, **options)
     bar.set_label(label, fontsize=7)
@@ -98,18 +98,14 @@ class HeadMap:
 def head_maps(
     maps: Sequence[HeadMap], rows: Iterable[object], *, cell: float, extend: str = "neither", mark: str = "0.1"
 ) -> Figure:
-    """Maps beside each other, of cells that are so many inches wide; one scale for all, or each its own."""
+    """Maps side by side, with cells of `cell` inches; one colour scale for all, or one for each."""
     high, wide = maps[0].values.shape
     columns = min(len(maps), MOST_COLUMNS)
     down = math.ceil(len(maps) / columns)
     one = len({(shown.ends, shown.label) for shown in maps}) == 1
     across = max(1.5, wide * cell + (0.5 if one else 1.5))
     size = (max(4.4, columns * across + 0.9), down * max(0.9, high * cell + 0.65) + 0.4)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(down, columns, squeeze=False)
-    for axes in grid.ravel()[len(maps) :]:
-        axes.remove()
-    panels = list(grid.ravel()[: len(maps)])
+    figure, panels = panel_rows(len(maps), size)
     steps = max(1, high // (12 if len(maps) <= columns else 4)), max(1, wide // (8 if len(maps) <= columns else 4))
     for number, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
         image = heat(axes, shown.values, shown.colours or SIGNED, shown.ends, aspect="equal")
@@ -126,6 +122,16 @@ def head_maps(
             more = {"shrink": 0.9, "extend": extend}
             colour_bar(figure, image, panels if one else axes, shown.label, **more)
     return figure
+
+
+def panel_rows(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure of that size in inches with `count` panels, at most four in a row."""
+    columns = min(count, MOST_COLUMNS)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(math.ceil(count / columns), columns, squeeze=False).ravel()
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, list(grid[:count])
 
 
 def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Sequence[Effect]]], label: str) -> Figure:
@@ -160,7 +166,7 @@ def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Seq
 
 
 def estimate_panels(panels: Sequence[tuple[str, str, np.ndarray, np.ndarray]], label: str) -> Figure:
-    """Estimates against what was measured: a title, a label, what was measured and the estimate of each panel."""
+    """Estimates against measurements; each panel has a title, a label, the measured values and the estimates."""
     figure = Figure(figsize=(2.3 * len(panels) + 0.4, 2.6), layout="constrained")
     for axes, (title, across, measured, estimated) in zip(
         np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
@@ -217,7 +223,7 @@ def one_head(result: xr.Dataset, layer: int, head: int) -> xr.Dataset:
 
 
 def place(result: xr.Dataset, dim: str, name: str) -> int:
-    """Where a name stands along a dimension."""
+    """Index of a name along a dimension."""
     known = names(result, dim)
     if name not in known:
         raise AttnscopeError(f"The result has no {dim} {name!r}; it has {', '.join(known)}.")

@@ -1,4 +1,4 @@
-"""The figures of patching, all at once, and how each is read."""
+"""Figures of patching, with their captions."""
 
 from __future__ import annotations
 
@@ -20,40 +20,33 @@ if TYPE_CHECKING:
 
     from attnscope.results.schema import Report
 
-_DOT = "A dot: a significant effect (corrected for all heads or positions)."
+_DOT = "Dots: significant effects (corrected for all heads or positions)."
+_COLOURS = "Orange: patching moves the prediction towards the source run; blue: away from it. 1: the whole difference."
 
-#: By name of the figure: its title, how to read it, and what is so only where effects are tested against 0.
-_READINGS = {
-    "recovered-map": (
-        "How far the prediction goes to the other run",
-        (
-            "Orange: the patched run goes towards the run that the activation is from; blue: away from it. 1 is all of "
-            "the way."
-        ),
-        _DOT,
-    ),
+#: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
+_CAPTIONS = {
+    "recovered-map": ("Share of the difference that is recovered", _COLOURS, _DOT),
     "recovered-by-position": (
-        "How far the prediction goes, by position",
+        "Share of the difference that is recovered, by position",
         (
-            "Orange: the patched run goes towards the run that the activation is from; blue: away from it. 1 is all of "
-            "the way. Of heads, the 24 that carry most are drawn. A token with … stands for others in other pairs; a/b "
-            "is a in the clean text, b in the other."
+            f"{_COLOURS} At most 24 heads are drawn. a/b: token a in the clean text, b in the "
+            "corrupted one. …: the token differs between pairs."
         ),
         _DOT,
     ),
     "recovered-intervals": (
-        "The places that carry most",
-        "Each point is the share of the way over all pairs.",
+        "Largest effects",
+        "Each point is the share of the difference that is recovered, over all pairs.",
         (
-            "Each line is a 95% interval over pairs. Filled points have a significant effect (corrected for all heads "
-            "or positions), rings have not."
+            "Lines are 95% intervals over pairs. Filled points are significant (corrected for all heads or "
+            "positions), rings are not."
         ),
     ),
     "estimates": (
-        "Estimates beside what was measured",
+        "Estimated and measured changes",
         (
-            "A point for each place. On the grey line the estimate equals the change that was measured. A rank "
-            "correlation near 1: the estimate puts the places in the right order."
+            "One point for each patched activation. On the grey line an estimate equals the measured change. A rank "
+            "correlation of 1 means the same order."
         ),
         "",
     ),
@@ -61,8 +54,8 @@ _READINGS = {
 
 
 def captions(report: Report) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it."""
-    return captions_of(_READINGS, tested=bool(report.result["patched"].tested.any()), of="pairs")
+    """Title and caption of each figure, by name."""
+    return captions_of(_CAPTIONS, tested=bool(report.result["patched"].tested.any()), of="pairs")
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
@@ -75,17 +68,17 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 
 
 def grid(report: Report) -> Figure:
-    """How far the prediction goes with each head, block or position patched."""
+    """Draw the share of the difference that each patched head, block or position recovers."""
     return recovered_map(report.result)
 
 
 def estimate_points(tree: xr.DataTree) -> Figure:
-    """Draw each estimate against the change that was measured, a point for each place."""
+    """Draw each estimate against the measured change, a point for each patched activation."""
     patched, agreement = tree["patched"].to_dataset(), tree["agreement"].to_dataset()
     panels = [
         (
             f"{ESTIMATORS[name]}\n{rank_caption(agreement.sel(estimator=name))}",
-            "Change measured, logits",
+            "Measured change, logits",
             patched.effect.values,
             patched.estimate.sel(estimator=name).values,
         )
@@ -95,12 +88,12 @@ def estimate_points(tree: xr.DataTree) -> Figure:
         return estimate_panels(panels, "Estimate, logits")
 
 
-_ROWS = 24  # heads of a map by position: those that carry most
-_TOKENS = 60  # positions that are named
+_ROWS = 24  # heads of a map by position: those with the largest effects
+_TOKENS = 60  # positions that are labelled
 
 
 def recovered_map(tree: xr.DataTree) -> Figure:
-    """Draw how far the prediction goes with each place patched: layers by heads, or blocks or heads by positions."""
+    """Draw the recovered share of the difference: layers by heads, or blocks or heads by positions."""
     patched = tree["patched"].to_dataset()
     patched = patched.isel({name: np.arange(size) for name, size in _drawn(patched).items()})
     values, shown, rows, title = _as_grid(patched)
@@ -110,7 +103,7 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     reach = min(1.0, largest) or 1.0
     with figure_style():
         beyond = "both" if largest > reach else "neither"
-        map_ = HeadMap.signed("", values, shown, reach, "Share of the way")
+        map_ = HeadMap.signed("", values, shown, reach, "Share recovered")
         figure = head_maps([map_], rows, cell=cell, extend=beyond)
         axes = figure.axes[0]
         axes.set_ylabel(title)
@@ -123,24 +116,24 @@ def recovered_map(tree: xr.DataTree) -> Figure:
 
 
 def recovered_intervals(report: Report) -> Figure:
-    """Draw what carries most, with 95% intervals over pairs."""
+    """Draw the largest effects with 95% intervals over pairs."""
     rows = report.rows[:LISTED]
     names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
     series = {"patched": ("o", RIGHT, [recovered_of(row) for row in rows])}
     with figure_style():
-        return interval_rows(names, series, "Share of the way to the other run")
+        return interval_rows(names, series, "Share of the difference that is recovered")
 
 
 def _drawn(patched: xr.Dataset) -> dict[str, int]:
-    """Layers of which something was measured: of a path, those below the receiver."""
+    """Number of layers with a measured effect: in path patching, the layers below the receiver."""
     if "layer" not in patched.dims:
         return {}
-    known = np.isfinite(patched.effect.values).reshape(patched.sizes["layer"], -1).any(1)
-    return {"layer": int(np.flatnonzero(known)[-1]) + 1}
+    measured = np.isfinite(patched.effect.values).reshape(patched.sizes["layer"], -1).any(1)
+    return {"layer": int(np.flatnonzero(measured)[-1]) + 1}
 
 
 def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], str]:
-    """Values and what is told from 0, ``(row, column)``, with names of the rows and what they are."""
+    """Values and significance, ``(row, column)``, with the names of the rows and their axis label."""
     values, shown = patched.recovered.values, patched.shown.values
     if "block" in patched.dims:
         return values, shown, [str(block) for block in patched.block.values], "Block"
@@ -148,14 +141,14 @@ def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], st
     if "position" not in patched.dims:
         return values, shown, layers, "Layer"
     names = [f"{layer}.{head}" for layer in layers for head in patched["head"].values]
-    flat, told = (part.reshape(len(names), -1) for part in (values, shown))
+    flat, significant = (part.reshape(len(names), -1) for part in (values, shown))
     largest = np.abs(np.nan_to_num(flat)).max(1)
     chosen = np.sort(np.argsort(-largest, kind="stable")[:_ROWS])
-    return flat[chosen], told[chosen], [names[place] for place in chosen], "Head"
+    return flat[chosen], significant[chosen], [names[number] for number in chosen], "Head"
 
 
 def _name_positions(axes: Axes, tokens: list[str]) -> None:
-    """Tokens below their columns; of a long text every second or third, so that none covers another."""
+    """Write tokens below their columns; in a long text every second or third, so that they do not overlap."""
     step = -(-len(tokens) // _TOKENS)
     names = [drawable(token) for token in tokens[::step]]
     name_columns(axes, range(0, len(tokens), step), names)

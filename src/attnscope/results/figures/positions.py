@@ -32,7 +32,7 @@ _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
 
 def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
-    """Draw the amplitudes of the waves in a position table, beside those of words, which have no peak."""
+    """Draw the amplitudes of the waves in a position table, next to those of words, which have no peak."""
     models = _by_model(spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum")
     rows = [[(name, kind, part) for kind, part in _kinds(table)] for name, table in models.items()]
     if max(map(len, rows)) == 1:
@@ -62,7 +62,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
 def _by_model(tables: xr.Dataset | Models, needs: tuple[str, ...], purpose: str) -> dict[str, xr.Dataset]:
     models: dict[str, xr.Dataset] = {"": tables} if isinstance(tables, xr.Dataset) else dict(tables)
     if not models:
-        raise AttnscopeError(f"{purpose} needs at least one model, but found none.")
+        raise AttnscopeError(f"{purpose} found no model; expected at least one")
     for table in models.values():
         require(table, needs, purpose=purpose)
     return models
@@ -134,7 +134,7 @@ def _side(peak: int, peaks: list[int], count: int) -> str:
 
 
 def position_components(components: xr.Dataset | Models) -> Figure:
-    """Draw how much of a position table's variance its first principal components hold."""
+    """Draw the variance of a position table that its first principal components explain."""
     models = _by_model(components, ("cumulative_share",), "position_components")
     with figure_style():
         figure = Figure(figsize=(3.6, 2.6), layout="constrained")
@@ -225,7 +225,7 @@ def _draw_correlations(
         label = f"Layer {layer}" if named else None
         axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
     axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=panels.NOISE_BAND, linewidth=0)
-    axes.axhline(float(np.nanmean(null)), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Largest of noise")
+    axes.axhline(float(np.nanmean(null)), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Largest in noise")
     shown = int(np.clip(2 * most, 10, max(10, np.isfinite(values).any(0).sum())))
     axes.set(xlim=(1, max(shown, 2)), ylim=(0, 1.03), xlabel="Canonical component")
     axes.set_title(_CORRELATIONS[prefix], loc="left")
@@ -235,7 +235,7 @@ _FEW = 6  # pairs that can all be labelled
 
 
 def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw what the rotation or the bias adds to each head's scores at every offset, and which pairs make it."""
+    """Draw the contribution of rotation or bias to each head's scores at every offset, and of each pair."""
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
     heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
     labels = ("Score, nats", "Share of the\nscores' profile")
@@ -261,7 +261,7 @@ def _draw_curves(axes: Axes, part: xr.Dataset) -> None:
     panels.zero_line(axes)
     for name, colour, label in (
         ("scores", panels.MEASURED, "Mean scores"),
-        ("kernel", panels.ALONE, "The scheme alone"),
+        ("kernel", panels.ALONE, "Position scheme alone"),
     ):
         values = part[name].values.astype(float)
         dashes = "--" if name == "kernel" else "-"
@@ -358,7 +358,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
 
 
 def wave_counts(waves: xr.Dataset) -> Figure:
-    """Draw how many columns of each head's queries and keys are waves, beside the same with tokens shuffled."""
+    """Draw the number of waves among the columns of each head's queries and keys, and with tokens shuffled."""
     require(waves, ("periodic_columns", "null_periodic_columns"), purpose="wave_counts")
     counts = waves["periodic_columns"].transpose("layer", "head").values.astype(float)
     null = waves["null_periodic_columns"].transpose("layer", "head", "permutation").values.astype(float)
@@ -410,7 +410,7 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
         figure.supxlabel(f"Frequency ({spectra['frequency'].attrs.get('units', 'cycles')})", fontsize=8)
         if image is not None:
             bar = panels.colour_bar(
-                figure, image, figure.axes[: len(sides)], "Amplitude over that of noise", pad=0.01, aspect=16
+                figure, image, figure.axes[: len(sides)], "Amplitude relative to noise", pad=0.01, aspect=16
             )
             bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
             bar.ax.yaxis.set_major_formatter(lambda power, _: f"{2.0**power:.3g}×")
@@ -418,7 +418,7 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
 
 
 def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 128) -> Figure:
-    """Draw the most important columns of each head's queries and keys along a text: waves where it knows positions."""
+    """Draw the most important columns of each head's queries and keys along a text: waves if it encodes positions."""
     needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")
     if tokens < 2:  # noqa: PLR2004 a curve
         raise AttnscopeError(f"tokens must be at least 2, found {tokens}.")

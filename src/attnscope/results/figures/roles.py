@@ -1,4 +1,4 @@
-"""Every role of every head: maps of the scores, and the scores beside those of weights that know nothing."""
+"""Figures of roles: maps of all scores, and the scores next to untrained and shuffled controls."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
     from attnscope.results.schema import Report
 
-#: By name of the figure: its title, and how to read it.
-_READINGS = {
+#: Title and caption of each figure, by name.
+_CAPTIONS = {
     "role-maps": (
         "Scores of all heads",
         (
-            "One panel a role, one cell a head, all on one scale. A dot: the score reaches the threshold of the role's "
-            "source. Grey: the role is not defined for this layer."
+            "One panel for each role, one cell for each head, all on one scale. Dots: the score reaches the published "
+            "threshold. Grey: the role is not defined for this layer."
         ),
     ),
     "beside-controls": (
         "Next to untrained and shuffled weights",
         (
-            "One point a head: of the model, and of the same model with its weights drawn anew or put in a random "
-            "order. Grey tick: what equal weights give. Dashed red: the threshold, where one is published."
+            "One point for each head of the model, and of the same model with random and with shuffled weights. Grey: "
+            "the score of uniform attention. Dashed red: the published threshold, if any."
         ),
     ),
 }
 
 
 def captions(_: Report) -> dict[str, tuple[str, str]]:
-    """By name of each figure: its title, and how to read it."""
-    return _READINGS
+    """Title and caption of each figure, by name."""
+    return _CAPTIONS
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
@@ -62,7 +62,7 @@ def grid(report: Report) -> Figure:
 
 
 def with_controls(result: xr.Dataset) -> Figure:
-    """Draw the score of every head beside those of each control, a row for each role."""
+    """Draw the scores of all heads next to those of each control, a row for each role."""
     controls = [str(name) for name in result.control.values] if "control" in result.coords else []
     rows = ["model", *controls]
     colours = dict(zip(rows, ("#0072B2", "#E69F00", "#009E73"), strict=False))

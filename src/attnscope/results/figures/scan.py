@@ -1,4 +1,4 @@
-"""The figures of a scan, all at once."""
+"""Figures of a scan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OVERVIEWS = (
 )
 _HEADS = 4  # shown in maps and profiles: those that put most weight on one offset
 _TOKENS = 15  # of a map
-_OF_GROUPS = 3  # heads of which groups are shown: those furthest above both nulls
+_OF_GROUPS = 3  # heads in the figure of groups: those furthest above both baselines
 
 
 def figures(report: Report) -> dict[str, Figure]:
@@ -267,7 +267,7 @@ _MOST = 8  # groups whose numbers fit into the cells
 
 
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Draw how much the queries of each group look at the keys of each other, head by head."""
+    """Draw the weight of the queries of each group on the keys of each group, head by head."""
     selection.require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
     pairs = selection.check_heads(result, heads)
     means = MeanGroupWeights.of(result)
@@ -282,7 +282,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
         image = None
         for row, (layer, head) in zip(grid, pairs, strict=True):
-            titles = (f"Head {layer}.{head}", "Its places alone", "Equal weights")
+            titles = (f"Head {layer}.{head}", "Positions alone", "Uniform attention")
             for axes, title, values in zip(row, titles, (means.weight, means.places, means.equal), strict=True):
                 own = values[layers.index(layer), columns.index(head)][np.ix_(present, present)]
                 image = heat(axes, own)

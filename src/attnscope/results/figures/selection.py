@@ -1,4 +1,4 @@
-"""What figures and pages read from a result: checks, words of statistics, and summaries over texts."""
+"""Data for figures and pages: checks, wording of statistics, and summaries over texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
 
 
 class NothingToShowError(AttnscopeError):
-    """A result that a figure is drawn of holds nothing for it: such a figure is left out where all are drawn."""
+    """A result has no data for a figure. When all figures are drawn, this one is left out."""
 
 
 def wording(result: xr.Dataset, statistic: str) -> Wording:
@@ -53,7 +53,7 @@ def noun_of(result: xr.Dataset) -> str:
 
 
 def of_entries(words: str, name: str) -> str:
-    """Words about texts as words about what the entries of ``window`` are."""
+    """Adapt the wording about texts to the entries of ``window``."""
     return re.sub(r"\btext(?=s?\b)", name, re.sub(r"\bText(?=s?\b)", name.capitalize(), words))
 
 
@@ -70,7 +70,7 @@ def statistics(result: xr.Dataset) -> list[str]:
 
 
 def of_blocks(result: xr.Dataset) -> list[str]:
-    """Names of the variables that say what the best blocks hold: a number a head for each share of blocks kept."""
+    """Names of the variables with the share of weight in the best blocks, for each share of blocks kept."""
     return of_several(result, "kept")
 
 
@@ -86,7 +86,7 @@ def require(result: xr.Dataset, names: Iterable[str], *, purpose: str) -> None:
     missing = [name for name in names if name not in result.variables]
     if missing:
         present = ", ".join(sorted(str(name) for name in result.data_vars)) or "nothing"
-        raise AttnscopeError(f"{purpose} needs {', '.join(missing)}, but the result holds {present}.")
+        raise AttnscopeError(f"{purpose} needs {', '.join(missing)}, but the result has {present}.")
 
 
 def check_statistic(result: xr.Dataset, statistic: str) -> None:
@@ -94,7 +94,7 @@ def check_statistic(result: xr.Dataset, statistic: str) -> None:
     names = statistics(result)
     if statistic not in names:
         known = ", ".join(names) or "none"
-        raise AttnscopeError(f"Unknown statistic {statistic!r}. This result has: {known}.")
+        raise AttnscopeError(f"unknown statistic {statistic!r}: choose from {known}")
 
 
 def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -109,7 +109,7 @@ def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tu
     for layer, head in pairs:
         if layer not in layers or head not in columns:
             raise AttnscopeError(
-                f"There is no head {head} in layer {layer}: layers go from {layers[0]} to {layers[-1]}, "
+                f"layer {layer} has no head {head}: layers go from {layers[0]} to {layers[-1]}, "
                 f"heads from {columns[0]} to {columns[-1]}."
             )
     return pairs
@@ -118,19 +118,19 @@ def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tu
 def axis_values(result: xr.Dataset, dim: str) -> list[int]:
     """Coordinate values of a dimension, or 0, 1, ... where it has none."""
     if dim not in result.sizes:
-        raise AttnscopeError(f"The result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}.")
+        raise AttnscopeError(f"the result has no dimension {dim!r}; it has {', '.join(map(str, result.sizes))}.")
     return [int(value) for value in result[dim].values]
 
 
 def layer_kind(result: xr.Dataset, layer: int) -> str:
-    """Kind of attention of a layer: "self", "causal" or "cross"; "self" where the result does not tell."""
+    """Kind of attention of a layer: "self", "causal" or "cross"; "self" if not recorded."""
     if "layer_kind" not in result.variables:
         return "self"
     return str(result["layer_kind"].values[axis_values(result, "layer").index(layer)])
 
 
 def sides(sample: xr.Dataset, layer: int) -> tuple[str, str]:
-    """Which text names the queries of a layer, and which the keys: "" is the text, "target_" what a decoder read."""
+    """The text of a layer's queries and of its keys: "" is the input, "target_" the input of a decoder."""
     if "target_token" not in sample.variables:
         return "", ""
     kind = layer_kind(sample, layer)
@@ -199,8 +199,8 @@ def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys:
 
 
 def captions_of(readings: Mapping[str, tuple[str, str, str]], *, tested: bool, of: str) -> dict[str, tuple[str, str]]:
-    """Title of each figure and how to read it; what is so only of tested effects is left out where none is."""
-    few = f"Nothing is tested, and there are no intervals: that takes {LEAST} or more {of}."
+    """Title and caption of each figure; parts about tested effects only if any effect was tested."""
+    few = f"No tests or intervals: these need {LEAST} or more {of}."
     return {
         name: (title, f"{reading} {(told if tested else few) if told else ''}".strip())
         for name, (title, reading, told) in readings.items()
@@ -208,9 +208,9 @@ def captions_of(readings: Mapping[str, tuple[str, str, str]], *, tested: bool, o
 
 
 def rank_caption(agreement: xr.Dataset) -> str:
-    """How well one estimate ranks what was measured, in two lines: the rank correlation, and its chance."""
+    """Rank correlation of an estimate with the measurement, and its chance, in two lines."""
     value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
-    as_high = "" if np.isnan(chance) else f"a random order as high in {_rare(chance)}"
+    as_high = "" if np.isnan(chance) else f"as high in {_rare(chance)} of random orders"
     return f"rank correlation {value:.2f}\n{as_high}".replace("-", "−")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
 _CURVES = 10
-_BEYOND = 4.0  # tokens shown above and below the offset of a head
+_BEYOND = 4.0  # tokens drawn above and below the offset of a head
 _TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 
@@ -47,13 +47,13 @@ def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
 
 
 def _frequencies(result: xr.Dataset) -> tuple[np.ndarray, int]:
-    """Frequencies, and of how many tokens they are cycles."""
+    """Frequencies, and the number of tokens in which they are cycles."""
     frequency = result["frequency"].values
     return frequency, int(result.attrs.get("positions", 2 * frequency[-1]))
 
 
 def _clear(offset: xr.DataArray, chance: xr.DataArray) -> float:
-    """The offset, NaN where random phases concentrate as much too often."""
+    """The offset; NaN if random phases concentrate as much too often."""
     return float(offset) if float(chance) <= ERROR else float("nan")
 
 
@@ -62,7 +62,7 @@ def _named(offset: float) -> str:
 
 
 def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
-    """Offsets that the mask forbids, along x or y; the limits of the axes stay."""
+    """Shade the offsets that the mask forbids, along x or y, without changing the limits of the axes."""
     if "lowest_offset" not in part.coords:
         return
     ends = axes.get_xlim() if across else axes.get_ylim()
@@ -78,7 +78,7 @@ def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
 
 
 def _draw_lines(axes: Axes, positions: int, last: float) -> None:
-    """Where keys are shifted so that the head looks at a given offset t: angle -2 pi f t / T, wrapped."""
+    """Draw the angle of a shift of the keys by each offset t: -2 pi f t / T, wrapped."""
     frequency = np.linspace(0, last, 600)
     for offset in _LINES:
         turn = -2 * np.pi * frequency * offset / positions

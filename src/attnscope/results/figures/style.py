@@ -1,4 +1,4 @@
-"""One look for all figures, whatever the user's own matplotlib settings are.
+"""One style for all figures, independent of the user's matplotlib settings.
 
 A figure is laid out for its letters, and the same result is to give the same file on every machine: so the settings of
 matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside, and `restyled` sets others.
@@ -99,7 +99,7 @@ def system_colours(count: int) -> list[str]:
 _log = logging.getLogger("attnscope")
 BASE_FONT = "DejaVu Sans"  # comes with matplotlib
 JAPANESE_FONT = "IPAexGothic"  # of matplotlib-fontja, which is not imported: that sets rcParams
-LACKING: set[str] = set()  # scripts that no font here has: their letters are boxes
+LACKING: set[str] = set()  # scripts without an installed font: their letters are boxes
 
 _CJK_FONTS = (
     "Noto Sans CJK JP",
@@ -145,8 +145,8 @@ def drawable(token: str, *, longest: int = 14) -> str:
 
 
 def with_minus(text: str) -> str:
-    """A text with a real minus before each negative offset that it names, as numbers beside it have."""
-    return re.sub(r"(?<=\boffset )-(?=\d)", "−", text)
+    """A text with the true minus in negative numbers, for pages and figures."""
+    return re.sub(r"(?<![\w.\-])-(?=\.?\d)", "−", text)
 
 
 def fit_fonts(texts: Iterable[Text]) -> None:
@@ -165,7 +165,7 @@ def fit_fonts(texts: Iterable[Text]) -> None:
     if new := {script: letter for script, letter in lacking.items() if script not in LACKING}:
         LACKING.update(new)
         _log.warning(
-            "figures: no font here has %s, so PNG and PDF show boxes in its place: install one (Debian: fonts-noto) "
+            "figures: no installed font covers %s, so PNG and PDF show boxes: install one (Debian: fonts-noto) "
             "and repeat the command",
             ", ".join(f"{script} ({letter})" for script, letter in new.items()),
         )
@@ -354,7 +354,7 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
     """Write a figure as ``.svg``, ``.pdf`` and ``.png`` (200 dots per inch)."""
     stem = Path(stem)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
-    with explained(f"write the figure to {stem}", "Choose another place, or free some room"), figure_style():
+    with explained(f"write the figure to {stem}", "Choose another folder, or free some disk space"), figure_style():
         stem.parent.mkdir(parents=True, exist_ok=True)
         for path in paths:
             _write(figure, path)

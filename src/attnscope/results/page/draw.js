@@ -108,9 +108,9 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
     svg("polyline", { points: kept.map((i) => `${x(offsets[i])},${y(mean[i])}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-linejoin": "round" }),
     ...kept.map((i) => svg("circle", { cx: x(offsets[i]), cy: y(mean[i]), r: 3.2, fill: colour },
       svg("title", {}, `offset ${say(offsets[i])}: ${say(mean[i])}${high[i] === null ? "" : ` (${say(low[i])} to ${say(high[i])})`}`))),
-    svg("text", { x: left, y: top - 10 }, "← looks left"),
+    svg("text", { x: left, y: top - 10 }, "← attends left"),
     svg("text", { x: x(0), y: top - 10, "text-anchor": last > 0 ? "middle" : "end" }, "itself"),
-    ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "looks right →")] : []),
+    ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "attends right →")] : []),
     svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, `offset in ${unit} (key − query)`));
   box.replaceChildren(picture);
 }

@@ -54,8 +54,8 @@ function drawMultiples() {
     }
   });
   box.replaceChildren(...cells);
-  const crossing = apart.every((i) => data.kinds[i] === "cross") ? " look at the source alone"
-    : apart.some((i) => data.kinds[i] === "cross") ? " look at other tokens" : " look at the text that is written alone";
+  const crossing = apart.every((i) => data.kinds[i] === "cross") ? " attend to the source only"
+    : apart.some((i) => data.kinds[i] === "cross") ? " attend to other tokens" : " attend to the generated text only";
   byId("no-keys").textContent = apart.length === data.layers.length ? `–: this text has no “${data.spans[state.span]}”.`
     : apart.length ? `–: no key of “${data.spans[state.span]}”. The heads of layer${apart.length > 1 ? "s" : ""} ${apart.map((i) => data.layers[i]).join(", ")}${crossing}.` : "";
 }
@@ -94,12 +94,12 @@ function tellToken() {
       ...values.map((value) => html("td", { class: "number" }, value === null ? "" : value.toFixed(2)))));
   byId("at-token").replaceChildren(...rows);
   byId("head-name").textContent = `${l}.${h}`;
-  byId("layer-kind").textContent = isCross ? "Cross-attention: it looks at the source." : "Self-attention: it looks at the text before.";
+  byId("layer-kind").textContent = isCross ? "Cross-attention: this head attends to the source." : "Self-attention: this head attends to the text before.";
   const place = text.top[state.step][layer][h], seen = isCross ? text.source ?? [] : text.tokens;
   const largest = share3(arrays(state.text).largest[(state.step * data.layers.length + layer) * data.columns + h]);
   const shown = (token) => `“${(token ?? "").replace(/\n/g, "⏎")}”`;
-  byId("readout").textContent = `New token ${state.step + 1}, ${shown(text.tokens[text.prompt + state.step])}, is chosen at ${shown(text.tokens[text.prompt + state.step - 1])}. `
-    + `Head ${l}.${h} looks most at ${place === null ? "–" : `${shown(seen[place])}, token ${place + 1}${isCross ? " of the source" : ""}`}, with ${largest === null ? "–" : largest.toFixed(2)}; entropy ${say(text.entropy[state.step][layer][h])} nats.`;
+  byId("readout").textContent = `New token ${state.step + 1}, ${shown(text.tokens[text.prompt + state.step])}, is predicted at ${shown(text.tokens[text.prompt + state.step - 1])}. `
+    + `Head ${l}.${h} attends most to ${place === null ? "–" : `${shown(seen[place])}, token ${place + 1}${isCross ? " of the source" : ""}`}, with ${largest === null ? "–" : largest.toFixed(2)}; entropy ${say(text.entropy[state.step][layer][h])} nats.`;
   document.querySelectorAll("#tokens .token").forEach((token, i) => {
     token.classList.toggle("top", !isCross && i === place);
     token.classList.toggle("current", i === text.prompt + state.step);

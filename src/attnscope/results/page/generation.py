@@ -59,7 +59,7 @@ def _data(results: xr.Dataset, first: Row) -> dict[str, Any]:
 
 
 def _text(text: xr.Dataset) -> dict[str, Any]:
-    """Tokens of one text, and its weights as bytes: ``(step, layer, head, span)``, of equal weights without heads."""
+    """Tokens of one text, and its weights as bytes ``(step, layer, head, span)``; uniform attention has no heads."""
     steps, prompt = int(text.length), int(text.prompt_length)
     by_head = text.isel(step=slice(steps)).transpose("step", "layer", "head", "span", ...)
     tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]

@@ -76,7 +76,7 @@ function sayLong() {
   const held = weight(rows[1], columns[1]) - weight(rows[0], columns[1]) - weight(rows[1], columns[0]) + weight(rows[0], columns[0]);
   const all = weight(map.rows, map.columns), queries = Math.min(map.n, rows[1] * map.block) - rows[0] * map.block;
   const span = ([from, to], tokens) => `${from * map.block}–${Math.min(to * map.block, tokens) - 1}`;
-  byId("long-shown").textContent = `In view: queries ${span(rows, map.n)}, keys ${span(columns, map.m)}. They hold ${say(100 * Math.min(1, held / (queries || 1)))}% of the weight of these queries, and ${say(100 * Math.min(1, held / (all || 1)))}% of the whole window’s.`;
+  byId("long-shown").textContent = `In view: queries ${span(rows, map.n)}, keys ${span(columns, map.m)}. They account for ${say(100 * Math.min(1, held / (queries || 1)))}% of the weight of these queries, and ${say(100 * Math.min(1, held / (all || 1)))}% of the whole window’s.`;
 }
 
 /** Show `factor` times as much about a point of the canvas, moved by parts of the view. */
@@ -103,7 +103,7 @@ function pointLong([x, y]) {
   const row = Math.min(map.rows - 1, Math.floor(top + y * height)), column = Math.min(map.columns - 1, Math.floor(left + x * width));
   const span = (at, tokens) => `${at * map.block}–${Math.min((at + 1) * map.block, tokens) - 1}`, at = row * map.columns + column;
   const text = (words) => html("bdi", {}, `“${Array.from(words, visible).join("")}…”`);
-  byId("long-readout").replaceChildren(`Queries ${span(row, map.n)} `, text(map.queries[row]), ` look at keys ${span(column, map.m)} `, text(map.keys[column]),
+  byId("long-readout").replaceChildren(`Queries ${span(row, map.n)} `, text(map.queries[row]), ` attend to keys ${span(column, map.m)} `, text(map.keys[column]),
     ` with ${say(100 * map.share[at])}% of their weight; the largest is ${say(map.most[at])}.`);
 }
 

@@ -67,7 +67,7 @@ function moveFocus(items, from, to) {
   items[to].focus();
 }
 
-/** From the lowest head to the highest; of a share from 0 to 1, or faint differences would look like strong ones. */
+/** The range of the heads; shares use 0 to 1, so that small differences do not look large. */
 function scaleOf(statistic) {
   const ends = statistic.largest ? [0, statistic.largest] : [];
   const known = [...statistic.mean.filter((v) => v !== null), ...ends];
@@ -89,7 +89,7 @@ function describe(index) {
   return `${s.name}: ${sayMean(s, index)}${s.units && ` ${s.units}`}${spread}`;
 }
 
-/** The mean of a head; with its 95% interval, where it is an estimate from some rows. */
+/** The mean of a head, with its 95% interval if it was estimated from sampled rows. */
 const sayMean = (s, index) => {
   if (!s.within) return say(s.mean[index]);
   const [low, high] = s.within.map(ends => ends[index]);
@@ -101,7 +101,7 @@ function paintGrid() {
   const labels = state.mode === "labels", statistic = data.statistics[state.statistic];
   const scale = labels ? null : scaleOf(statistic);
   byId("grid").classList.toggle("pies", labels);
-  if (byId("statistic")) byId("statistic").disabled = labels; // it colours no kinds
+  if (byId("statistic")) byId("statistic").disabled = labels; // not used for labels
   cells.forEach((cell, index) => {
     if (labels) cell.style.background = pie(data.labels.shares[index]);
     else {
@@ -141,7 +141,7 @@ function drawClusters() {
     return item;
   })));
 }
-/** Offsets and values without the side on which nothing ever lies: what comes later, to causal heads. */
+/** Offsets and values without an empty side, such as later tokens under a causal mask. */
 function halved(offsets, values, all) {
   const empty = (side) => all.every((curve) => curve.every((v, i) => Math.sign(offsets[i]) !== side || !v));
   const kept = offsets.map((_, i) => i).filter((i) => !(offsets[i] > 0 && empty(1)) && !(offsets[i] < 0 && empty(-1)));
@@ -222,7 +222,7 @@ function drawChosenDistribution(index, colour) {
   drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour, noun: data.noun });
 }
 
-/** Weights of groups on groups: of the head, of its places alone, and of equal weights. */
+/** Weights between groups: of the head, of its positions alone, and of uniform attention. */
 function drawGroups(index) {
   const { names, weight, places, equal } = data.groups;
   byId("groups-head").textContent = at(index);
@@ -232,7 +232,7 @@ function drawGroups(index) {
     html("table", { class: "cells" },
       html("thead", {}, html("tr", {}, html("td"), ...names.map((name) => html("th", { scope: "col" }, named(name))))),
       html("tbody", {}, ...rows.map((row, i) => html("tr", {}, html("th", { scope: "row" }, named(names[i])), ...row.map(cell)))))));
-  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Its places alone", places[index]], ["Equal weights", equal[index]]].map(table));
+  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Positions alone", places[index]], ["Uniform attention", equal[index]]].map(table));
 }
 
 function sayEqual(s, index) {
@@ -240,7 +240,7 @@ function sayEqual(s, index) {
   return even === null ? "" : say(even);
 }
 
-/** Whether there are windows enough to tell the quantiles of any head. */
+/** Whether there are enough windows for quantiles. */
 const hasSpread = (s) => s.low?.some((low) => low !== null) ?? false;
 
 function drawNumbers(index) {
@@ -258,7 +258,7 @@ let names = [], chips = [], views = [], places = new Map(), packed = null, drawn
 /** The texts of the chosen head's queries and keys: a decoder reads another text than its encoder. */
 const sides = () => { const [queries, keys] = shared.sides[Math.floor(state.head / heads)]; return { queries, keys }; };
 const crossed = () => data.layerKinds[Math.floor(state.head / heads)] === "cross";
-/** The text in which a token is chosen, and the text in which its weights lie. */
+/** The text in which a token is selected, and the text that its weights refer to. */
 const chosenText = () => (state.direction === "from" ? sides().queries : sides().keys);
 const otherText = () => (state.direction === "from" ? sides().keys : sides().queries);
 const kept = () => state.kept[chosenText()];
@@ -296,7 +296,7 @@ function openWindow() {
   state.kept = texts.map(({ tokens, special }) => middle ?? Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
   views = viewsOf(shared, state.window).map((view) => ({ ...view, ...viewBox(view) }));
   places = placesOf(views);
-  // the end of the text, which sees all of its images
+  // the end of the text, which can attend to all of its images
   if (views.length) state.kept = texts.map(({ tokens, special }) => tokens.findLastIndex((_, i) => !special[i] && !places.has(i)));
   state.kept = state.kept.map((token, text) => (token < 0 ? texts[text].tokens.length - 1 : token));
   byId("texts").replaceChildren();
@@ -305,7 +305,7 @@ function openWindow() {
     `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} ${data.unit}${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
 }
 
-/** What a cell of the map holds, in words. */
+/** A cell of the map, in words. */
 function sayCell(query, key) {
   const { map } = state, { queries, keys } = sides();
   if (map.tile) {
@@ -317,7 +317,7 @@ function sayCell(query, key) {
   return `query ${query} “${names[queries][query]}” → key ${key} “${names[keys][key] ?? "…"}”: ${weight ? say(weight, 2) : map.rest[query] > 0 ? "not stored, small" : "0"}`;
 }
 
-/** How much of the head's weight the map shows, and how. */
+/** The share of the head's weight that the map shows, and in which form. */
 function sayShare() {
   const { map } = state;
   byId("map-share").textContent = !map ? "" : map.tile ? `; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
@@ -325,8 +325,8 @@ function sayShare() {
   const tiled = byId("tiled");
   tiled.hidden = !!map && !map.tile;
   const name = `${data.layers[Math.floor(state.head / heads)]}.${data.heads[state.head % heads]}`;
-  if (!map) tiled.textContent = `This head is not kept in this window. To see it here: attnscope scan … --show ${name}`;
-  else if (map.tile) tiled.textContent = `This head is kept in tiles: sums and largest weights. To see it token by token: attnscope scan … --show ${name}`;
+  if (!map) tiled.textContent = `This head is not stored for this window. Run attnscope scan … --show ${name} to see it.`;
+  else if (map.tile) tiled.textContent = `This head is stored in tiles (sums and largest weights). Run attnscope scan … --show ${name} to see single tokens.`;
 }
 
 /** The tokens of one text, to point at: those in which a token is chosen answer. */

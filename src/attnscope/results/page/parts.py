@@ -1,4 +1,4 @@
-"""What pages are made of: tables, pictures, packed arrays, and the writing of a page."""
+"""The parts of pages: tables, pictures, packed arrays, and the writer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnscope.measure.ranking import context, key_side, recent_queries, top_pos
 from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
-from attnscope.results.figures.style import svg_of
+from attnscope.results.figures.style import svg_of, with_minus
 from attnscope.results.render import Cell, Column
 from attnscope.store.files import explained, write_output
 
@@ -37,6 +37,7 @@ _PAGES = Environment(
     undefined=StrictUndefined,
     extensions=["jinja2.ext.do"],
 )
+_PAGES.filters["minus"] = with_minus
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def write_page(
         css=_together("page.css"),
         js=_together(*scripts),
     )
-    with explained(f"write the report to {path}", "Choose another place, or free some room"):
+    with explained(f"write the report to {path}", "Choose another folder, or free some disk space"):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_output(path, text)
@@ -168,7 +169,7 @@ class PageWindows:
 
 
 def pack_windows(sample: xr.Dataset) -> PageWindows:
-    """Pack the attention that `attnscope.scan` kept."""
+    """Pack the attention that `attnscope.scan` stored."""
     require(sample, ("token", "key", "weight", "count"), purpose="The report's sample windows")
     layers, heads = axis_values(sample, "layer"), axis_values(sample, "head")
     names = [side for side in ("", "target_") if f"{side}token" in sample.variables]
@@ -310,7 +311,7 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
 
 
 def _listed(top: np.ndarray, share: np.ndarray, even: np.ndarray) -> list[list[int | float]]:
-    """Keys with their shares and those of equal weights."""
+    """Keys with their shares and those under uniform attention."""
     return [[int(key), round(float(share[key]), 6), round(float(even[key]), 6)] for key in top]
 
 

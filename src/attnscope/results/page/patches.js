@@ -48,7 +48,7 @@ function drawPatchProfile(box, { rows, columns }, values, equal) {
   values.forEach((value, i) => {
     const x = left + (i % columns.length) * side, y = top + Math.floor(i / columns.length) * side;
     picture.append(svg("rect", { x, y, width: side - 1, height: side - 1, fill: value === null ? "var(--soft)" : css(colour(Math.sqrt(value / most))), stroke: "var(--line)" },
-      svg("title", {}, value === null ? "no patch has this neighbour" : `${saySteps(...at(i))}: ${say(value)} (equal weights: ${say(equal[i])})`)));
+      svg("title", {}, value === null ? "no patch has this neighbour" : `${saySteps(...at(i))}: ${say(value)} (uniform: ${say(equal[i])})`)));
     if (value !== null && side >= 34 && value >= 0.005) {
       picture.append(svg("text", { x: x + side / 2, y: y + side / 2 + 4, "text-anchor": "middle", class: "over", "data-dark": value > 0.3 * most }, value.toFixed(2)));
     }

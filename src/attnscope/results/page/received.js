@@ -61,8 +61,8 @@ function drawReceivedLine(box, [own, even], top, keys, each) {
     svg("polyline", { points: path(own).join(" "), fill: "none", stroke: "#0072b2", "stroke-width": 1.3, "stroke-linejoin": "round" }),
     svg("polyline", { points: path(even).join(" "), fill: "none", stroke: "var(--muted)", "stroke-width": 1.3, "stroke-dasharray": "4 3" }),
     ...top.map(([key, part, equal]) => svg("circle", { cx: x(key), cy: y(part), r: 3.4, fill: "#d55e00" },
-      svg("title", {}, `position ${key} “${contextOf(key)[1]}”: ${say(100 * part)}% of all weight, ${say(100 * equal, 2)}% of equal weights`))),
-    svg("text", { x: width - right, y: 10, "text-anchor": "end" }, "dashed: equal weights over what each query may see"),
+      svg("title", {}, `position ${key} “${contextOf(key)[1]}”: ${say(100 * part)}% of all weight, ${say(100 * equal, 2)}% under uniform attention`))),
+    svg("text", { x: width - right, y: 10, "text-anchor": "end" }, "dashed: uniform attention"),
     svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, `position of the key, in ${data.unit}`));
   box.replaceChildren(picture);
 }

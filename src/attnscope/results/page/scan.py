@@ -93,9 +93,9 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
 
 
 def _notes(result: xr.Dataset) -> str:
-    """What a reader has to know of how the model was read."""
+    """Notes on how the model was measured."""
     notes = notes_of(result)
-    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest stands below
+    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest is shown below
     return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
 
 
@@ -105,7 +105,7 @@ _BINS = 24
 def page_data(result: xr.Dataset) -> dict[str, Any]:
     """Everything the page draws, except the sample window."""
     if not selection.can_be_drawn(result):
-        raise AttnscopeError("The result has no statistic, profile or label of any head: nothing to report.")
+        raise AttnscopeError("the result has no statistics, profiles or labels to report")
     result = with_each(result)
     result = result if selection.statistics(result) or "label" in result else with_peak(result)
     names, ends = selection.statistics(result), intervals(result)
@@ -168,7 +168,7 @@ def any_number(values: Any) -> bool:
 
 
 def _says_share(name: str) -> bool:
-    """Whether the name of a statistic says its unit, which beside it would be said twice."""
+    """Whether the name of a statistic already contains its unit."""
     return "share" in name.lower().split()
 
 
@@ -186,7 +186,7 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
 
 
 def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
-    """Which statistic colours the grid at first, at which head the page opens, and why, where no ranking says it."""
+    """The first statistic and head to show, and the reason if no ranking determines them."""
     apart = heads_far_from_uniform(result)
     opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
     name = ""
@@ -197,16 +197,17 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
         return opens
     heads = [(row["layer"], row["head"]) for rows in rank_heads(result).values() for row in rows]
     if not heads and apart is None:
-        opens["says"] = "These statistics are the same for all heads: none leads, and the page opens at the first."
+        opens["says"] = "These statistics are equal for all heads; the page opens at the first."
         return opens
     if not heads and apart is not None:
         heads = apart[1]
         layer, head = (
             selection.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
         )
-        middle = "equal weights" if f"equal_{name}" in result else "the median of all heads"
+        middle = "uniform attention" if f"equal_{name}" in result else "the median of all heads"
         opens["says"] = (
-            f"These statistics rank no heads. The page opens at head {layer}.{head}, the furthest from {middle} in "
+            f"No ranking applies to these statistics. The page opens at head {layer}.{head}, "
+            f"the furthest from {middle} in "
             f"“{selection.wording(result, name).long_name}”."
         )
     opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
@@ -214,7 +215,7 @@ def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
 
 
 def _blocks(result: xr.Dataset, name: str) -> dict[str, Any]:
-    """What a curve over the shares of blocks is made of: the keys of the statistics that are its points."""
+    """A curve over the shares of blocks kept: the keys of the statistics at its points."""
     shares = result["kept"].values.tolist()
     keys = [f"{name}_{percent}" for percent in shares]
     words = selection.wording(result, name)
@@ -250,7 +251,7 @@ def _labels(result: xr.Dataset) -> dict[str, Any] | None:
 
 
 def patch_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """The patch profile of each head, layer by layer, and what equal weights give; None where there is none."""
+    """The patch profile of each head, layer by layer, and uniform attention; None if not measured."""
     if "patch_profile" not in result.variables:
         return None
     mean = selection.mean_over_texts(result["patch_profile"])
@@ -323,7 +324,7 @@ PEAK = "peak_share"
 
 
 def offset_data(result: xr.Dataset) -> dict[str, Any] | None:
-    """Shares of the weight in each bin of offsets, head by head, and what equal weights give, layer by layer."""
+    """Shares of the weight in each bin of offsets, head by head, and uniform attention, layer by layer."""
     shares = _shares(result)
     if shares is None:
         return None
@@ -343,12 +344,12 @@ def _shares(result: xr.Dataset) -> OffsetShares | None:
 
 
 def with_peak(result: xr.Dataset) -> xr.Dataset:
-    """The result with a number for each head, to colour the grid by, where it has none of its own."""
+    """Add a number for each head to colour the grid by, if the result has none."""
     shares = _shares(result)
     profile = next((name for name in ("profile", "patch_profile") if name in result), None)
     if shares is not None:
         away = shares.share[..., (shares.first != 0) | (shares.last != 0)]
-        meaning = "Largest share of the weight in one bin of offsets other than 0"
+        meaning = "Largest share of weight in one bin of offsets other than 0"
     elif profile is not None:
         offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
         elsewhere = sum(abs(offset) for offset in offsets) > 0
