@@ -240,7 +240,7 @@ def test_bad_input(refused, tmp_path):
     refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
     refused("scan", "-", says="For the bundled model on a text, say: bundled -")
     refused("scan", "bundled", "empty.txt", says="found only white space")
-    refused("scan", "bundled", "-", says="found no text", stdin="")
+    refused("scan", "bundled", "-", says="found only white space", stdin="")
     assert not (tmp_path / "attnscope-runs").exists()
     refused("scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
     refused("scan", "--json", "--csv", says="choose one")

@@ -225,7 +225,7 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
         ([[1], []], "text 2 has no token: leave it out"),
         ([[1], "words"], "text 2 is of type str; expected token ids"),
         (torch.zeros(2, 3, 4, dtype=torch.long), r"text 1 has \[0, 0, 0, 0\]; .*in one row"),
-        (torch.zeros(0, 3, dtype=torch.long), "found no token ids"),
+        (torch.zeros(0, 3, dtype=torch.long), "found no text"),
         ({"input_ids": []}, "found no token ids"),
         ({"input_ids": "words"}, "the token ids are of type str"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask of text 1 does not fit"),

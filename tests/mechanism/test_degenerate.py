@@ -28,7 +28,7 @@ def nothing_at_all(model):
     ("change", "skipped"),
     [
         (constant_table, {"position_pca": "the table is the same at every position"}),
-        (no_queries, {"spectra": "layer 1 gives every query the same"}),
+        (no_queries, {"spectra": "every query of layer 1 is equal"}),
         (nothing_at_all, {"wave_removal": "the cross-spectra are 0"}),
     ],
 )

@@ -107,7 +107,7 @@ def test_every_analysis_is_there_or_says_why_not(planted):
         "repeated_tokens",
         "wave_removal",
     }
-    assert "not turned by positions" in skipped["rotation_effect"]
+    assert "no RoPE" in skipped["rotation_effect"]
 
 
 def test_the_bundled_model_shows_the_mechanism(bundled):
@@ -149,13 +149,13 @@ def test_a_rope_model_gets_what_is_defined(models):
     assert np.isnan(verdict.offset_of_correlation).all()
     assert bool((verdict.highest_offset == 0).all())
     told = report(found)
-    assert not any("readings" in sentence for sentence in told.finding.sentences)
-    assert any(note.endswith("Only these are searched for peaks.") for note in told.notes)  # no scores are read
+    assert not any("queries and keys" in sentence for sentence in told.finding.sentences)
+    assert any(note.endswith("peaks are searched only there.") for note in told.notes)  # scores have no peaks
     assert {"forms", "position_content", "scheme_kernel", "rotation_effect"} <= set(found.children)
     reasons = json.loads(found.attrs["skipped"])
     assert "RoPE" in reasons["position_spectrum"]
     assert "verdict" not in reasons  # it is in scheme_kernel
-    assert "turn with their positions" in reasons["waves"]
+    assert "RoPE rotates" in reasons["waves"]
     assert len(skipped(found)) == 3
     said = next(
         text for text in told.finding.sentences if text.startswith("The rotation alone predicts the offset of ")
@@ -186,7 +186,7 @@ class TestBadInput:
     def test_what_a_study_has_already_is_refused_beside_it(self, beside):
         """It would otherwise be the study's texts that are measured, without a word."""
         study = mechanism_study(MODEL, limit=2)
-        with pytest.raises(AttnscopeError, match=f"found a study and {next(iter(beside))} beside it"):
+        with pytest.raises(AttnscopeError, match=f"a study already has its texts: leave {next(iter(beside))} out"):
             mechanism_cross_spectrum(study, **beside)
 
     def test_a_limit_takes_the_first_texts_of_a_study(self):
@@ -216,7 +216,7 @@ class TestBadInput:
             assert Study(tiny("bert"), [[5, 6, 7]]).evidence
 
     def test_windows_of_unequal_length(self):
-        with pytest.raises(AttnscopeError, match="windows of 3 to 4 tokens; expected all equally long"):
+        with pytest.raises(AttnscopeError, match="windows of 3 to 4 tokens; expected equal lengths"):
             assert Study(tiny("bert"), [[5, 6, 7], [5, 6, 7, 8]]).evidence
 
     def test_a_layer_or_head_that_is_not_there(self):
@@ -233,7 +233,7 @@ class TestBadInput:
             ({"layer": 0, "head": 4}, "no head 4: heads are counted from 0 to 3"),
             ({"band": LENGTH}, rf"band \(--band\) is {LENGTH}"),
             ({"frequencies": (16, 20)}, "windows of 32 tokens have 1 to 16 cycles"),
-            ({"frequencies": (16, 16)}, "within 1..15 cycles per 32 tokens"),
+            ({"frequencies": (16, 16)}, "from 1 to 15 cycles per 32 tokens"),
             ({"limit": 0}, "limit .* is 0"),
         ],
     )

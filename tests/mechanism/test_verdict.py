@@ -11,14 +11,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
-from attnscope.explanation.analyses.verdict import (
-    gives_probability,
-    mask_note,
-    peaks_of_noise,
-    summary,
-    verdict_of,
-    weight_peaks,
-)
+from attnscope.explanation.analyses.verdict import mask_note, peaks_of_noise, summary, verdict_of, weight_peaks
 from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import find_peaks
@@ -81,11 +74,11 @@ def test_an_offset_that_the_mask_forbids_is_not_found(masked):
 
 def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
     note = mask_note(masked)
-    assert note.startswith(f"The mask lets heads attend to offsets −{LENGTH - 1} to 0.")
-    assert "scores are read before the mask" in note
+    assert note.startswith(f"The mask allows offsets −{LENGTH - 1} to 0: ")
+    assert "scores before the mask" in note
     said = summary(rank_explanations(masked))
-    assert said[0].startswith("4 of 4 heads put more weight")
-    assert said[-1].startswith("In 3 of these 4 both readings of the scores find the offset of the weights (in 1 a")
+    assert said[0].startswith("4 of 4 heads favour one offset")
+    assert "queries and keys alone predict the offset of 3 of these 4 heads" in said[-1]
 
 
 def test_the_reach_of_a_sliding_window():
@@ -198,32 +191,21 @@ def test_heads_of_layers_that_share_weights_are_no_trials_of_their_own():
     judged = {"prefers": True, "positional": True, "agree": True, "weight_level": 0.1, "coherence": 0.5}
     shared = [{"layer": layer, "head": 3, "weights_of": 0 if layer else None} | read | judged for layer in range(3)]
     own = [row | {"weights_of": None} for row in shared]
-    assert "(3 or more: probability 0.001)" in summary(own)[-1]
-    assert gives_probability(own)
-    assert summary(shared)[-1].endswith(
-        "with the scores of other heads 0.3 of 3 would. That has no probability: layers share weights, and the "
-        "3 heads are 1 seen again."
-    )
-    assert not gives_probability(shared)
+    assert "(0.3 by chance, p = 0.001)" in summary(own)[-1]
+    assert "no p-value: layers share weights, and only 1 of 3 heads differ" in summary(shared)[-1]
 
 
 # --- peaks that noise has too ---
 
 
-@pytest.mark.parametrize(
-    ("peaks", "says"),
-    [(1, "1 or more: probability 0.1), so this may be accident"), (5, "5 or more: probability below 0.0001).")],
-)
+@pytest.mark.parametrize(("peaks", "says"), [(1, "p = 0.11: not significant)."), (5, "p < 0.001).")])
 def test_peaks_of_heads_that_prefer_no_offset_are_counted_beside_those_of_noise(peaks, says):
     idle = {"layer": 0, "prefers": False, "positional": False, "agree": None, "coherence": 0.1, "weights_of": None}
     rows = [idle | {"head": head, "offset_of_spectrum": 7.0 if head < peaks else None} for head in range(12)]
     said = peaks_of_noise(rows)
-    assert said.startswith(
-        f"Of 12 heads that prefer no offset, the cross-spectrum of {peaks} has a peak; noise alone gives one to 0.12 "
-    )
-    assert says in said
-    assert gives_probability(rows)
-    assert "probability" not in peaks_of_noise([*rows, rows[0] | {"layer": 1, "weights_of": 0}])
+    assert said.startswith("Heads without a favoured offset, but with one by phase: ")
+    assert f"{peaks} of 12 (0.12 by chance, {says}" in said
+    assert "no p-value" in peaks_of_noise([*rows, rows[0] | {"layer": 1, "weights_of": 0}])
     assert not peaks_of_noise([row | {"offset_of_spectrum": None} for row in rows])
     assert not peaks_of_noise([row | {"prefers": True} for row in rows])
 
@@ -303,7 +285,7 @@ def test_random_weights_claim_no_agreement(kind, scale):
     found = verdict_of(study.evidence, mechanism_cross_spectrum(study), mechanism_cross_correlation(study), content)
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": found}))
     (said,) = summary(rows)
-    assert said.startswith("No head of 12 puts more weight on one offset than chance does")
+    assert said.startswith("0 of 12 heads favour one offset")
     assert not any(row["agree"] is not None or row["offset_of_weights"] is not None for row in rows)
 
 
@@ -312,5 +294,4 @@ def test_heads_that_all_look_alike_tell_nothing(tokenizer):
     found = verdict_alone(wave_bert((-1, -1, -1, -1)), tokenizer)
     np.testing.assert_allclose(found["verdict"].chance, 1)
     said = summary(rank_explanations(found))[-1]
-    assert "with the scores of other heads 4 of 4 would" in said
-    assert said.endswith("so this may be accident.")
+    assert said.endswith("all 4 heads (4 by chance, p = 1: not significant).")

@@ -57,7 +57,7 @@ def test_an_explanation_says_what_the_command_says(tmp_path):
     told = describe(tmp_path / "run")
     assert told.headline[:2] == report_of("explain", tree).finding.sentences[:2]
     assert {one.node for one in told.variables} == {name for name in tree.children if tree[name].data_vars}
-    assert any(note.startswith("no scheme kernel: ") for note in told.notes)
+    assert any(note.startswith("Skipped: scheme kernel (") for note in told.notes)
 
 
 def test_an_unfinished_run_shows_what_is_there(tmp_path):

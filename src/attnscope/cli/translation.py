@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli import options
 from attnscope.cli.options import argument, option, varied
-from attnscope.cli.output import PAGE, OutputFolder, emit, finish, json_text, print_note, print_path, progress_bar, show
+from attnscope.cli.output import PAGE, emit, emit_to, finish, json_text, print_note, progress_bar, show
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
 
 
 @options.takes(
-    "model",
-    *options.LOADING,
-    "target_language",
-    "seed",
+    "model", *options.LOADING, "target_language", "seed",
     model=argument(str, _NEEDED, "Model: a folder of `attnscope train`, another model folder or a hub id."),
     own={
         "text": argument(Path, Path("-"), "Sentences, one a line (UTF-8); - is standard input."),
@@ -52,7 +49,6 @@ def translate(arguments: dict[str, Any], _: options.Output) -> None:
     from attnscope.lineage.translate import report
     from attnscope.lineage.translate import translate as run
     from attnscope.results import render
-    from attnscope.store.files import explained, write_output
 
     out, as_json, n_best = arguments.pop("out"), arguments.pop("as_json"), arguments["n_best"]
     with progress_bar("translate") as bar:
@@ -64,12 +60,7 @@ def translate(arguments: dict[str, Any], _: options.Output) -> None:
         written = json_text(render.as_json(report(translations), "")) + "\n"
     else:
         written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best))
-    if out is None:
-        emit(written)
-        return
-    with explained(f"write {out}", "Choose another file with --out"):
-        write_output(out, written)
-    print_path(out)
+    emit_to(out, written, "--out")
 
 
 def _lines(translations: Translations, *, n_best: int) -> list[str]:
@@ -83,8 +74,7 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
 
 
 @options.takes(
-    "as_json",
-    "legend",
+    "as_json", "legend",
     own={
         "hypotheses": argument(
             list[Path], _NEEDED,
@@ -123,32 +113,16 @@ def score(arguments: dict[str, Any], output: options.Output) -> None:
     if text and not by_length:
         raise AttnscopeError("--text is for BLEU by its length: give limits too, such as --by-length 10,20,30")
     with progress_bar("score") as bar:
-        limits = _length_limits(by_length) if by_length else []
+        limits = options.numbers_of("--by-length", by_length, "10,20,30") if by_length else []
         result = run_score(hypotheses, targets, texts=text, by_length=limits, progress=bar, **arguments)
-    show(score_report(result), OutputFolder(None, lambda _: Path()), None, None, output)
-
-
-def _length_limits(text: str) -> list[int]:
-    """Upper limits of length from what the user typed."""
-    try:
-        return [int(limit) for limit in text.split(",")]
-    except ValueError as error:
-        raise AttnscopeError(f"--by-length {text!r}: expected whole numbers such as 10,20,30") from error
+    show(score_report(result), output)
 
 
 _DRAWN = 12  # sentence pairs, where there is a folder for them
 
 
 @options.takes(
-    "model",
-    *options.LOADING,
-    "target_language",
-    *options.UNITS,
-    "batch_size",
-    "out",
-    "figures",
-    "as_json",
-    "legend",
+    "model", *options.LOADING, "target_language", *options.UNITS, "batch_size", "out", "figures", "as_json", "legend",
     model=argument(str, _NEEDED, "Encoder-decoder: the folder of a trained system, or a hub id."),
     batch_size=varied("batch_size", 16, help="Sentence pairs at a time.", show_default=True),
     out=varied(
@@ -221,12 +195,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
 
 
 @options.takes(
-    "device",
-    "report",
-    "figures",
-    "as_json",
-    "as_csv",
-    "legend",
+    "device", "report", "figures", "as_json", "as_csv", "legend",
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each system."),
     own={
         "systems": argument(
@@ -283,7 +252,7 @@ def compare(arguments: dict[str, Any], output: options.Output) -> None:
 
     systems, text, target = (arguments.pop(name) for name in ("systems", "text", "target"))
     out, by_length = arguments.pop("out"), arguments.pop("by_length")
-    limits = None if by_length is None else _length_limits(by_length)
+    limits = None if by_length is None else options.numbers_of("--by-length", by_length, "10,20,30")
     with progress_bar("compare", lines=True) as bar:
         tree = run(systems or None, text, targets=target, out=out, by_length=limits, progress=bar, **arguments)
     folder = OwnedFolder(out, "compare").look()

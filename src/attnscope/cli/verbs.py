@@ -30,20 +30,9 @@ _TEXT = (
 
 
 @options.takes(
-    *options.READING,
-    "target",
-    "window",
-    "limit",
-    "chat",
-    "chat_template",
-    "device_map",
-    "max_memory",
-    "seed",
-    *options.UNITS,
-    "batch_size",
-    "repair",
-    *options.WRITING,
-    text=argument(list[options.PathOrUrl] | None, None, _TEXT, parser=options.path_or_url),
+    *options.READING, "target", "window", "limit", "chat", "chat_template", "device_map", "max_memory", "seed",
+    *options.UNITS, "batch_size", "repair", *options.WRITING,
+    text=argument(list[str] | None, None, _TEXT, parser=options.path_or_url),
     window=varied("window", show_default="the model's length, at most 2048"),
     limit=varied("limit", help="Largest number of windows or images."),
     batch_size=varied("batch_size", show_default="about 2048 tokens"),
@@ -75,7 +64,7 @@ _TEXT = (
             metavar="FIELD",
         ),
         "clusters": option(
-            int | None, None, "Number of kinds of heads, by k-means.", show_default="as many as are named"
+            int | None, None, "Number of labels, by k-means.", show_default="as many as are named"
         ),
         "rows": option(
             int | None, None, "Random queries measured per window: estimates, at little cost.", show_default="all"
@@ -118,7 +107,7 @@ def scan(arguments: dict[str, Any], output: options.Output) -> None:
             "--statistics recent_top_key, or leave it out"
         )
     arguments |= {
-        "offsets": None if offsets is None else options.offsets_of("--offsets", offsets),
+        "offsets": None if offsets is None else options.numbers_of("--offsets", offsets, "-1,-64"),
         "observation": _LAST if arguments["observation"] is None else arguments["observation"],
         "groups": options.rule_or_file(arguments["groups"], options.GROUPS),
         "words": options.rule_or_file(arguments["words"], options.WORDS),
@@ -160,19 +149,8 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
 
 
 @options.takes(
-    *options.READING,
-    "window",
-    "limit",
-    "chat",
-    "chat_template",
-    "seed",
-    "batch_size",
-    "repair",
-    "out",
-    "report",
-    "as_json",
-    "as_csv",
-    "legend",
+    *options.READING, "window", "limit", "chat", "chat_template", "seed", "batch_size", "repair", "out", "report",
+    "as_json", "as_csv", "legend",
     model=argument(str, inspect.Parameter.empty, _MODEL),
     window=varied("window", help="Tokens of a prompt, at most.", show_default="what the model takes"),
     limit=varied("limit", help="Largest number of prompts."),
@@ -248,13 +226,7 @@ def _print_texts(results: xr.Dataset) -> None:
 
 
 @options.takes(
-    *options.READING,
-    "window",
-    "limit",
-    "seed",
-    "batch_size",
-    "repair",
-    *options.WRITING,
+    *options.READING, "window", "limit", "seed", "batch_size", "repair", *options.WRITING,
     limit=32,
     batch_size=varied("batch_size", show_default="about 2,048 tokens' worth"),
     own={
@@ -294,15 +266,7 @@ _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was as
 
 
 @options.takes(
-    *options.READING,
-    "target",
-    "window",
-    "limit",
-    "band",
-    "seed",
-    *options.UNITS,
-    "repair",
-    *options.WRITING,
+    *options.READING, "target", "window", "limit", "band", "seed", *options.UNITS, "repair", *options.WRITING,
     limit=100,
     window=varied("window", show_default="the model's length"),
     target=varied("target", help="Text for the decoder, cut like the text; may be repeated."),
@@ -392,16 +356,7 @@ def _print_text_tables(tree: xr.DataTree) -> None:
 
 
 @options.takes(
-    *options.READING,
-    "target",
-    "window",
-    "limit",
-    "band",
-    "seed",
-    *options.UNITS,
-    "batch_size",
-    "variants",
-    "repair",
+    *options.READING, "target", "window", "limit", "band", "seed", *options.UNITS, "batch_size", "variants", "repair",
     *options.WRITING,
     limit=100,
     own={
@@ -452,14 +407,7 @@ _PAIRS = (
 
 
 @options.takes(
-    "model",
-    *options.LOADING,
-    "seed",
-    *options.UNITS,
-    "batch_size",
-    "variants",
-    "repair",
-    *options.WRITING,
+    "model", *options.LOADING, "seed", *options.UNITS, "batch_size", "variants", "repair", *options.WRITING,
     batch_size=varied("batch_size", help="Pairs at a time."),
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position."),
     own={
@@ -494,8 +442,7 @@ def patch(arguments: dict[str, Any], output: options.Output) -> None:
 
 
 @options.takes(
-    "seed",
-    *options.WRITING,
+    "seed", *options.WRITING,
     own={
         "before": argument(Path, inspect.Parameter.empty, "Folder of a finished scan: the first model's."),
         "after": argument(

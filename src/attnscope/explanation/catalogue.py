@@ -46,8 +46,8 @@ def added_analyses() -> Mapping[str, tuple[Analysis, ...]]:
         for analysis in added[entry.name]:
             if analysis.name in taken:
                 raise AttnscopeError(
-                    f"{entry.value} adds an analysis {analysis.name!r}, and there is one of that name: "
-                    "expected another name; uninstall that package, or tell its authors"
+                    f"{entry.value} adds an analysis {analysis.name!r}, but that name is taken: uninstall the package, "
+                    "or tell its authors"
                 )
             taken.add(analysis.name)
     return added
@@ -59,7 +59,7 @@ def known_analyses() -> Mapping[str, Analysis]:
 
 
 def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
-    """Analyses that are given as records or named, ``package`` or ``package=setting``."""
+    """Analyses from records or names, ``package`` or ``package=setting``."""
     chosen: dict[str, Analysis] = {}
     for one in requested:
         if isinstance(one, Analysis):
@@ -70,9 +70,8 @@ def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
         if name not in added:
             known = " or ".join(added) or "a name that an installed package adds"
             raise AttnscopeError(
-                f"analyses (--analyses) has {shortly(name)}; expected {known}: install the package that adds it; "
-                "yamamoto2023, the figures and numbers of Yamamoto and Matsuzaki, comes with "
-                "pip install packages/attnscope-yamamoto2023 in a checkout of attnscope"
+                f"analyses (--analyses) has {shortly(name)}; expected {known}: install the package that adds it. For "
+                "yamamoto2023: pip install packages/attnscope-yamamoto2023 in a checkout of attnscope"
             )
         if setting and not any(analysis.configured for analysis in added[name]):
             raise AttnscopeError(f"analyses (--analyses) is {shortly(one)}, but {name} has no setting: leave it out")
@@ -84,5 +83,5 @@ def requested_analyses(requested: Iterable[str | Analysis]) -> list[Analysis]:
 @reads("explain")
 @validated
 def analyses_of(tree: xr.DataTree) -> list[Analysis]:
-    """The analyses that a tree holds and that are known here, in the order of the page."""
+    """The known analyses of a tree, in the order of the page."""
     return [analysis for name, analysis in known_analyses().items() if name in tree.children]

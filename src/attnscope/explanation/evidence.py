@@ -1,4 +1,4 @@
-"""What every analysis of a model needs of its texts: layers, tables and words."""
+"""One pass over the texts: the layers, tables and words that every analysis uses."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Layer:
 
     @property
     def profiles(self) -> Float[np.ndarray, "window head offset"]:
-        """Mean weight at each offset; NaN where no two tokens are so far apart."""
+        """Mean weight at each offset; NaN at offsets beyond the window."""
         sums = np.stack(self.band_sums)
         pairs = pairs_at(len(self.sample), len(self.sample), sums.shape[-1] // 2)
         return sums / np.where(pairs > 0, pairs, np.nan)
 
     @property
     def heads(self) -> int:
-        """How many query heads the layer has."""
+        """The number of query heads."""
         return self.band_sums[0].shape[0]
 
     def matrices(self, head: int, *, affine: bool) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:
@@ -75,25 +75,23 @@ class Evidence:
 
     layers: list[Layer]  # self-attention layers, in the order of the calls
     tables: list[PositionTable]  # position tables of the model; empty for RoPE and the like
-    # word vectors of the texts, one after the other, as many as the first table has rows (or as the texts have
-    # tokens): the control for the table
+    # word vectors of the texts in order, as many as the first table has rows or the texts have tokens: the control
+    # for the table
     words: Float[np.ndarray, "word word_width"]
     texts: int  # number of texts, and tokens in each
     length: int
-    # whether the model has cross-attention too, whose queries and keys lie in different texts: it has no offsets, and
-    # none of its layers is here
+    # whether the model also has cross-attention, which has no offsets: its layers are left out
     crosses: bool = False
 
     def table_of(self, layer: Layer) -> PositionTable:
         """The table that a layer's side of the model reads: an encoder and a decoder may each have one."""
         part = layer.site.name.split(".")
 
-        def beside(table: PositionTable) -> int:
-            """How many modules hold both."""
+        def shared_modules(table: PositionTable) -> int:
             pairs = zip(table.name.split("."), part, strict=False)
             return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-        return max(self.tables, key=beside)
+        return max(self.tables, key=shared_modules)
 
     def layer(self, index: int) -> Layer:
         """The layer of that call."""
@@ -110,7 +108,7 @@ class Evidence:
 
 @dataclass(eq=False)
 class LayerSums:
-    """What of a layer is summed over some texts."""
+    """Sums of a layer over some texts."""
 
     moments: StateMoments  # as in `Layer`
     band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
@@ -118,12 +116,12 @@ class LayerSums:
 
 
 def no_layer(index: int, known: Sequence[int]) -> AttnscopeError:
-    """What is said of a layer that does not exist."""
+    """The error for a layer that does not exist."""
     return AttnscopeError(f"there is no self-attention layer {index}: choose from {', '.join(map(str, known))}")
 
 
 def check_range(name: str, chosen: Sequence[int] | None, known: int) -> None:
-    """Refuse a layer or head that does not exist."""
+    """Reject a layer or head that does not exist."""
     for number in chosen or []:
         if not 0 <= number < known:
             raise AttnscopeError(f"there is no {name} {number}: {name}s are counted from 0 to {known - 1}")
@@ -148,11 +146,11 @@ def over_heads(evidence: Evidence, analyse: Callable[[Layer, int], xr.Dataset]) 
     )
 
 
-UNIT = 16  # batches whose sums are made apart from others', whoever makes them
+UNIT = 16  # batches of a work unit
 
 
 class Gathering:
-    """The pass over the texts, unit after unit: sums of each unit, and what they come to."""
+    """The pass over the texts, unit by unit, and the total of all units."""
 
     def __init__(
         self, model: PreTrainedModel, windows: Windows, *, band: int, layer: int | None, head: int | None
@@ -169,8 +167,8 @@ class Gathering:
 
     def units(self) -> list[range]:
         """Texts of each unit."""
-        places = [part for part, _ in batches(self.ids)]
-        chosen = [places[first : first + UNIT] for first in range(0, len(places), UNIT)]
+        parts = [part for part, _ in batches(self.ids)]
+        chosen = [parts[first : first + UNIT] for first in range(0, len(parts), UNIT)]
         return [range(unit[0].start, unit[-1].stop) for unit in chosen]
 
     @torch.no_grad()
@@ -205,7 +203,7 @@ class Gathering:
         return sums
 
     def evidence(self, units: Iterable[dict[int, LayerSums]]) -> Evidence:
-        """What all units come to, in order."""
+        """The total of all units, in order."""
         for unit in units:
             self._see_first()
             for index, sums in unit.items():
@@ -225,12 +223,12 @@ class Gathering:
         )
 
     def _see_first(self) -> None:
-        """Read the first batch, unless it was: samples and reach are of its first text, whoever reads the rest."""
+        """Read the first batch once: samples and reach come from its first text."""
         if not self.layers:
             self.read(range(next(batches(self.ids))[0].stop))
 
     def _layer(self, site: Site, call: AttentionCall, states: Tensor) -> Layer:
-        """A layer as the first text shows it, without sums."""
+        """A layer from the first text, without sums."""
         matrices = next(matrices for other, matrices in self.matrices_of.items() if other.index == site.index)
         sample = states[0].double().cpu().numpy()
         moments = StateMoments.zeros(self.ids.length, states.shape[-1])
@@ -238,14 +236,14 @@ class Gathering:
 
 
 def _add_states(moments: StateMoments, states: Float[Tensor, "text position width"]) -> None:
-    """Add a batch of texts: products in float32 about their mean, which is what costs; sums in float64."""
+    """Add a batch of texts: products in float32 about their mean, for speed; sums in float64."""
     about = (states - states.mean((0, 1))).flatten(0, 1).float()
     products = (about.T @ about).double().cpu().numpy()
     moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
 
 
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
-    """Ids of all tokens but the special ones, which come round with every window and would look like a wave."""
+    """Ids of all tokens but the special ones, which repeat with every window and would look like a wave."""
     special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
     return ids.numpy()[~np.array(special, dtype=bool)]
 
@@ -261,7 +259,7 @@ _BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the
 
 
 def labelled_sums(sums: Mapping[int, LayerSums], texts: range) -> xr.Dataset:
-    """Sums of each layer over some texts, in variables of their own, as layers may differ in heads and width."""
+    """Sums of each layer over some texts, in separate variables, as layers may differ in heads and width."""
     variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
     for index, layer in sums.items():
         head, part, width = (f"{name}_{index}" for name in ("head", "position", "width"))

@@ -1,4 +1,4 @@
-"""`explain`: why does a head look where it looks? Every analysis that a model admits, and a verdict for each head."""
+"""`explain`: why does a head attend there? Every analysis that a model admits, and a verdict for each head."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from attnscope.support.progress import Progress, no_progress
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
 
-_SHORT = 6  # tokens of a window: below, no wave is read off the cross-spectrum
-_CROSSED = "its queries and keys have positions in different texts; see where its heads look with scan and align"
+_SHORT = 6  # tokens of a window: with fewer, the cross-spectrum has no waves
+_CROSSED = "queries and keys are in different texts; use scan and align"
 
 
 @verb(limit=DEFAULT_TEXTS)
@@ -61,31 +61,31 @@ def explain(
     model, texts
         See `attnscope.scan`.
     targets
-        Text in the target language, for an encoder-decoder. It is cut into full windows like `texts`, and the decoder
-        reads window i of it, after its start token, beside window i of the text; as many as both have are read. Without
-        it the decoder reads what the encoder reads.
+        Text in the target language, for an encoder-decoder, cut into full windows like `texts`. The decoder reads
+        window i of it, after its start token, with window i of the text; extra windows of either are left out. Without
+        it the decoder reads the encoder's text.
     task
-        Which part of the texts this process reads, as in `attnscope.scan`: every N-th unit of 16 batches. The last one
-        to finish makes the analyses, of which some read a few texts more.
+        The part of the texts that this process reads, as in `attnscope.scan`: every N-th work unit of 16 batches. The
+        last task to finish runs the analyses.
     window
-        Tokens of a window; all are equally long, shorter ones are left out. By default what the model takes.
+        Tokens of a window; shorter windows are left out. By default the model's length.
     band
         Largest offset of the profiles.
     frequencies
-        First and last frequency, cycles per window, of the band in which a shift is read off.
+        First and last frequency that estimate a shift, cycles per window.
     completion
         How the rotation R is completed for the phase maps: see `phase_map`.
     also
-        Other models, whose position tables are analysed beside this one's. They read no text.
+        Other models, whose position tables are compared with this one's. They read no text.
     layer, head
-        Will be shown later. They change no number: what does not exist is refused before the texts are read.
+        The layer or head to show later. They change no number; attnscope checks them before it reads the texts.
     interventions
-        Whether words and positions are also changed, to see what becomes of each head.
+        Whether to change words and positions too, and measure how each head responds.
     intervention_texts
-        Windows on which they are changed, the first ones; each change takes a pass over them.
+        The number of windows for the interventions, from the first; each change takes a pass over them.
     analyses
-        More analyses: records, or names of those that installed packages add, such as those of a paper:
-        ``["yamamoto2023"]``; some take a setting: ``"relearned=2500"``.
+        More analyses: records, or names from installed packages such as ``["yamamoto2023"]``. Some take a setting:
+        ``"relearned=2500"``.
 
     Returns
     -------
@@ -93,13 +93,13 @@ def explain(
         A node for each analysis that the model admits, by the names of ``attnscope.explanation.catalogue.ANALYSES``
         and of
         `analyses`; ``also/0``, ``also/1``, ... hold spectrum and components of other models' tables.
-        The attribute ``skipped`` says, as JSON, which are not defined here and why; ``decoder`` says what a decoder
-        beside an encoder read.
+        The attribute ``skipped`` lists, as JSON, the undefined analyses and the reasons; ``decoder`` describes the
+        decoder's input in an encoder-decoder.
 
     Raises
     ------
     AttnscopeError
-        For anything that the caller can mend: see the message.
+        For invalid input: see the message.
     """
     part = task_for(explain, locals())
     choose("completion (--completion)", completion, COMPLETIONS)
@@ -149,7 +149,7 @@ def _stored(
     others: Sequence[OtherTable],
     attributes: dict[str, str],
 ) -> xr.DataTree:
-    """The explanation in its folder; of a task that is done before others are, where it will be."""
+    """The explanation in its folder; before the last task finishes, its future location."""
     ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
     if part is not None and not is_finished(run.path):
         tree = _by_task(part, run, study, attributes, ended)
@@ -170,20 +170,20 @@ def _in_memory(
 def _by_task(
     task: Task, run: RunFolder, study: Study, attributes: dict[str, str], ended: Callable[[RunFolder], xr.DataTree]
 ) -> xr.DataTree | None:
-    """Do one task of the pass over the texts; where all others are done, end the run from what they have summed."""
+    """Do one task of the pass over the texts; the last task ends the run from all tasks' sums."""
     parts = do_share(task, run.path, run.signature, study.gather_units, attributes, repair=run.repair)
     if not parts.is_whole():
         return None
     try:
         run.__enter__()
-    except InUseError:  # another one that was done at the same moment
+    except InUseError:  # another task that finished at the same time
         return None
     with run:
         return ended(run)
 
 
 def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
-    """What the numbers depend on beside model and texts."""
+    """The settings that the numbers depend on."""
     return {
         "window": length,
         "windows": len(study.windows),
@@ -199,7 +199,7 @@ def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, 
 def _in_folder(
     run: RunFolder, study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
 ) -> xr.DataTree:
-    """What the run lacks is made and kept; the tree is read from it, as a later call will."""
+    """Compute and store missing analyses; read the tree from the run, as a later call will."""
     study.stored = stored = StoredAnalyses(run)
     requested = [analysis.name for analysis in more]
     parts = None if run.complete else Parts(run.path, run.signature)
@@ -217,13 +217,13 @@ def _in_folder(
 
 
 def _sums_of_part(parts: Parts, texts: range) -> dict[int, LayerSums] | None:
-    """What a task has read of a unit of texts."""
+    """A task's sums over a unit of texts."""
     piece = parts.piece(texts)
     return None if piece is None else sums_of(piece)
 
 
 def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
-    """Every analysis that is defined, by name, made or read from the run; why the others are not, in `reasons`."""
+    """Every defined analysis by name, computed or read from the run; the reasons for the others go to `reasons`."""
     if study.evidence.crosses:
         study.reasons["cross_attention"] = _CROSSED
     chosen = (*ANALYSES, *more)
@@ -237,15 +237,15 @@ def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:
 
 
 def _check_settings(length: int, band: int, frequencies: tuple[int, int] | None) -> None:
-    """What an analysis would refuse only after all texts were read."""
+    """Reject settings before the texts are read."""
     if length < _SHORT:
         raise AttnscopeError(
-            f"windows of {length} tokens are too short for waves; expected {_SHORT} or more: give a longer window "
+            f"windows of {length} tokens are too short for waves; expected {_SHORT} or more: use a longer window "
             "(--window)"
         )
     if band >= length:
         raise AttnscopeError(
-            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: give a "
+            f"band (--band) is {band}; in windows of {length} tokens the largest offset is {length - 1}: use a "
             "smaller band, or a longer window (--window)"
         )
     if frequencies is not None and not 1 <= frequencies[0] <= frequencies[1] <= length // 2:

@@ -1,4 +1,4 @@
-"""Windows as a model takes them, what each attention layer reads of them (X), and means over texts."""
+"""Model inputs from windows, the input X of each attention layer, and means over texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
 Windows = Iterable["Window | Sequence[int]"]
 Inputs = dict[str, Tensor]  # arguments of a forward pass, by name
 TOKENS_AT_ONCE = 2048
-FOR_MATCHING = 32  # tokens of a text are enough to tell which matrix gave which queries, and what stands around a layer
+FOR_MATCHING = 32  # tokens of a text: enough to match matrices and queries
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class Tokens:
     """Token ids of texts that are all equally long."""
 
     ids: Int[Tensor, "text position"]  # token ids of the texts
-    # token ids of what the decoder beside an encoder reads; None where it reads the same
+    # token ids for the decoder of an encoder-decoder; None if it reads the same text
     target: Int[Tensor, "text position"] | None = None
-    names: tuple[str, ...] = ()  # what to call each text in an error
-    documents: tuple[Hashable, ...] = ()  # the document of each text; of bare token ids each is one
+    names: tuple[str, ...] = ()  # names of the texts in errors
+    documents: tuple[Hashable, ...] = ()  # the document of each text; bare token ids are one document each
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -63,7 +63,7 @@ class Tokens:
         return self.each(lambda ids: ids[:, :count])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:
-        """The same change on both sides."""
+        """Apply a change to text and target."""
         return replace(self, ids=change(self.ids), target=None if self.target is None else change(self.target))
 
 
@@ -74,14 +74,13 @@ def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
     targets = [tuple(ids_of(target)) for target in targets_of(windows)]
     if len(rows) < least:
         raise AttnscopeError(
-            f"found {len(rows)} window{'s' * (len(rows) != 1)}; expected {least} or more, to tell position from text: "
-            "give more text or a smaller window"
+            f"found {len(rows)} window{'s' * (len(rows) != 1)}; expected {least} or more, to separate position from "
+            "text: use more text or a smaller window"
         )
     lengths = {len(row) for row in (*rows, *targets)}
     if len(lengths) > 1:
         raise AttnscopeError(
-            f"found windows of {min(lengths)} to {max(lengths)} tokens; expected all equally long, so that a "
-            "position means the same in each: drop the shorter ones"
+            f"found windows of {min(lengths)} to {max(lengths)} tokens; expected equal lengths: drop shorter windows"
         )
     return Tokens(
         torch.tensor(rows, dtype=torch.int64),
@@ -92,7 +91,7 @@ def token_ids(windows: Windows, *, least: int = 1) -> Tokens:
 
 
 def targets_of(windows: Sequence[Window | Sequence[int]]) -> list[Window | Sequence[int]]:
-    """What the decoder reads beside each window; nothing where no window says so."""
+    """The decoder's input for each window; empty if no window has a target."""
     targets = [getattr(window, "target", None) for window in windows]
     if all(target is None for target in targets):
         return []
@@ -114,12 +113,12 @@ def model_inputs(model: PreTrainedModel, tokens: Tokens) -> Inputs:
 
 
 def read(model: PreTrainedModel, tokens: Tokens) -> None:
-    """Run some texts through the model for what is watched: its head, whose logits nobody sees, is left out."""
+    """Run some texts through the model, without its language-model head, whose logits are not needed."""
     forward(model, model_inputs(model, tokens), tokens.names.__getitem__, with_head=False)
 
 
 def read_all(model: PreTrainedModel, tokens: Tokens, observe: Callable[[Site, AttentionCall], Tensor]) -> None:
-    """Run all texts through the model, with every attention call for `observe`, which returns its output."""
+    """Run all texts through the model; `observe` gets every attention call and returns its output."""
     with watching(model, observe):
         for _, batch in batches(tokens):
             read(model, batch)
@@ -129,8 +128,8 @@ def batches(tokens: Tokens) -> Iterator[tuple[slice, Tokens]]:
     """Some texts at a time, about 2,048 tokens of them."""
     size = max(1, TOKENS_AT_ONCE // max(1, tokens.length))
     for first in range(0, len(tokens), size):
-        place = slice(first, min(first + size, len(tokens)))
-        yield place, tokens[place]
+        part = slice(first, min(first + size, len(tokens)))
+        yield part, tokens[part]
 
 
 def interval(
@@ -145,7 +144,7 @@ def interval(
 
 @contextmanager
 def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generator[None]:
-    """Give every attention call to ``observer(site, call, query_states, key_states)``, which returns the output."""
+    """Pass every attention call to ``observer(site, call, query_states, key_states)``, which returns the output."""
     latest: dict[str, tuple[Tensor | None, Tensor | None]] = {}
 
     def note(name: str) -> Any:
@@ -158,8 +157,8 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
         query_states, key_states = latest.pop(site.name, (None, None))
         if query_states is None or key_states is None:
             raise AttnscopeError(
-                f"layer {site.index} ({site.name}) of {type(model).__name__} is not called with hidden states, so "
-                "what it reads is not known; expected them as first argument or as hidden_states"
+                f"layer {site.index} ({site.name}) of {type(model).__name__} is called without hidden states; expected "
+                "them as first argument or as hidden_states"
             )
         return observer(site, call, query_states, key_states)
 

@@ -1,4 +1,4 @@
-"""What is read off an attention call, offset by offset, and profiles of all calls over texts."""
+"""Profiles of attention calls: mean weights and scores at each offset, over texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:
-    """How many query-key pairs there are at each offset from ``-band`` to ``band``."""
+    """The number of query-key pairs at each offset from ``-band`` to ``band``."""
     return np.array([len(_with_offset(queries, keys, offset)) for offset in range(-band, band + 1)], np.float64)
 
 
@@ -47,7 +47,7 @@ def mean_profile(call: AttentionCall, band: int) -> Float[Tensor, "batch head of
 def profile_and_output(
     call: AttentionCall, band: int
 ) -> tuple[Float[Tensor, "batch head offset"], Float[Tensor, "batch head query width"]]:
-    """Give the mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` does."""
+    """The mean weight at each offset (float64, on the CPU) and the output of a call, as `measure` returns it."""
     output, rows = measure(call, Need(band=band))
     assert rows.band is not None  # noqa: S101 asked for
     pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
@@ -56,7 +56,7 @@ def profile_and_output(
 
 
 def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
-    """Keys ``(..., key, width)`` about their mean over the text, where softmax cannot tell."""
+    """Keys ``(..., key, width)`` about their mean over the text; unchanged with a softcap or sinks."""
     if call.softcap is not None or call.sinks is not None:
         return list(keys)
     return [key - key.mean(-2, keepdim=True) for key in keys]
@@ -76,7 +76,7 @@ def one_text(call: AttentionCall, text: int) -> AttentionCall:
 
 
 def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
-    """Offsets from ``-band`` to ``band`` at which some query of some text may look, as masks and causality have it."""
+    """Offsets from ``-band`` to ``band`` that the mask allows for some query of some text."""
     start, stop = (bound.cpu() for bound in call.extent)
     first, last = (bound - torch.arange(call.query.shape[2]) for bound in (start, stop))
     offsets = torch.arange(-band, band + 1)[:, None, None]
@@ -84,7 +84,7 @@ def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset
 
 
 def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:
-    """``tr_t`` of what is added to the scores, 0 where nothing is; float64 on the CPU."""
+    """``tr_t`` of the bias of the scores, 0 without one; float64 on the CPU."""
     batch, heads = call.query.shape[:2]
     if call.bias is None:
         return torch.zeros(batch, heads, 2 * band + 1, dtype=torch.float64)
@@ -118,17 +118,17 @@ def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head of
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """What the queries of a text may look at, by offset."""
+    """The offsets that the queries of a text may attend to."""
 
     offsets: Offsets  # lowest and highest offset that the mask allows: up to 0 in a causal layer
-    # sum of the weights at each offset if each query looked alike at all that it may, ``(offset,)``
+    # sum of the weights at each offset under uniform attention, ``(offset,)``
     even: Float[np.ndarray, " offset"]
-    # how many pairs of positions there are at each offset, whether a query may look or not, ``(offset,)``
+    # number of pairs of positions at each offset, masked ones included, ``(offset,)``
     pairs: Float[np.ndarray, " offset"]
 
     @classmethod
     def of(cls, call: AttentionCall, band: int) -> Reach:
-        """Read the mask of the first text; that of a head of its own counts as what any head may look at."""
+        """Read the mask of the first text; an offset counts as visible if any head's mask allows it."""
         start, stop = (bound[0].cpu().numpy() for bound in call.extent)
         row = np.arange(len(start))
         count = stop - start
@@ -145,13 +145,13 @@ class Reach:
         )
 
     def level(self, chance: float) -> Float[np.ndarray, " offset"]:
-        """Mean weight at each offset that a head without any preference among offsets exceeds with this probability."""
+        """The mean weight at each offset that a head without favoured offsets exceeds with this probability."""
         most = stats.poisson.isf(chance, self.even)
         return np.divide(most, self.pairs, out=np.full(len(most), np.nan), where=self.pairs > 0)
 
 
 def without_bias(call: AttentionCall) -> AttentionCall:
-    r"""Set a call's bias to its mean over each head's pairs; what the bias forbids stays forbidden."""
+    r"""Set a call's bias to its mean over each head's pairs; masked pairs stay masked."""
     if call.bias is None:
         return call
     allowed = call.bias > torch.finfo(call.bias.dtype).min / 2
@@ -175,11 +175,11 @@ class Collected:
 
     @property
     def heads(self) -> int:
-        """The most that a call has."""
+        """The largest number of heads of a call."""
         return max(parts[0].shape[1] for by_call in self.parts.values() for parts in by_call.values())
 
     def stacked(self, name: str) -> Float[np.ndarray, "window layer head *rest"]:
-        """All texts and calls; NaN where a call has no such number, or fewer heads."""
+        """All texts and calls; NaN for missing numbers or heads."""
         layers = {index: np.concatenate(parts) for index, parts in self.parts[name].items()}
         first = next(iter(layers.values()))
         whole = np.full((len(first), len(self.sites), self.heads, *first.shape[2:]), np.nan)
@@ -189,7 +189,7 @@ class Collected:
         return whole
 
     def coordinates(self, band: int) -> dict[str, Any]:
-        """Of dimensions ``layer, head, offset``."""
+        """Coordinates of ``layer, head, offset``."""
         sites = [self.sites[index] for index in sorted(self.sites)]
         return {**layer_coordinates(sites), "head": np.arange(self.heads), "offset": np.arange(-band, band + 1)}
 
@@ -212,7 +212,7 @@ def with_interval(
 def profiles_of_variants(
     model: PreTrainedModel, windows: Windows, variants: Variants, *, band: int, draws: int, seed: int
 ) -> xr.Dataset:
-    """Profiles of every call as it is and in its variants."""
+    """Profiles of every call, unchanged and in its variants."""
     ids, collected = token_ids(windows), Collected()
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
@@ -247,19 +247,19 @@ def stacked_profiles(
 
 
 def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
-    """Refuse a model of which only cross-attention was seen."""
+    """Reject a model with cross-attention only."""
     if all(site.kind == "cross" for site in sites):
         raise AttnscopeError(
-            f"{type(model).__name__} has no self-attention, and all analyses are of offsets, positions and scores "
-            "within one text: none is defined here. Where it looks in another text, scan (with --target) and align say"
+            f"{type(model).__name__} has no self-attention, which every analysis needs: for cross-attention use scan "
+            "(with --target) or align"
         )
 
 
 def check_target(target: np.ndarray, shape: tuple[int, ...], band: int) -> None:
-    """Refuse offsets to follow that are not one for each head, or lie beyond the band."""
+    """Reject target offsets that are not one for each head, or beyond the band."""
     if target.shape != shape or target.dtype.kind not in "iu" or int(np.abs(target).max(initial=0)) > band:
         highest = f" up to {np.abs(target).max()}" if target.size and target.dtype.kind in "biuf" else ""
         raise AttnscopeError(
-            f"found targets of shape {target.shape}{highest} ({target.dtype}); expected whole numbers of shape "
+            f"target_offset has shape {target.shape}{highest} ({target.dtype}); expected whole numbers of shape "
             f"{shape}, layer by head, within the band of {band}"
         )

@@ -1,4 +1,4 @@
-"""What an explanation found, as data: a row for each head, whose columns the analyses name, and their sentences."""
+"""The report of an explanation: a row for each head, with columns, findings and notes of every analysis."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from typing import Any
 import xarray as xr
 
 from attnscope.capture.notes import numbering_note
-from attnscope.explanation.analyses import position_scheme, verdict
+from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count
 
-#: Columns that name a head; the others are those of the analyses.
+#: Columns that name a head; the analyses add the others.
 _NAMES = (
     Quantity("layer", unit="count", detail="data"),
     Quantity("head", unit="head", group=WHERE),
     Quantity("attention", group=WHERE),
 )
 CARE = {
-    "Weights are not explanations.": "They are shares of a sum: whether the model's output depends on a token takes an "
-    "intervention on the output.",
-    "Scores are not weights.": "That the summed scores peak at an offset does not by itself put the weights there.",
-    "Compare everything with its noise level.": "The largest of many heads or columns is large in noise too. Grey "
-    "bands, dashed lines and shuffled tokens show what chance alone gives.",
-    "The mean of a position is not only position.": "P is the mean input at a position over the texts; a mark such as "
-    "[CLS] that is always there is part of it.",
+    "Weights are not explanations.": "To test whether the output depends on a head, use attnscope intervene.",
+    "Scores are not weights.": "A peak in the summed scores does not imply attention at that offset.",
+    "Compare every peak with its chance level.": "The largest of many heads or columns is large by chance. Grey bands, "
+    "dashed lines and shuffled tokens show how large.",
+    "The mean of a position is not only position.": "The mean input at a position includes tokens that are always "
+    "there, such as [CLS].",
 }
+INDEPENDENT = "The p-values treat heads as independent; heads that share weights are not."
 
 
 @reads("explain")
 def report(tree: xr.DataTree) -> Report:
-    """What an explanation found; heads are ranked here, once."""
+    """The report of an explanation: findings, ranked heads, tables and notes."""
     rows = rank_explanations(tree)
     windows, length = _windows(tree)
-    over = f" over {count(windows, 'full window')} of {length} tokens" if windows and length else ""
+    over = f", {count(windows, 'full window')} of {length} tokens" if windows and length else ""
     model = str(tree.attrs.get("model", "the model"))
     analyses = analyses_of(tree)
     notes = [str(tree.attrs.get("decoder", "")), _layer_numbers(tree)]
     notes += [note for analysis in analyses for note in analysis.notes(tree, rows)]
-    care = CARE
-    if verdict.gives_probability(rows) or position_scheme.gives_probability(rows):
-        care = CARE | {"The probability takes heads as independent; those that share weights are not.": ""}
+    findings = [text for analysis in analyses for text in analysis.findings(tree, rows) if text]
+    if left_out := skipped(tree):
+        notes.append(f"Skipped: {'; '.join(f'{names} ({reason})' for names, reason in left_out)}.")
     return Report(
         command="explain",
         title=f"Why the heads of {model} attend where they do",
         model=model,
         read=f"{count(len(rows), 'head')}{over}",
         finding=Finding(
-            [text for analysis in analyses for text in analysis.findings(tree, rows) if text],
-            "offsets: one head or more by chance in 1 of 100 models; other sentences have their own probability",
+            findings,
+            "offsets: p < 0.01 for any false head; other sentences state their own p-value or interval",
             [(row["layer"], row["head"]) for row in rows if row["prefers"]],
         ),
         tables=[
@@ -61,8 +61,8 @@ def report(tree: xr.DataTree) -> Report:
             *(analysis.tables(tree, rows) for analysis in analyses if analysis.tables),
         ],
         result=tree,
-        notes=[*filter(None, notes), *(f"no {names}: {reason}" for names, reason in skipped(tree))],
-        care=care,
+        notes=[*filter(None, notes)],
+        care=CARE | ({INDEPENDENT: ""} if any("by chance, p" in text for text in (*findings, *notes)) else {}),
         heads=verdict.best_heads(rows),
     )
 
@@ -80,8 +80,8 @@ def rank_explanations(tree: xr.DataTree) -> list[Row]:
     Returns
     -------
     list of dict
-        First those whose estimates agree, then the other positional ones, then the rest; each of these by the largest
-        mean weight. None where a value is not known. Empty where the tree has no verdict.
+        First heads with matching predictions, then the other positional heads, then the rest; each group by largest
+        mean weight. Unknown values are None. Empty without a verdict.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def rank_explanations(tree: xr.DataTree) -> list[Row]:
 
 
 def _columns_by_node(tree: xr.DataTree) -> list[tuple[xr.Dataset, Mapping[str, Quantity]]]:
-    """The columns that each analysis names, and its node; an empty one where the model does not admit it."""
+    """The columns of each analysis, and its node; an empty one if the analysis was skipped."""
     there = tree.children
     analyses = known_analyses().values()
     nodes = [there[one.name].to_dataset() if one.name in there else xr.Dataset() for one in analyses]
@@ -122,7 +122,7 @@ def _columns(tree: xr.DataTree) -> list[Quantity]:
 
 
 def _windows(tree: xr.DataTree) -> tuple[int | None, int | None]:
-    """How many windows of how many tokens, where the signature tells."""
+    """The number of windows and their tokens, from the signature; None if unknown."""
     try:
         settings = json.loads(tree.attrs["signature"])["settings"]
         return settings.get("windows"), settings.get("window")
@@ -131,7 +131,7 @@ def _windows(tree: xr.DataTree) -> tuple[int | None, int | None]:
 
 
 def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
-    """Analyses that are not defined here, those of one reason together, and the reason."""
+    """Skipped analyses and the reason, grouped by reason."""
     try:
         reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
         together: dict[str, list[str]] = {}
@@ -143,7 +143,7 @@ def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
 
 
 def _layer_numbers(tree: xr.DataTree) -> str:
-    """Which of the model's layers the numbers are, where only some attend; else nothing."""
+    """Which layers of the model the numbers mean, if only some attend; else empty."""
     if "position_content" not in tree.children:
         return ""
     content = tree["position_content"].to_dataset()

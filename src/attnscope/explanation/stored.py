@@ -1,4 +1,4 @@
-"""An explanation as its run folder holds it."""
+"""Explanations in run folders."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class StoredAnalyses:
-    """The analyses of a run: those that its folder holds are read, others made and written."""
+    """The analyses of a run: loaded from its folder, or computed and written."""
 
     def __init__(self, run: RunFolder | None) -> None:
         self.run = run
 
     def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """The analysis of that name, made if it is not there yet."""
+        """The analysis of that name, computed if it is missing."""
         if self.run is None:
             return make()
         stored = self.run.load(name)
@@ -43,7 +43,7 @@ class StoredAnalyses:
         return stored
 
     def answers(self, requested: Sequence[str]) -> bool:
-        """Whether the run went through with the same analyses asked for: then no text is read again."""
+        """Whether the run finished with the same requested analyses: then no text is read again."""
         noted = None if self.run is None else self.run.state.get("analyses")
         if self.run is None or noted is None or noted["asked"] != list(requested):
             return False
@@ -52,13 +52,13 @@ class StoredAnalyses:
     def finish(
         self, requested: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, str]
     ) -> None:
-        """Note which analyses there are, and why there are not more, in the order of the page."""
+        """Record the analyses in the order of the page, and the reasons for the skipped ones."""
         if self.run is not None:
             noted = {"asked": list(requested), "names": list(names), "skipped": list(skipped.items())}
             self.run.finish(analyses=noted, attributes=attributes)
 
     def beside(self, others: Sequence[dict[str, str]]) -> None:
-        """Note which other models' tables were asked for: file, model and identity of each."""
+        """Record the requested tables of other models: file, model and identity of each."""
         if self.run is not None and self.run.state.get("also", []) != list(others):
             self.run.finish(also=list(others))
 
@@ -81,15 +81,13 @@ def load_explanation(run: RunFolder) -> xr.DataTree:
 def _loaded(run: RunFolder, name: str) -> xr.Dataset:
     dataset = run.load(name)
     if dataset is None:
-        raise AttnscopeError(
-            f"{run.path} has no {name}: give the same command again, which makes anew what is not there"
-        )
+        raise AttnscopeError(f"{run.path} has no {name}: repeat the command, which recomputes missing parts")
     return dataset
 
 
 @dataclass(frozen=True)
 class OtherTable:
-    """The position table of a model that is only compared by it."""
+    """The position table of another model, for comparison."""
 
     name: str
     identity: dict[str, str]
@@ -104,7 +102,7 @@ class OtherTable:
 
     @property
     def file(self) -> str:
-        """Its file in the run folder, by what its weights are: a run may be asked again with others."""
+        """Its file in the run folder, named after its weights, as other models may be added later."""
         return f"also-{hashlib.sha256(self._identity.encode()).hexdigest()[:12]}"
 
     @property
@@ -112,7 +110,7 @@ class OtherTable:
         return json.dumps(self.identity, sort_keys=True)
 
     def named(self) -> dict[str, str]:
-        """What the run notes of it."""
+        """Its entry in the run's state."""
         return {"file": self.file, "model": self.name, "identity": self._identity}
 
     def analysed(self) -> xr.Dataset:

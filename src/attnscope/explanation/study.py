@@ -1,4 +1,4 @@
-"""A model under study: its texts and what is read from it, each thing once, for all analyses."""
+"""A model under study: its texts and the shared inputs of all analyses, each computed once."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from attnscope.read.windows import Window
     from attnscope.support.progress import Tell
 
-READING = 0.6  # share of the work that reading the texts is
+READING = 0.6  # share of the work for reading the texts
 DEFAULT_TEXTS = 100
-FEW_TEXTS = 8  # of analyses that take several passes
+FEW_TEXTS = 8  # for analyses with several passes
 
 
 @dataclass(eq=False)
 class Study:
-    """One model, its texts and the settings of the analyses; what they share is made once, when first asked for."""
+    """One model, its texts and the settings of the analyses; shared inputs are computed once, on first use."""
 
     model: PreTrainedModel
-    source: Windows | Callable[[], list[Window]]  # the windows, or what cuts them when they are first needed
+    source: Windows | Callable[[], list[Window]]  # the windows, or a function that cuts them on first use
     _: KW_ONLY
     name: str = ""
     identity: dict[str, str] = field(default_factory=dict[str, str])
@@ -67,29 +67,29 @@ class Study:
     def __post_init__(self) -> None:
         self.name = self.name or type(self.model).__name__
         self.stored = StoredAnalyses(None)
-        # sums of a unit of texts that another process has read
+        # sums of a unit of texts from another process
         self.stored_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: None
         self.results: dict[str, xr.Dataset] = {}
         self.reasons: dict[str, str] = {}
         self.tell: Tell = no_progress
         self.share = 0.0  # of all work, done
         self.few_texts = FEW_TEXTS
-        self.shared: dict[str, object] = {}  # what analyses of one kind make once for all of them
+        self.shared: dict[str, object] = {}  # results that related analyses share
         self._known: dict[str, Analysis] = {}
 
     @cached_property
     def windows(self) -> list[Window | Sequence[int]]:
-        """The windows, cut when they are first needed."""
+        """The windows, cut on first use."""
         return list(self.source() if callable(self.source) else self.source)
 
     @property
     def documents(self) -> list[str]:
-        """The document that each window is from: what intervals are drawn over."""
+        """The document of each window: intervals resample documents."""
         return [getattr(window, "source", window_name(window, number)) for number, window in enumerate(self.windows)]
 
     @property
     def mask_id(self) -> int | None:
-        """The token at which a masked language model predicts; None without one, or a tokenizer."""
+        """The mask token of a masked language model; None without one, or without a tokenizer."""
         return None if self.loaded is None else getattr(self.loaded.tokenizer, "mask_token_id", None)
 
     @cached_property
@@ -100,7 +100,7 @@ class Study:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """What all analyses of single heads need: one pass over the texts."""
+        """The input of all analyses of single heads, from one pass over the texts."""
         with borrowed(self.model):
             units = self._gathering.units()
             evidence = self._gathering.evidence(
@@ -110,7 +110,7 @@ class Study:
         return evidence
 
     def gather_units(self, done: Callable[[range], bool]) -> Iterator[xr.Dataset | None]:
-        """Sums of unit after unit of the texts, for `evidence` in another process; None for one that is done."""
+        """Sums of each unit of the texts, for `evidence` in another process; None for finished units."""
         with borrowed(self.model):
             for texts in self._gathering.units():
                 read = None if done(texts) else self._gathering.read(texts, self._report_reading)
@@ -124,11 +124,11 @@ class Study:
         self.tell(replace(at, share=READING * at.share))
 
     def first(self, count: int = 0) -> list[Window | Sequence[int]]:
-        """Some windows, by default 8, for analyses that take several passes."""
+        """Some windows, by default 8, for analyses with several passes."""
         return self.windows[: count or self.few_texts]
 
     def defaults(self, **settings: Any) -> dict[str, Any]:
-        """Settings of one analysis; what is None is as in the study."""
+        """Settings of one analysis; None means the study's value."""
         return {name: getattr(self, name) if value is None else value for name, value in settings.items()}
 
     def lacks(self, analysis: Analysis) -> str:
@@ -136,7 +136,7 @@ class Study:
         return next((reason for need in analysis.needs if (reason := need.lacks(self))), "")
 
     def run(self, analyses: Sequence[Analysis]) -> None:
-        """Make all these analyses, into `results`; those that are not defined, into `reasons`."""
+        """Compute these analyses into `results`; the reasons for undefined ones go to `reasons`."""
         self._known = {analysis.name: analysis for analysis in analyses}
         requested = [analysis for analysis in analyses if analysis.requested(self)]
         for number, analysis in enumerate(requested):
@@ -145,7 +145,7 @@ class Study:
             self._make(analysis)
 
     def result(self, name: str) -> xr.Dataset | None:
-        """What another analysis of this study gives, made now if it is not there; None where it is not defined."""
+        """The result of another analysis of this study, computed now if missing; None if it is not defined."""
         if name not in self.results and name not in self.reasons and name in self._known:
             analysis = self._known[name]
             if analysis.requested(self):
@@ -184,7 +184,7 @@ def study(
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> Study:
-    """Put a model under study: every analysis takes it in place of model and texts, which are then read once.
+    """Prepare a study: every analysis accepts it instead of model and texts, so the texts are read once.
 
     Parameters
     ----------
@@ -197,23 +197,19 @@ def study(
     tokenizer, device, dtype, revision, trust_remote_code
         See `attnscope.scan`.
     window, limit
-        Tokens of a window, and the number of windows: by default 100, for analyses of several passes 8.
+        Tokens of a window, and the number of windows: by default 100, or 8 for analyses with several passes.
     band
         Largest offset of the profiles.
 
     Raises
     ------
     AttnscopeError
-        If texts or other settings are given next to a study, which has its own; for anything else that the caller can
-        mend.
+        If a study is combined with texts or other settings; for other invalid input.
     """
     if isinstance(model, Study):
-        given = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
-        if beside := [name for name, value in given.items() if value is not None]:
-            raise AttnscopeError(
-                f"found a study and {beside[0]} beside it: a study has read its texts; leave {beside[0]} out, or make "
-                "another study"
-            )
+        settings = {"texts": texts, "targets": targets, "tokenizer": tokenizer, "window": window, "limit": limit}
+        if extra := [name for name, value in settings.items() if value is not None]:
+            raise AttnscopeError(f"a study already has its texts: leave {extra[0]} out, or prepare another study")
         return model
     limit = DEFAULT_TEXTS if limit is None else limit
     corpus, target = texts_and_targets(texts, targets)
@@ -236,7 +232,7 @@ def study(
 
 
 def table_of_model(model: Model | Study | None, part: str | None = None) -> Float[np.ndarray, "position column"]:
-    """Rows of a model's position table; no text is read, and no tokenizer needed."""
+    """Rows of a model's position table; needs no text and no tokenizer."""
     if isinstance(model, (Study, LoadedModel)):
         model = model.model
     if not isinstance(model, PreTrainedModel):
@@ -245,9 +241,9 @@ def table_of_model(model: Model | Study | None, part: str | None = None) -> Floa
 
 
 def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *, target: bool = False) -> list[Window]:
-    """The windows that are full; if fewer than two are or may be, an error that says why."""
+    """The full windows; an error if there are fewer than two."""
     if limit < 2:  # noqa: PLR2004
-        raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to tell position from text")
+        raise AttnscopeError(f"limit (--limit) is {limit}; expected 2 windows or more, to separate position from text")
     whole: list[Window] = []
     longest = 0
     tokenizer = loaded.tokenizer
@@ -263,7 +259,7 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
         raise AttnscopeError(
             f"found {len(whole)} full window{'s' * (len(whole) != 1)} of {length} tokens{' in the target' * target} "
             f"(the longest has {longest}); "
-            "expected 2 or more, to tell position from text: give more text, or a smaller --window"
+            "expected 2 or more, to separate position from text: use more text, or a smaller --window"
         )
     return whole
 
@@ -271,13 +267,13 @@ def equal_windows(corpus: Texts, loaded: LoadedModel, length: int, limit: int, *
 def pairs_of_windows(
     corpus: Texts, target: Corpus | None, loaded: LoadedModel, length: int, limit: int
 ) -> list[Window]:
-    """Full windows of the text and, where there is one, of the target, as the decoder reads them."""
+    """Full windows of the text, with those of the target if there is one, as the decoder reads them."""
     windows = equal_windows(corpus, loaded, length, limit)
     return windows if target is None else with_targets(windows, target, loaded, length)
 
 
 def with_targets(windows: list[Window], target: Corpus, loaded: LoadedModel, length: int) -> list[Window]:
-    """Full windows of the target beside those of the text, as the decoder reads them; as many as both have."""
+    """Pair full windows of the target, as the decoder reads them, with those of the text."""
     start = decoder_start(loaded.model)
     cut = equal_windows(target, loaded, length, len(windows), target=True)
     return [
@@ -293,7 +289,7 @@ WHERE, ESTIMATES, SCHEME, SHARES = GROUPS = (
     "Position scheme",
     "Shares",
 )
-#: Text, or a function that makes it of an explanation and the rows of its heads.
+#: Text, or a function from an explanation and the rows of its heads to text.
 Words = str | Callable[[xr.DataTree, Sequence[Row]], str]
 
 
@@ -311,26 +307,25 @@ class Picture:
     """A figure of an analysis."""
 
     name: str  # its file, without suffix
-    title: str = ""  # what it shows
+    title: str = ""
     reading: Words = ""  # how to read it
     draw: str = ""  # address of the function that draws it, ``package:function``: nothing here imports matplotlib
-    # what it draws: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``
+    # its data: the whole ``node``, some ``heads`` of it, or several nodes of the ``tree``
     of: Literal["node", "heads", "tree"] = "node"
-    # variable of the node that a general figure draws, such as ``attnscope.results.figures.scan:overview``, the grid
-    # of all heads: an analysis needs no figure of its own
+    # the node's variable for a general figure, such as ``attnscope.results.figures.scan:overview``, the grid of heads
     variable: str = ""
-    # name of another figure, of which this one is a copy under another name: the page links to it by `title`
+    # name of another figure, of which this one is a copy: the page links to it by `title`
     same_as: str = ""
     on_page: bool = True  # whether the page shows it; else it is a file only
-    with_tokens: bool = False  # whether tokens stand on its axes
+    with_tokens: bool = False  # whether its axes show tokens
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text that an analysis has in the place of a figure."""
+    """A table of text instead of a figure."""
 
-    title: str  # its heading
-    key: str  # what its words mean
+    title: str
+    key: str  # the meaning of its words
     columns: tuple[str, ...]  # headings
     lines: Callable[[xr.Dataset], list[tuple[str, ...]]]  # cells of each row, from the node
     remark: Callable[[xr.DataTree], str] = field(default=lambda _: "")  # a sentence about the whole tree
@@ -338,48 +333,48 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that a model must have."""
+    """A property that an analysis needs of a model."""
 
-    name: str  # what it is
-    lacks: Callable[[Study], str]  # why a model does not have it; empty where it does
+    name: str
+    lacks: Callable[[Study], str]  # the reason why a model lacks it; empty if it has it
 
 
 @dataclass(frozen=True)
 class Analysis:
     """One way to explain why a head attends where it does."""
 
-    name: str  # of its node in the tree, its file in the run folder, and in the list of what was left out
-    title: str  # what it gives
+    name: str  # of its node in the tree, its file in the run folder, and in the list of skipped analyses
+    title: str
     definition: str  # the heading of mathematics.md that defines it
     compute: Callable[[Study], xr.Dataset]
-    needs: tuple[Requirement, ...] = ()  # if one is not met, the analysis is left out and the reason reported
+    needs: tuple[Requirement, ...] = ()  # if one is missing, the analysis is skipped and the reason reported
     section: Section | None = None  # of the page; None if it has no figure
     pictures: tuple[Picture, ...] = ()
     table: TextTable | None = None
     units: str = "1"  # of its main quantity
     requested: Callable[[Study], bool] = field(default=lambda _: True)  # whether it is part of this study
-    # called before any text is read: raises if the analysis, requested by name, cannot be made
+    # called before any text is read: raises if the analysis, requested by name, is impossible
     check: Callable[[Study], None] = field(default=lambda _: None)
-    # what its numbers depend on beside the study's settings: part of the signature
+    # its own settings, part of the signature
     settings: Mapping[str, str | int | float] = field(default_factory=dict[str, "str | int | float"])
     # whether NumPy does all the work, in one thread: NumPy's threads and PyTorch's wait for each other by spinning
     of_arrays: bool = False
     few_texts: bool = False  # whether it takes several passes, and so reads 8 windows by default if called alone
-    # makes the analysis with a setting, given as text after its package's name: ``--analyses name=setting``
+    # makes the analysis with a setting, the text in ``--analyses name=setting``
     configured: Callable[[str], Analysis] | None = None
-    longest: int | None = None  # most tokens of a window where no length is given
-    # what a call of the record computes, of a study and the analysis's own settings; by default `compute`
+    longest: int | None = None  # longest default window, tokens
+    # computes a call of the record, from a study and the analysis's own settings; by default `compute`
     function: Callable[..., xr.Dataset] | None = None
     # from its Dataset to columns of the table of heads, each by its variable ``(layer, head)`` or ``(layer,)``
     columns: Callable[[xr.Dataset], Mapping[str, Quantity]] = field(default=lambda _: {})
-    # from the tree and the rows of its heads: sentences on what was found, notes, and a table of the report
+    # from the tree and the rows of its heads: findings, notes, and a table of the report
     findings: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
     notes: Callable[[xr.DataTree, Sequence[Row]], Sequence[str]] = field(default=lambda *_: ())
     tables: Callable[[xr.DataTree, Sequence[Row]], Table] | None = None
 
     @property
     def alone(self) -> Callable[..., xr.Dataset]:
-        """What a call of the record computes."""
+        """The function behind a call of the record."""
         return self.function or self.compute
 
     @validated
@@ -394,9 +389,9 @@ class Analysis:
         limit: Count | None = None,
         **settings: Any,
     ) -> xr.Dataset:
-        """Make this analysis alone, with the settings of its function: of a study, or of what `study` takes.
+        """Compute this analysis alone, with the settings of its function, from a study or from the inputs of `study`.
 
-        One of several passes reads 8 windows by default; of a study, the first `limit` of its windows.
+        Analyses with several passes read 8 windows by default; from a study, the first `limit` of its windows.
         """
         of_few = self.few_texts and isinstance(model, Study)
         at_most = None if of_few else limit or (FEW_TEXTS if self.few_texts else None)
@@ -416,7 +411,7 @@ class Analysis:
 def analysis(
     name: str, title: str, definition: str, *, explained: Callable[[Study], xr.Dataset] | None = None, **shown: Any
 ) -> Callable[[Callable[..., xr.Dataset]], Analysis]:
-    """Make the record of an analysis from its function of a study; `attnscope.explain` may compute `explained`."""
+    """Make the record of an analysis from its function; `attnscope.explain` computes `explained` instead if given."""
 
     def record(function: Callable[..., xr.Dataset]) -> Analysis:
         alone = validated(function)
@@ -427,9 +422,7 @@ def analysis(
     return record
 
 
-_FORMS = {
-    "rope": "queries and keys turn with their positions, so that no one matrix gives the scores: see scheme_kernel"
-}
+_FORMS = {"rope": "RoPE rotates queries and keys, so no single matrix gives the scores: see scheme_kernel"}
 
 
 def _no_table(study: Study) -> str:
@@ -442,26 +435,26 @@ def _not_bilinear(study: Study) -> str:
     if study.evidence.bilinear:
         return ""
     first = study.evidence.layers[0].projections
-    return first.reason or _FORMS.get(first.form, f"scores of the form {first.form!r} are not bilinear in X")
+    return first.reason or _FORMS.get(first.form, f"its scores ({first.form}) are not bilinear in the layer's input")
 
 
 def _no_rotation(study: Study) -> str:
     rotates = any(layer.projections.rotation is not None for layer in study.evidence.layers)
-    return "" if rotates else "queries and keys are not turned by positions"
+    return "" if rotates else "the model has no RoPE"
 
 
 def _no_bias(study: Study) -> str:
-    return "" if any(layer.has_bias for layer in study.evidence.layers) else "no bias is added to the scores"
+    return "" if any(layer.has_bias for layer in study.evidence.layers) else "the model has no position bias"
 
 
 def _not_relative(study: Study) -> str:
     if not (_no_rotation(study) and _no_bias(study)):
         return ""
-    return "queries and keys are not turned by positions, and no bias is added"
+    return "the model has no RoPE or position bias"
 
 
 POSITION_TABLE = Requirement("a table of absolute positions", _no_table)
-BILINEAR_SCORES = Requirement("scores that are bilinear in X", _not_bilinear)
-ROTATION = Requirement("queries and keys that turn with their positions", _no_rotation)
-BIAS = Requirement("a bias by distance", _no_bias)
-ROTATION_OR_BIAS = Requirement("a position scheme within the scores", _not_relative)
+BILINEAR_SCORES = Requirement("scores that are bilinear in the layer's input", _not_bilinear)
+ROTATION = Requirement("rotary position embeddings (RoPE)", _no_rotation)
+BIAS = Requirement("a position bias", _no_bias)
+ROTATION_OR_BIAS = Requirement("RoPE or a position bias", _not_relative)

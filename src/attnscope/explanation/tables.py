@@ -1,4 +1,4 @@
-"""Tables of absolute positions and of words, with the rows that the model reads, and their part of the first X."""
+"""Tables of absolute positions and of words, and their part of the first layer's input X."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PositionTable:
-    """The vectors that a model adds to words (or patches) to tell their positions."""
+    """The position embeddings that a model adds to words or patches."""
 
-    name: str  # where it lies in the model
+    name: str  # its address in the model
     rows: Float[np.ndarray, "position width"]  # ``(position, width)``, float64: row p is what position p reads
-    reserved: int  # how many rows were left out at the start
-    scheme: str  # ``"sinusoidal"`` where every column is a sampled sinusoid, else ``"learned"``
+    reserved: int  # number of rows left out at the start
+    scheme: str  # ``"sinusoidal"`` if every column is a sampled sinusoid, else ``"learned"``
     # ``(position, model width)``: `rows` times the embedding projection of a model whose table is narrower than its
     # layers (ALBERT, ELECTRA), without that projection's bias and the LayerNorm before it; else None
     projected: Float[np.ndarray, "position model_width"] | None
-    class_token: bool  # whether row 0 belongs to a class token and not to a place in the picture (ViT)
+    class_token: bool  # whether row 0 belongs to a class token and not to a patch (ViT)
 
 
 def position_table(model: PreTrainedModel, part: str | None = None) -> PositionTable:
-    """Find the table of absolute positions, as the model uses it."""
+    """The model's table of absolute positions."""
     tables = position_tables(model)
     if not tables:
         raise AttnscopeError(
             f"{type(model).__name__} has no table of absolute positions: {position_scheme(model)}. "
-            "Choose an analysis that needs no table"
+            "Choose an analysis without one"
         )
     chosen = [table for table in tables if part is None or part in table.name]
     if not chosen:
         names = ", ".join(table.name for table in tables)
-        raise AttnscopeError(f"no position table of {type(model).__name__} is called {part!r}: choose from {names}")
+        raise AttnscopeError(f"{type(model).__name__} has no position table {part!r}: choose from {names}")
     return chosen[0]
 
 
@@ -75,14 +75,14 @@ def position_tables(model: PreTrainedModel) -> list[PositionTable]:
 
 
 def position_scheme(model: PreTrainedModel) -> str:
-    """Say in words how the model tells positions."""
+    """How the model encodes positions, in words."""
     if any(stored_positions(model)):
         return "it adds a table of absolute positions to its inputs"
-    return named_scheme(model) or "how it tells positions is not known to attnscope"
+    return named_scheme(model) or "attnscope does not recognise its position scheme"
 
 
 def is_sinusoidal(rows: Float[np.ndarray, "position width"], tolerance: float = 1e-4) -> Bool[np.ndarray, " width"]:
-    r"""Say which columns are sampled sinusoids of one frequency each."""
+    r"""Which columns are sampled sinusoids of one frequency each."""
     if len(rows) < 4:  # noqa: PLR2004 three rows satisfy it whatever they are
         return np.zeros(rows.shape[1], dtype=bool)
     around, here = rows[2:] + rows[:-2], rows[1:-1]
@@ -94,30 +94,28 @@ def is_sinusoidal(rows: Float[np.ndarray, "position width"], tolerance: float = 
 
 @torch.no_grad()
 def word_table(model: PreTrainedModel) -> Float[np.ndarray, "word width"]:
-    """Give the word embeddings as the embedding module returns them, float64."""
+    """The word embeddings as the embedding module returns them, float64."""
     embedding = word_embedding(model)
     ids = torch.arange(embedding.num_embeddings, device=embedding.weight.device)
     return embedding(ids).double().cpu().numpy()
 
 
 def word_embedding(model: PreTrainedModel) -> nn.Embedding:
-    """Give the module that turns token ids into vectors."""
+    """The module that turns token ids into vectors."""
     try:
         embedding = model.get_input_embeddings()
     except NotImplementedError:
         embedding = None
     if not isinstance(embedding, nn.Embedding):
         raise AttnscopeError(
-            f"{type(model).__name__} has no table of words: it reads something else than text. "
-            "Choose an analysis of positions or scores"
+            f"{type(model).__name__} has no word embeddings, as it does not read text: choose an analysis of positions "
+            "or scores"
         )
     return embedding
 
 
 def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None:
-    """Find the linear layer from embeddings of this width to the model's width (ALBERT, ELECTRA), where there is
-    one.
-    """
+    """The linear layer from embeddings of this width to the model's width (ALBERT, ELECTRA), if there is one."""
     for name, module in model.named_modules():
         if is_embedding_projection(name) and isinstance(module, nn.Linear) and module.in_features == width:
             return module
@@ -128,7 +126,7 @@ def embedding_projection(model: PreTrainedModel, width: int) -> nn.Linear | None
 def replaced_positions(
     model: PreTrainedModel, replacements: dict[str, Float[np.ndarray, "position width"]]
 ) -> Generator[None]:
-    """Let the model read other rows in its position tables; on leaving, every number is as it was."""
+    """Replace rows of the model's position tables within the context."""
     tensors = {table.name: (table.tensor, table.reserved) for table in stored_positions(model)}
     for name, rows in replacements.items():
         if name not in tensors:
@@ -157,7 +155,7 @@ _SAME = 1e-4  # differences of float32 sums, as a share of the largest entry
 
 @dataclass(frozen=True, eq=False)
 class FirstLayerSplit:
-    """X of a layer that reads a position table, as the sum of what the table adds and the rest."""
+    """X of a layer that reads a position table, as the sum of the table's part and the rest."""
 
     position: Float[np.ndarray, "position width"]  # ``(position, width)``, float64
     content: Float[np.ndarray, "position width"]
@@ -171,11 +169,10 @@ def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Firs
 
     LayerNorm distributes over a sum, given the deviation :math:`\sigma_i` of the whole:
     :math:`\mathrm{LN}(\sum z) = \sum \gamma\odot(z-\bar z)/\sigma_i + \beta` (Kobayashi et al. 2021, section 3).
-    The table's part is followed through the LayerNorm and, where there is one, the embedding projection. Which
-    LayerNorm it is, is found by running the model with the table set to zero: its input must change by the
-    table's rows.
+    The table's part passes through the LayerNorm and the embedding projection, if there is one. A run with the table
+    set to zero identifies the LayerNorm: its input must change by the table's rows.
     """
-    position_table(model)  # refuses a model that has none
+    position_table(model)  # rejects a model without a table
     whole = _Pass.of(model, inputs)
     splits: dict[Site, FirstLayerSplit] = {}
     for table in position_tables(model):
@@ -188,8 +185,7 @@ def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Firs
                 break
     if not splits:
         raise AttnscopeError(
-            f"no layer of {type(model).__name__} reads its position table through a LayerNorm alone: "
-            "use the position means (method='means')"
+            f"in {type(model).__name__} no layer reads the position table through a LayerNorm alone: use method='means'"
         )
     return splits
 
@@ -197,7 +193,7 @@ def first_layer_split(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Firs
 def _split(
     model: PreTrainedModel, table: PositionTable, x: Tensor, whole: _Pass, without: _Pass, site: Site
 ) -> FirstLayerSplit | None:
-    """The split of one layer's X, if it is the LayerNorm of this table plus something."""
+    """The split of one layer's X; None unless it is the LayerNorm of this table plus other terms."""
     rows = torch.from_numpy(table.rows[: len(x)])
     if len(rows) < len(x):
         return None
@@ -230,7 +226,7 @@ def _split(
 
 @dataclass(frozen=True, eq=False)
 class _Norm:
-    """What one LayerNorm was given and returned for the first text, float64."""
+    """Input and output of one LayerNorm for the first text, float64."""
 
     module: nn.LayerNorm
     received: Tensor

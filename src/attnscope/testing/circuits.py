@@ -32,17 +32,11 @@ _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)[:, None]
 
 
-def induction(setting: Setting) -> tuple[Draft, Task]:
-    """Predicts the word that followed this word before: keys are composed with a previous-token head."""
-    return _induction(setting, notes=1)
+def induction(setting: Setting, notes: int = 1) -> tuple[Draft, Task]:
+    """Predicts the word that followed this word before: keys are composed with previous-token heads.
 
-
-def spare(setting: Setting) -> tuple[Draft, Task]:
-    """Like `induction`, with two previous-token heads of which one is enough: neither matters alone."""
-    return _induction(setting, notes=2)
-
-
-def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
+    Of two such heads either is enough, so neither matters alone.
+    """
     is_pair = setting.form == "encoder-decoder"
     draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))
     words = draft.ids["word"]
@@ -102,17 +96,8 @@ def _followed(draft: Draft) -> _Drawn:
     return source, labels, target, queried, [place + 1, place]
 
 
-def lookup(setting: Setting) -> tuple[Draft, Task]:
-    """Predicts the word of the class of a question."""
-    return _questions(setting, is_composed=False)
-
-
-def gate(setting: Setting) -> tuple[Draft, Task]:
-    """Predicts the word of the class of the previous question: queries are composed with another head's notes."""
-    return _questions(setting, is_composed=True)
-
-
-def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
+def lookup(setting: Setting, *, is_composed: bool = False) -> tuple[Draft, Task]:
+    """Predicts the word of the class of a question; composed, the question is the previous word."""
     classes = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**classes, "question": _CLASSES, "filler": 4}, slots=1, lengths=(18, 30))
     questions = draft.ids["question"]
@@ -468,8 +453,3 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
         keys = at_offset(within(draft, offset), offset)
         draft.plant(f"attends to offset {offset} and {role}", draft.at(offset), move, keys, call=call)
     return draft, what.task
-
-
-def chain(setting: Setting) -> tuple[Draft, Task]:
-    """A relay of three heads in three layers."""
-    return relay(setting, 3)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.results.open import open_run
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind, check_whole
+from attnscope.support.arguments import Natural, validated
+from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
 
@@ -146,7 +146,7 @@ class Expectation:
 
 
 @validated
-def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
+def expect(run: str | Path | xr.Dataset, *, layer: Natural, head: Natural) -> Expectation:
     """Check a head in a test suite; the 95% interval decides, not the mean.
 
     Parameters
@@ -174,7 +174,6 @@ def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectatio
     import xarray as xr
 
     check_kind("a scan", str, Path, xr.Dataset, run=run)
-    check_whole(0, layer=layer, head=head)
     opened = run if isinstance(run, xr.Dataset) else open_run(run)
     if not isinstance(opened, xr.Dataset) or not {"window", "layer", "head"} <= set(opened.dims):
         raise AttnscopeError("found no scan; expected a result of attnscope.scan, or its run folder")

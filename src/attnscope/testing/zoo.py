@@ -53,14 +53,12 @@ class AttendedKeys:
 class PlantedModel:
     """A model whose circuit is known, and the task that it solves."""
 
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; seed of all random numbers; standard deviation of
-    # the noise on every weight, as a share of the root mean square of its matrix
-    name: str
-    circuit: str
-    form: str
-    architecture: str
+    name: str  # such as ``induction-decoder-3``
+    circuit: str  # such as ``induction``
+    form: str  # such as ``decoder``
+    architecture: str  # such as ``gpt2``
     seed: int
-    noise: float
+    noise: float  # standard deviation of the noise on weights, as a share of the root mean square of each matrix
     model: PreTrainedModel  # in eval mode, float32
     ids: Int[Tensor, "text token"]  # ``(text, token)``; the source, for an encoder-decoder
     # ``(text, query)``: input of the decoder of an encoder-decoder, else None

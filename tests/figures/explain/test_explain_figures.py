@@ -85,7 +85,7 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
     (row,) = [row for row in rows if (row["layer"], row["head"]) == (0, 0)]
     assert row["offset_of_weights"] is row["agree"] is None
-    assert "5 of these 5 both readings" in " ".join(summary(rows))
+    assert "predict the offset of all 5 heads" in " ".join(summary(rows))
 
 
 def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
@@ -94,11 +94,10 @@ def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     for name in ("asked", "agree"):
         verdict[name][0, 0] = False
     said = summary(rank_explanations(xr.DataTree.from_dict({"verdict": verdict})))
-    assert said[0].startswith("12 of 12 heads put more weight on one offset than chance does (0.1;")
+    assert said[0] == "12 of 12 heads favour one offset (p < 0.01, corrected for all heads and offsets)."
+    assert said[-1].startswith("Position explains most of the scores of 6 of these 12 heads; queries and keys alone ")
     # 5 of 6 agree, where each would with probability 1/2: (6 + 1) / 64
-    assert said[-1].startswith("In 5 of these 6 both readings of the scores find the offset of the weights")
-    assert "(in 1 a reading finds none); with the scores of other heads 3 of 6 would" in said[-1]
-    assert said[-1].endswith("(5 or more: probability 0.1), so this may be accident.")
+    assert said[-1].endswith("predict the offset of 5 of these 6 heads (3 by chance, p = 0.11: not significant).")
 
 
 def test_a_missing_head_is_no_row(tree):
@@ -112,7 +111,7 @@ def test_a_missing_head_is_no_row(tree):
 
 
 def test_layers_and_heads_that_do_not_exist(tree):
-    with pytest.raises(AttnscopeError, match="no layer 3: they go from 0 to 2"):
+    with pytest.raises(AttnscopeError, match="layer 3 does not exist: choose from 0 to 2"):
         best_heads(rank_explanations(tree), layer=3)
 
 
@@ -273,7 +272,7 @@ def test_heads_that_an_analysis_lacks_are_left_out(tree):
 
 @pytest.mark.parametrize("name", ["waves", "interventions"])
 def test_refusals_say_what_exists(tree, name):
-    with pytest.raises(AttnscopeError, match=r"no head 9 in layer 0.*heads from 0 to 3"):
+    with pytest.raises(AttnscopeError, match=r"layer 0 has no head 9.*heads from 0 to 3"):
         OF_HEADS[name](node(tree, name), [(0, 9)])
     with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
         OF_HEADS[name](node(tree, "position_pca"), [(0, 0)])

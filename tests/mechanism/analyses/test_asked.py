@@ -96,13 +96,13 @@ def test_one_window_is_no_fault_of_the_text():
         (lambda: cross_correlation(STUDY, columns=-1), "columns is -1; expected a whole number of 1"),
         (lambda: query_key_waves(STUDY, permutations=-1), "permutations is -1; expected a whole"),
         *(
-            (lambda of=of: of(STUDY, frequencies=(5, 2)), "found frequencies 5 to 2; expected two between 0 and 64")
+            (lambda of=of: of(STUDY, frequencies=(5, 2)), "frequencies are 5 to 2; expected two between 0 and 64")
             for of in (interventions, wave_removal)
         ),
         *(
             (
                 lambda of=of, target=target: of(STUDY, target_offset=target),
-                f"found targets of shape (3, 4) up to {target.max()} ({target.dtype}); expected whole numbers",
+                f"target_offset has shape (3, 4) up to {target.max()} ({target.dtype}); expected whole numbers",
             )
             for of in (position_content, interventions)
             for target in (np.full((3, 4), 50), np.zeros((3, 4)))

@@ -46,5 +46,5 @@ def test_cross_attention_has_two_sides():
 def test_what_cannot_be_averaged_is_rejected():
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         token_ids(TEXTS[:1], least=2)
-    with pytest.raises(AttnscopeError, match="found windows of 11 to 12 tokens; expected all equally long"):
+    with pytest.raises(AttnscopeError, match="found windows of 11 to 12 tokens; expected equal lengths"):
         token_ids([TEXTS[0], TEXTS[1][:11]])

@@ -143,5 +143,5 @@ def test_everything_is_put_back_even_after_an_error():
 def test_words():
     assert word_table(tiny("bert")).shape == (60, 32)
     assert word_table(tiny("albert")).shape == (60, 16)
-    with pytest.raises(AttnscopeError, match="ViTModel has no table of words"):
+    with pytest.raises(AttnscopeError, match="ViTModel has no word embeddings"):
         word_table(tiny("vit"))

@@ -284,12 +284,12 @@ def test_what_cannot_be_split_is_refused():
     model = tiny("bert")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])
-    with pytest.raises(AttnscopeError, match=r"layer 1 does not read a position table \(layers that do: \[0\]\)"):
+    with pytest.raises(AttnscopeError, match=r"layer 1 does not read a position table: choose one of \[0\]"):
         position_content(model, RANDOM, method="exact", layers=[1])
-    with pytest.raises(AttnscopeError, match="there is no attention layer 9"):
+    with pytest.raises(AttnscopeError, match="layer 9 does not exist"):
         position_content(model, RANDOM, layers=[9])
     with pytest.raises(
-        AttnscopeError, match=r"found targets of shape \(1, 1\) up to 0 .*expected whole numbers of shape \(2, 4\)"
+        AttnscopeError, match=r"target_offset has shape \(1, 1\) up to 0 .*expected whole numbers of shape \(2, 4\)"
     ):
         position_content(model, RANDOM, target_offset=np.zeros((1, 1), int))
     with pytest.raises(AttnscopeError, match="no table of absolute positions"):

@@ -200,12 +200,12 @@ def test_special_tokens_stay_where_they_are():
 
 def test_what_cannot_be_changed_is_refused():
     model = mixed_bert(rows=LENGTH + 3)
-    with pytest.raises(AttnscopeError, match="there is no change 'words-burnt': choose from words-zero"):
+    with pytest.raises(AttnscopeError, match="unknown change 'words-burnt': choose from words-zero"):
         interventions(model, TEXTS, ["words-burnt"])
-    with pytest.raises(AttnscopeError, match="cannot be shifted by 5: 3 rows are beyond"):
+    with pytest.raises(AttnscopeError, match="cannot be shifted by 5: the table has only 3 rows beyond"):
         interventions(model, TEXTS, ["positions-shifted"], shift=5)
     assert "positions-shifted" not in interventions(model, TEXTS, shift=5, draws=2).change
-    with pytest.raises(AttnscopeError, match=r"found targets of shape \(1, 4\) up to 9"):
+    with pytest.raises(AttnscopeError, match=r"target_offset has shape \(1, 4\) up to 9"):
         interventions(model, TEXTS, ["words-zero"], target_offset=np.full((1, 4), 9), band=BAND)
     assert model.config.vocab_size == WORDS
 
@@ -216,7 +216,7 @@ def test_a_change_that_the_windows_do_not_allow_is_told():
     whole = [[5 + place % 9 for place in range(rows)]] * 2
     found = interventions(model, whole, band=4, draws=2)
     assert "positions-shifted" not in found.change.values
-    assert "0 rows are beyond the window's" in json.loads(found.left_out)["positions-shifted"]
+    assert "0 rows beyond the window's" in json.loads(found.left_out)["positions-shifted"]
     shorter = interventions(model, [text[:-8] for text in whole], band=4, draws=2)
     assert "positions-shifted" in shorter.change.values
     assert json.loads(shorter.left_out) == {}

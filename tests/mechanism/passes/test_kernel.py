@@ -136,7 +136,7 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
     told = report(tree)
     first = next(row for row in told.rows if row["head"] == 0)
     assert first["position_share"] == pytest.approx(1, abs=1e-3)
-    assert "In 1 of these 1 position gives more than half of the scores' profile." in told.finding.sentences
+    assert "Position explains most of the scores of 1 of these 1 heads" in told.finding.sentences[1]
     assert not bool((found["position_content"].position_share_high < 0).any())
     if scheme == "learned":
         assert "scheme_kernel" in skipped
@@ -160,8 +160,8 @@ def test_agreement_that_chance_gives_may_be_accident():
         tree = xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict})
         (said,) = _position_scheme.predicted_offsets(tree, rank_explanations(tree))
         assert says in said
-        assert "(1.6 by chance)" in said
-        assert ("So many come by chance in 52% of cases, so this may be accident." in said) == (says == "2 of these 4")
+        assert "(1.6 by chance, p = " in said
+        assert ("p = 0.52: not significant)" in said) == (says == "2 of these 4")
 
 
 def window(ids):

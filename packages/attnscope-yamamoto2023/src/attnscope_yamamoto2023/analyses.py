@@ -30,7 +30,7 @@ PAPER = Section(
 
 
 def table_as(published_as: str) -> Analysis:
-    """The table of published numbers, for a model that holds the weights of a published one."""
+    """The table of published numbers, for a model with the weights of a published one."""
     check_published(published_as)
     settings = {"published_as": published_as}
     return replace(PAPER_TABLE, compute=partial(_table, published_as=published_as), settings=settings)
@@ -53,36 +53,35 @@ def _shown(study: Study) -> list[ShownHead]:
 
 
 def _no_heads(study: Study) -> str:
-    return "" if _shown(study) else "no head leans to a side"
+    return "" if _shown(study) else "no head attends mainly to one side"
 
 
 def _no_bilinear_heads(study: Study) -> str:
     there = any(shown.layer.projections.form == "bilinear" for shown in _shown(study))
-    return "" if there else "no head that leans to a side has scores that are bilinear in X"
+    return "" if there else "no head that attends mainly to one side has scores that are bilinear in X"
 
 
 def _no_causal_heads(study: Study) -> str:
     there = any(shown.layer.site.kind == "causal" for shown in _shown(study))
-    return "" if there else "it is of causal heads; the model has none"
+    return "" if there else "the model has no causal heads"
 
 
 def _check(study: Study) -> None:
-    """The papers are about models with a position table that read one text."""
+    """Reject translators, and models without a position table."""
     if study.with_targets:
         raise AttnscopeError(
-            "the papers' figures and numbers are of models that read one text: leave out either yamamoto2023 "
-            "(--analyses) or the target (--target)"
+            "yamamoto2023 (--analyses) needs a model that reads one text: leave out either it or the target (--target)"
         )
-    position_table(study.model)  # or an error that says what the model has instead
+    position_table(study.model)  # raises with the model's own scheme
 
 
 def _table(study: Study, published_as: str | None = None) -> xr.Dataset:
     return table_of(_subject(study), published_as or published_name(study.name, study.identity))
 
 
-HEADS = Requirement("heads that lean to a side", _no_heads)
+HEADS = Requirement("heads that attend mainly to one side", _no_heads)
 BILINEAR_HEADS = Requirement("such heads with scores that are bilinear in X", _no_bilinear_heads)
-CAUSAL_HEADS = Requirement("causal heads that lean to a side", _no_causal_heads)
+CAUSAL_HEADS = Requirement("causal heads that attend mainly to one side", _no_causal_heads)
 
 FIGURE_1 = Analysis(
     "figure_1",
@@ -95,7 +94,7 @@ FIGURE_1 = Analysis(
         Picture(
             "paper_figure_1",
             "Figure 1: kinds of heads",
-            "In which share of the texts a head belongs to which cluster of profiles. One colour: alike on all texts.",
+            "The share of texts in which a head is in each cluster of profiles. One colour: the same on all texts.",
             draw="attnscope.results.figures.maps:label_pies",
         ),
     ),
@@ -111,7 +110,7 @@ FIGURE_2 = Analysis(
         Picture(
             "paper_figure_2",
             "Figure 2: weights among the first 15 tokens",
-            "Rows look at columns. Left of the red diagonal are earlier tokens. ␣ is a space.",
+            "Rows are queries, columns are keys. Left of the red diagonal are earlier tokens. ␣ is a space.",
             draw="attnscope_yamamoto2023.drawing:maps_of_heads",
             with_tokens=True,
         ),
@@ -128,8 +127,7 @@ FIGURE_4 = Analysis(
         Picture(
             "paper_figure_4",
             "Figure 4: waves in queries and keys",
-            "The leading columns of one head along the text. Where both are waves of one period, keys run ahead or "
-            "behind.",
+            "The leading columns of one head along the text. If both are waves of one period, keys lead or lag.",
             draw="attnscope_yamamoto2023.drawing:waves_of_head",
         ),
     ),
@@ -145,8 +143,8 @@ FIGURE_6 = Analysis(
         Picture(
             "paper_figure_6",
             "Figure 6: the rotation from queries to keys",
-            "Dark spots along a blue line are a shift by that many tokens. The rotation is completed as the papers "
-            "did (LAPACK); paper_figure_6_minimal in the folder of figures shows the one nearest to the identity.",
+            "Dark spots along a blue line mean a shift by that number of tokens. The rotation is completed as in the "
+            "papers (LAPACK); paper_figure_6_minimal in the folder of figures has the one nearest to the identity.",
             draw="attnscope_yamamoto2023.drawing:phases_as_published",
         ),
         Picture(
@@ -165,7 +163,7 @@ FIGURE_7 = Analysis(
         Picture(
             "paper_figure_7",
             "Figure 7: cross-correlations",
-            "Above, the leading 20 columns; below, their sum weighted by singular values, with its peak within 10 "
+            "Above: the leading 20 columns. Below: their sum weighted by singular values, with its peak within 10 "
             "tokens.",
             draw="attnscope_yamamoto2023.drawing:correlations_of_heads",
         ),
@@ -182,7 +180,7 @@ FIGURE_14 = Analysis(
         Picture(
             "emnlp_figure_14",
             "EMNLP figure 14: scores of causal heads",
-            "Stripes along the diagonal are scores that go by offset. Right of the diagonal a mask hides them.",
+            "Stripes along the diagonal are scores that depend on the offset. The mask hides scores right of it.",
             draw="attnscope_yamamoto2023.drawing:score_maps",
         ),
     ),
@@ -206,7 +204,7 @@ FIGURE_15 = Analysis(
 FIGURES = (FIGURE_1, FIGURE_2, FIGURE_4, FIGURE_6, FIGURE_7, FIGURE_14, FIGURE_15)
 PAPER_TABLE = Analysis(
     "paper",
-    "Published numbers beside this model's",
+    "Published numbers and this model's",
     "The papers' numbers",
     _table,
     section=PAPER,
@@ -217,7 +215,7 @@ PAPER_TABLE = Analysis(
         Picture("paper_figure_8", "Figure 8", same_as="position-models"),
         Picture("paper_figure_9", "Figure 9", same_as="position-components"),
     ),
-    table=TextTable("Published numbers beside this model's", KEY, COLUMNS, paper_lines, left_out),
+    table=TextTable("Published numbers and this model's", KEY, COLUMNS, paper_lines, left_out),
     configured=table_as,
     longest=PAPER_LENGTH,
 )

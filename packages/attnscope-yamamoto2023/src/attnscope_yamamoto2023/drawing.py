@@ -1,4 +1,4 @@
-"""The papers' figures by their numbers: those of single heads, and which of the others are which."""
+"""The papers' figures by their numbers."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _NODES = (
 
 
 def left_out(tree: xr.DataTree) -> str:
-    """Which of the seed paper's nine figures an explanation does not have, in a sentence; empty where it has all."""
+    """The figures of the first paper that an explanation lacks, in a sentence; empty if it has all nine."""
     missing = [(number, node) for number, node in enumerate(_NODES, 1) if node not in tree.children]
-    told = [
-        f"{number} (tables of several models: give --also MODEL)" if node == "also" else str(number)
+    figures = [
+        f"{number} (tables of several models: use --also MODEL)" if node == "also" else str(number)
         for number, node in missing
     ]
-    return f"Left out of the papers' figures 1 to 9: {', '.join(told)}." if told else ""
+    return f"Missing from the papers' figures 1 to 9: {', '.join(figures)}." if figures else ""
 
 
 def score_maps(scores: xr.Dataset) -> Figure:
@@ -89,7 +89,7 @@ def phases_as_published(shown: xr.Dataset) -> Figure:
 
 
 def phases_completed_minimally(shown: xr.Dataset) -> Figure:
-    """Draw figure 6 with the completion that is nearest to the identity."""
+    """Draw figure 6 with the completion nearest to the identity."""
     return _phases(shown, "minimal")
 
 
@@ -102,11 +102,11 @@ def correlations_of_heads(shown: xr.Dataset) -> Figure:
     return cross_correlations(*by_layer_and_head(shown), curves=CURVES)
 
 
-_TABLES = (("before", "0.45", "Table as it was"), ("after", MEASURED, "Learned anew"))
+_TABLES = (("before", "0.45", "Original table"), ("after", MEASURED, "Relearned"))
 
 
 def relearned_table(relearned: xr.Dataset) -> Figure:
-    """Draw the spectrum of the position table as it was and as learned anew, and the loss while it was learned."""
+    """Draw the spectrum of the position table, original and relearned, and the loss during training."""
     needs = ("mean", "lower_quartile", "upper_quartile", "null_mean", "loss")
     require(relearned, needs, purpose="relearned_table")
     frequency = relearned["frequency"].values[1:]
@@ -132,13 +132,13 @@ def relearned_table(relearned: xr.Dataset) -> Figure:
 
 
 def relearned_profiles(relearned: xr.Dataset) -> Figure:
-    """Draw where the sharpest heads look: on plain text, and on spaced text before and after the learning."""
+    """Draw where the sharpest heads attend: on plain text, and on spaced text before and after training."""
     require(relearned, ("profile", "shown_layer", "shown_head"), purpose="relearned_profiles")
     return scheme_effect(relearned, _shown(relearned))
 
 
 def relearned_maps(relearned: xr.Dataset) -> Figure:
-    """Draw the weights of the same heads in one spaced text with the table learned anew; dots are unknown tokens."""
+    """Draw the weights of the same heads in one spaced text with the relearned table; dots are unknown tokens."""
     require(relearned, ("key", "weight", "shown_layer"), purpose="relearned_maps")
     maps = relearned[["key", "weight"]].rename(shown_layer="layer", shown_head="head")
     return weight_maps(*by_layer_and_head(maps), tokens=maps.sizes["query"])

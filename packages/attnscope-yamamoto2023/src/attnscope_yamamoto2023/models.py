@@ -1,4 +1,4 @@
-"""The published models, and how they are recognised."""
+"""The published models, and their recognition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROBERTA, GPT2 = "roberta-base", "gpt2"
 
 @dataclass(frozen=True)
 class Shape:
-    """How a published model is recognised: its names on the hub, classes, and sizes in its config."""
+    """Marks of a published model: its names on the hub, classes, and sizes in its config."""
 
     hub: tuple[str, ...]
     classes: tuple[str, ...]
@@ -82,24 +82,24 @@ def is_shaped_like(model: PreTrainedModel, name: str) -> bool:
 
 
 def published_name(hub_name: str, identity: Mapping[str, str]) -> str | None:
-    """Which published model this is, if the hub says so: a folder may hold any weights of the shape."""
+    """The published model's name, if loaded from the hub: a folder may contain any weights of the same shape."""
     if "revision" not in identity:
         return None
     return next((name for name, shape in SHAPES.items() if hub_name in shape.hub), None)
 
 
 def check_published(name: str | None) -> None:
-    """Refuse names of models that nothing was published of."""
+    """Reject names of other models than the published ones."""
     if name is not None and name not in SHAPES:
         raise AttnscopeError(f"--analyses is yamamoto2023={shortly(name)}: expected {' or '.join(SHAPES)}")
 
 
-PAPER_LENGTH = 512  # tokens; frequencies of the papers are cycles per so many
+PAPER_LENGTH = 512  # tokens; the papers' frequencies are cycles per 512 tokens
 PEAK = (40, 60)  # "near f = 50"
 FASTEST_PERIOD = 8  # tokens
 SLOW_PERIOD = 51.2  # tokens: f = 10 at 512
 CLUSTERS = 6
-FLAT = ("self", "flat")  # kinds of heads that lean to no side
+FLAT = ("self", "flat")  # labels of heads without a side
 ABOVE_NULL, ABOVE_NULL_LISTED, LOWEST = 3.0, 1.5, 3
 LEVEL = 1e-3
 LOBES = (20, 40)  # tokens
@@ -107,12 +107,12 @@ SCORE_BAND = 30  # offsets of the GPT-2 profiles
 FEW_LABELS = 2
 NEXT_LEFT = (-3, -2, -1)  # tokens
 SHARP = 0.3  # share of the weight at one offset
-LEANS = 0.2  # direction, beyond which a head leans to a side
+LEANS = 0.2  # direction above which a head attends mainly to one side
 
 
 @dataclass(frozen=True, eq=False)
 class ShownHead:
-    """A head in the place of one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
+    """A head that stands for one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
 
     name: str
     layer: Layer
@@ -126,7 +126,7 @@ class ShownHead:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found: in words, as a number, whether the published value holds (None: nothing to hold), remarks."""
+    """A measured value: in words, as a number, whether it matches the published one (None: not comparable), remarks."""
 
     text: str
     number: float | int = float("nan")
@@ -135,20 +135,20 @@ class Finding:
 
 
 class Subject:
-    """A model, its texts and what the analyses found in them; each is made when a row first asks for it."""
+    """A model, its texts and the results of the analyses, each computed on first use."""
 
     def __init__(self, study: Study) -> None:
         self.study, self.model, self.seed = study, study.model, study.seed
-        self.shown: list[ShownHead] | None = None  # heads of the papers' figures, chosen when first asked for
+        self.shown: list[ShownHead] | None = None  # heads of the papers' figures, chosen on first use
 
     @property
     def evidence(self) -> Evidence:
-        """What is read from the model."""
+        """The study's layers, tables and words."""
         return self.study.evidence
 
     @property
     def windows(self) -> list[Window | Sequence[int]]:
-        """The windows that the study has read."""
+        """The study's windows."""
         return self.study.windows
 
     @property
@@ -157,9 +157,9 @@ class Subject:
         return self.evidence.length
 
     def result(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """An analysis that the study has made, or what is made in its place."""
-        kept = self.study.results.get(name)
-        return make() if kept is None else kept
+        """An analysis of the study, or the result of `make`."""
+        stored = self.study.results.get(name)
+        return make() if stored is None else stored
 
     @property
     def table(self) -> PositionTable:
@@ -168,7 +168,7 @@ class Subject:
 
     @cached_property
     def spectrum(self) -> xr.Dataset:
-        """Of the position table."""
+        """The spectrum of the position table."""
         return amplitude_spectrum(self.table.rows)
 
     @cached_property
@@ -186,23 +186,23 @@ class Subject:
 
     @cached_property
     def score_clusters(self) -> xr.Dataset:
-        """Two clusters of what all heads' scores sum up to along offsets, before mask and softmax."""
+        """Two clusters of all heads' scores, summed along offsets before mask and softmax."""
         return self.result("figure_15", lambda: clustered_scores(self.model, self.windows, seed=self.seed))
 
     @property
     def directed(self) -> np.ndarray:
-        """Which heads lean to a side, by their most frequent label."""
+        """Which heads attend mainly to one side, by their most frequent label."""
         shares, names, _ = self.labels
         return np.array([names[label].split(" ")[0] not in FLAT for label in shares.argmax(1)])
 
     @cached_property
     def waves(self) -> xr.Dataset:
-        """Of all heads."""
+        """The waves of all heads."""
         return self.result("waves", lambda: query_key_waves(self.study, permutations=0, seed=self.seed))
 
     @cached_property
     def correlations(self) -> xr.Dataset:
-        """Canonical, by layer."""
+        """Canonical correlations by layer."""
         return self.result("position_cca", lambda: position_cca(self.study))
 
     @cached_property
@@ -227,7 +227,7 @@ class Subject:
         return np.mean([sums[number] for sums in place.band_sums], 0)
 
     def scores(self, layer: int, head: int, *, paper: bool = True) -> xr.Dataset:
-        """Cross-correlation of a head: the papers' (first text, no biases), or of what softmax sees (mean X)."""
+        """Cross-correlation of a head: the papers' (first text, no biases), or with the mean X and biases."""
         place, number = self.head(layer, head)
         if place.projections.form != "bilinear":
             raise AttnscopeError(
@@ -247,7 +247,7 @@ class Subject:
 
 
 def clustered_heads(evidence: Evidence, *, seed: int = 0) -> xr.Dataset:
-    """Six clusters of all heads' profiles over all texts, and how far they depend on the text: see `summarize`."""
+    """Six clusters of all heads' profiles over all texts, and their dependence on the text: see `summarize`."""
     most = max(layer.heads for layer in evidence.layers)
     sums = np.full((evidence.texts, len(evidence.layers), most, evidence.layers[0].band_sums[0].shape[-1]), np.nan)
     for row, layer in enumerate(evidence.layers):

@@ -1,4 +1,4 @@
-"""Positions learned anew under frozen weights: do the waves come back at the new distance? (EMNLP, appendix E)."""
+"""Positions relearned under frozen weights: do the waves return at the new distance? (EMNLP, appendix E)."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def relearn_positions(
     progress: Tell = no_progress,
     **settings: Any,
 ) -> tuple[PreTrainedModel, xr.Dataset]:
-    """Draw a masked language model's position table anew and train it alone, on texts with unknown tokens between."""
+    """Reset a masked language model's position table and train it alone, on texts with unknown tokens between."""
     loaded = load_model(MODEL if model is None else model, tokenizer=tokenizer, device=device)
     return Relearning(loaded, texts_of(texts), **settings).run(band=band, progress=progress)
 
 
 @dataclass(eq=False)
 class Relearning:
-    """What `relearn_positions` is about to do: all is checked and the inputs are cut before anything is trained."""
+    """The settings of `relearn_positions`, checked before training, and its inputs."""
 
     loaded: LoadedModel
     corpus: Texts
@@ -96,7 +96,7 @@ class Relearning:
         )
 
     def run(self, *, band: int = 10, progress: Tell = no_progress) -> tuple[PreTrainedModel, xr.Dataset]:
-        """Train, and compare what the heads do before and after: see `relearn_positions`."""
+        """Train, and compare the heads before and after: see `relearn_positions`."""
         samples = [_sample(window, self.spacers, self.unknown) for window in self.windows]
         changed = self._with_drawn_table()
         loss = self._train(changed, samples, progress)
@@ -110,7 +110,7 @@ class Relearning:
         )
 
     def _train(self, model: PreTrainedModel, samples: list[Sample], tell: Tell) -> dict[int, float]:
-        """Train what needs a gradient; the loss by step."""
+        """Train the position table; the loss by step."""
         from transformers import (
             DataCollatorForLanguageModeling,
             PrinterCallback,
@@ -124,7 +124,7 @@ class Relearning:
         class Reporting(TrainerCallback):
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
                 done = state.global_step
-                tell(Progress("positions learned anew", done / steps, {"steps": done}))
+                tell(Progress("relearning positions", done / steps, {"steps": done}))
 
         with own_random_numbers(), tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
@@ -235,8 +235,7 @@ def _learned_table(loaded: LoadedModel) -> PositionTable:
     table = position_table(loaded.model)
     if not isinstance(_parameter(loaded.model, table.name), torch.nn.Parameter) or table.scheme != "learned":
         raise AttnscopeError(
-            f"the position table {table.name} of {loaded.name} is {table.scheme}, and not learned: there is nothing "
-            "to learn anew"
+            f"the position table {table.name} of {loaded.name} is {table.scheme}; relearning needs a learned table"
         )
     return table
 
@@ -295,7 +294,7 @@ def _dataset(before: np.ndarray, after: np.ndarray, loss: dict[int, float]) -> x
 def collect_profiles(
     collected: Collected, name: str, model: PreTrainedModel, windows: Windows, band: int, *, every: int = 1
 ) -> None:
-    """Profiles of all calls but cross-attention; of every so many rows, from the first."""
+    """Profiles of all calls but cross-attention, of every `every`-th row."""
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output, rows = measure(call, Need(band=band))
@@ -339,7 +338,7 @@ def head_maps(
 
 
 def relearned(steps: int | str) -> Analysis:
-    """Positions learned anew for so many steps, for ``attnscope.explain(analyses=...)``: see `relearn_positions`."""
+    """The analysis that relearns positions for `steps` steps, for ``attnscope.explain(analyses=...)``."""
     if isinstance(steps, str):
         if not steps.isdecimal():
             raise AttnscopeError(f"--analyses is relearned={steps}; expected a number of steps, as in relearned=2500")
@@ -354,11 +353,11 @@ def relearned(steps: int | str) -> Analysis:
 
 
 def _relearning(study: Study, steps: int) -> Relearning:
-    """What is about to be trained, checked and cut once."""
+    """The checked training of this study, made once."""
     made = study.shared.get("relearning")
     if not isinstance(made, Relearning):
         if study.loaded is None or study.corpus is None:
-            raise NotDefinedError("it wants a tokenizer and texts: call attnscope.explain")
+            raise NotDefinedError("relearning needs a tokenizer and texts: call attnscope.explain")
         made = Relearning(study.loaded, study.corpus, steps=steps, seed=study.seed)
         study.shared["relearning"] = made
     return made
@@ -371,7 +370,7 @@ def _relearn(study: Study, steps: int) -> xr.Dataset:
     relearning, run = _relearning(study, steps), study.stored.run
     model, relearned = relearning.run(band=study.band, progress=tell)
     if run is not None:
-        advice = "Free some room and give the same command again"
+        advice = "Free some disk space and repeat the command"
         with explained("write the relearned model", advice), run.replacing("relearned/") as new:
             relearning.save(model, new / "relearned")
     return relearned
@@ -385,36 +384,35 @@ def loss_lines(relearned: xr.Dataset) -> list[tuple[str, ...]]:
 
 RELEARNED = Analysis(
     "relearned",
-    "Positions learned anew",
+    "Relearned positions",
     "The papers' numbers",
     partial(_relearn, steps=1000),
     section=Section(
         "relearned",
-        "Positions learned anew",
-        "Every token is followed by unknown ones; the position table is drawn at random and trained alone. A head that "
-        "finds its neighbour by position then looks for it at the new distance. After few steps it does not yet: the "
-        "loss tells how far the learning has come.",
+        "Relearned positions",
+        "Unknown tokens follow every token; the position table is reset and trained alone. A head that finds its "
+        "neighbour by position then attends at the new distance. This takes many steps: the loss shows the progress.",
     ),
     pictures=(
         Picture(
             "relearned-table",
             "The table before and after",
-            "Where the blue line stands above the dashed one, learning has made waves. A peak at the spacing says "
-            "that rows of tokens and rows of unknown tokens differ: only the former are asked for anything.",
+            "Training has made waves where the blue line is above the dashed one. A peak at the spacing means that "
+            "rows for tokens differ from rows for unknown tokens: only the former predict words.",
             draw="attnscope_yamamoto2023.drawing:relearned_table",
         ),
         Picture(
             "relearned-profiles",
-            "Where the sharpest heads look",
-            "Black is plain text. With unknown tokens between, the head still looks at the next place and finds an "
-            "unknown token; with positions learned anew, the peak should stand where the neighbour is now. Means "
-            "over tokens, not over unknown ones.",
+            "Where the sharpest heads attend",
+            "Black: plain text. With unknown tokens between, the head still attends at the old distance, to an unknown "
+            "token. With relearned positions, the peak should be at the neighbour's new offset. Means over tokens, "
+            "without unknown ones.",
             draw="attnscope_yamamoto2023.drawing:relearned_profiles",
         ),
         Picture(
             "relearned-maps",
-            "Weights with positions learned anew",
-            "A spaced text; dots are unknown tokens, ␣ is a space. Stripes beside the diagonal go from token to token.",
+            "Weights with relearned positions",
+            "A spaced text; dots are unknown tokens, ␣ is a space. Stripes off the diagonal go from token to token.",
             draw="attnscope_yamamoto2023.drawing:relearned_maps",
             with_tokens=True,
         ),

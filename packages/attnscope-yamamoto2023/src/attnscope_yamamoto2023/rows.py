@@ -1,4 +1,4 @@
-"""The published numbers, one record each: what was published, where, how a model's own is found, and its chance.
+"""The published numbers, one record each: value, source, how to measure a model's own, and its chance.
 
 Sources: ``S`` is Yamamoto and Matsuzaki (NLP 2023), ``E`` their paper of EMNLP 2023, ``K21`` Kobayashi et al. (EMNLP
 2021), table 2. All but rows 20 and 21 are about roberta-base. Papers count layers and heads from 1.
@@ -100,7 +100,7 @@ def offset_of_scores(subject: Subject) -> Finding:
     scores, seen = (_trace_peak(subject, 1, 1, paper=paper) for paper in (True, False))
     weights = int(sums.argmax()) - len(sums) // 2
     holds = scores in NEXT_LEFT
-    note = "" if holds or seen not in NEXT_LEFT else "only without the mean key, to which softmax is blind"
+    note = "" if holds or seen not in NEXT_LEFT else "only without the mean key, which does not change the weights"
     return Finding(f"t={_peak(scores)}; centred {_peak(seen)}, weights {weights:+d}", scores, holds, note)
 
 
@@ -121,7 +121,7 @@ def other_side(subject: Subject) -> Finding:
 def columns(subject: Subject) -> Finding:
     scores = subject.scores(1, 1)
     if scores.sizes["column"] < 6:  # noqa: PLR2004
-        raise AttnscopeError(f"head(1,1) has {scores.sizes['column']} singular columns; columns 5 and 6 are asked")
+        raise AttnscopeError(f"head(1,1) has {scores.sizes['column']} singular columns; columns 5 and 6 are needed")
     peaks = scores.peak_offset.sel(range="near").values[4:6].tolist()
     refined = scores.peak_corrected.values[4:6]
     text = f"t={_peak(peaks[0])}, {_peak(peaks[1])} (between tokens {refined[0]:+.2f}, {refined[1]:+.2f})"
@@ -129,7 +129,7 @@ def columns(subject: Subject) -> Finding:
 
 
 def lobes(subject: Subject) -> Finding:
-    """How much of the columns' cross-covariance is left in their sum: at the peak, and 20 to 40 tokens away."""
+    """The share of the columns' cross-covariance that remains in their sum: at the peak, and 20 to 40 tokens away."""
     scores = subject.scores(1, 1)
     place, number = subject.head(1, 1)
     values = reparametrize(*place.matrices(number, affine=False)).values
@@ -158,7 +158,7 @@ def periodic_columns(subject: Subject) -> Finding:
             chosen += counts[row, : last - first][subject.directed[first:last]].tolist()
             row += 1
     if not chosen:
-        raise AttnscopeError("no head leans to a side")
+        raise AttnscopeError("no head attends mainly to one side")
     low, middle, high = np.quantile(chosen, [0.25, 0.5, 0.75])
     return Finding(
         f"median {middle:g} (quartiles {low:g} and {high:g}) over {len(chosen)} directed heads",
@@ -209,10 +209,10 @@ def score_clusters(subject: Subject) -> Finding:
 
 
 def relearned(subject: Subject) -> Finding:
-    """Only where positions were learned anew in the same run."""
+    """Only if the same run relearned positions."""
     relearned = subject.study.result("relearned")
     if relearned is None:
-        raise AttnscopeError("needs training: --analyses relearned=2500 does it")
+        raise AttnscopeError("needs training: use --analyses relearned=2500")
     loss = relearned.loss.values
     samples, spacers, steps = (relearned.attrs[name] for name in ("samples", "spacers", "steps"))
     made = f"{samples:,} samples, {spacers} unknown tokens, {steps:,} steps"
@@ -275,7 +275,7 @@ def spectrum_peak(subject: Subject) -> Finding:
 
 
 def _share_of_power(subject: Subject, chosen: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Share of the table's power, its mean aside, at periods that are chosen."""
+    """Share of the table's power, without its mean, at some periods."""
     power, frequency = subject.spectrum.power.values[1:], subject.spectrum.frequency.values[1:]
     rows = len(subject.table.rows)
     twice = power * np.where(2 * frequency == rows, 1.0, 2.0)  # negative frequencies
@@ -288,7 +288,7 @@ def fast_energy(subject: Subject) -> Finding:
 
 
 def words(subject: Subject) -> Finding:
-    """Words of the texts one after the other, special tokens left out: those would make a wave of their own."""
+    """Words of the texts in order, without special tokens, which would make a wave of their own."""
     ids: list[int] = []
     for window in subject.windows:
         inside = ids_of(window)
@@ -316,24 +316,24 @@ class Row:
     """A published number."""
 
     number: int  # from 1
-    quantity: str  # what was published, and where
-    published: str  # what was published, and where
-    source: str  # what was published, and where
-    find: Callable[[Subject], Finding]  # what a model has in its place
-    tolerance: str = ""  # what we take for agreement; the papers name none
-    # how many untrained models of the published shape meet it (``benchmarks/paper_chance.py --models 12 --texts 3``)
+    quantity: str
+    published: str
+    source: str
+    find: Callable[[Subject], Finding]  # measures the model's own value
+    tolerance: str = ""  # our criterion for agreement; the papers name none
+    # untrained models of the published shape that meet it (``benchmarks/paper_chance.py --models 12 --texts 3``)
     by_chance: str = ""
-    model: str = ROBERTA  # which published model it is about
-    impossible: str = ""  # why it cannot be had here
+    model: str = ROBERTA  # the published model
+    impossible: str = ""  # why it cannot be measured here
 
 
 def not_in_the_weights(_: Subject) -> Finding:
-    """For what a checkpoint does not tell."""
+    """A value that a checkpoint does not contain."""
     return Finding("not in the weights")
 
 
 def not_run(_: Subject) -> Finding:
-    """For what is not computed here: `impossible` says why."""
+    """A value that is not computed here: `impossible` has the reason."""
     return Finding("")
 
 
@@ -348,7 +348,7 @@ ROWS: tuple[Row, ...] = (
         "0 of 12",
     ),
     Row(2, "the same in 12 dimensions", "92.23%", "S, E", components(12, 92.23, 0.01), "0.01 points", "0 of 12"),
-    Row(3, "dimensions that positions take", "about 15", "E 4.1", subspace),
+    Row(3, "dimensions of positions", "about 15", "E 4.1", subspace),
     Row(4, "peak of the table's spectrum", "near f=50", "S 3.3", spectrum_peak, "in 40..60, 3 x noise", "0 of 12"),
     Row(
         5,
@@ -426,14 +426,14 @@ ROWS: tuple[Row, ...] = (
         model=GPT2,
     ),
     Row(21, "GPT-2: profiles of scores clustered", "k=2, t=-30..30", "E app. C", score_clusters, model=GPT2),
-    Row(22, "positions learned anew", "8,645 samples, 3 unknown tokens", "E app. E", relearned),
+    Row(22, "relearned positions", "8,645 samples, 3 unknown tokens", "E app. E", relearned),
     Row(
         23,
         "words for a mask after that",
         "article, adventure, exercise, essay, experiment",
         "E table 1",
         not_run,
-        impossible="needs roberta-base with positions learned anew, and the paper's sentence",
+        impossible="needs roberta-base with relearned positions, and the paper's sentence",
     ),
     Row(24, "BERT's training steps at 128 tokens", "90%", "S, E", not_in_the_weights),
     Row(
@@ -468,7 +468,7 @@ CURVES = 20  # cross-correlations
 
 
 def shown_heads(subject: Subject) -> list[ShownHead]:
-    """The papers' four heads; in a model of another shape, its own heads that do most clearly what those do."""
+    """The papers' four heads; in a model of another shape, its own heads with the clearest similar behaviour."""
     if is_shaped_like(subject.model, ROBERTA):
         return [ShownHead(f"{layer}.{head}", *subject.head(layer, head)) for layer, head in NAMED_HEADS]
     everyone = [(layer, head) for layer in subject.evidence.layers for head in range(layer.heads)]
@@ -486,12 +486,12 @@ def shown_heads(subject: Subject) -> list[ShownHead]:
 
 
 def stand_ins(subject: Subject, shown: Sequence[ShownHead]) -> str:
-    """One line on which heads stand in for the papers' in a model of another shape than roberta-base; else nothing."""
+    """Which heads replace the papers' in a model of another shape than roberta-base, in one line; else empty."""
     if is_shaped_like(subject.model, ROBERTA):
         return ""
     places = {head.name: "{}.{}".format(*head.place) for head in shown}
-    told = ", ".join(f"{places.get(f'{a}.{b}', 'none')} for head({a},{b})" for a, b in NAMED_HEADS)
-    return f"the model is not shaped like {ROBERTA}; heads of its own stand in (layer.head, from 0): {told}"
+    replaced = ", ".join(f"{places.get(f'{a}.{b}', 'none')} for head({a},{b})" for a, b in NAMED_HEADS)
+    return f"the model is not shaped like {ROBERTA}; its own heads replace the papers' (layer.head, from 0): {replaced}"
 
 
 def maps(subject: Subject, shown: Sequence[ShownHead]) -> xr.Dataset:
@@ -597,10 +597,9 @@ def _names(shown: Sequence[ShownHead]) -> np.ndarray:
 
 KEY = (
     "S: Yamamoto and Matsuzaki (NLP 2023); E: their paper of EMNLP 2023; K21: Kobayashi et al. (EMNLP 2021). Layers "
-    "and heads count from 1, as there. agrees, differs: within our tolerance or not; by chance: so many untrained "
-    "models of that shape are within it too; same shape, other weights: nothing says that these are the published "
-    "weights; not comparable: of another model than the published one; descriptive: nothing to hold it "
-    "against; not run: cannot be had of this model."
+    "and heads count from 1, as in the papers. agrees, differs: within our tolerance or not; by chance: the number of "
+    "untrained models of that shape within it; same shape, other weights: not known to be the published weights; not "
+    "comparable: another model; descriptive: no published value to compare with; not run: impossible for this model."
 )
 TABLE_COLUMNS = ("#", "quantity", "published", "source", "this model", "tolerance", "by chance", "verdict")
 
@@ -608,14 +607,14 @@ TABLE_COLUMNS = ("#", "quantity", "published", "source", "this model", "toleranc
 def paper_table(
     model: PreTrainedModel, windows: Windows, *, band: int = 10, seed: int = 0, published_as: str | None = None
 ) -> xr.Dataset:
-    """Every published number beside that of a model."""
-    position_table(model)  # or an error that says what the model has instead
+    """Every published number, and that of a model."""
+    position_table(model)  # raises with the model's own scheme
     check_published(published_as)
     return table_of(Subject(Study(model, list(windows), band=band, seed=seed)), published_as)
 
 
 def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
-    """`paper_table` of what was gathered already."""
+    """`paper_table` of a prepared subject."""
     filled = [_filled(subject, row, published_as) for row in ROWS]
     texts = ("quantity", "published", "source", "ours", "tolerance", "by_chance", "verdict", "note")
     return xr.Dataset(
@@ -627,7 +626,7 @@ def table_of(subject: Subject, published_as: str | None = None) -> xr.Dataset:
 
 
 def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
-    """Rows of a `paper_table` to be printed under the headings `COLUMNS`."""
+    """Rows of a `paper_table`, to print under the headings `COLUMNS`."""
     lines: list[tuple[str, ...]] = []
     for row in table["row"].values:
         fields = {str(name): str(values.item()) for name, values in table.sel(row=row).data_vars.items()}
@@ -638,7 +637,7 @@ def paper_lines(table: xr.Dataset) -> list[tuple[str, ...]]:
 
 
 def _filled(subject: Subject, row: Row, published_as: str | None) -> dict[str, Any]:
-    """One row; what this model does not admit is not run, with the reason."""
+    """One row; a row that this model does not admit has the verdict "not run" and the reason."""
     finding, reason = Finding(""), row.impossible
     if row.model == GPT2 and type(subject.model).__name__ not in SHAPES[GPT2].classes:
         reason = f"the model is not {GPT2}"

@@ -1,4 +1,4 @@
-"""Words and positions changed: taken away, mixed up or moved."""
+"""Interventions on words and positions: removed, shuffled or moved."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 CHANGED = Section(
     "interventions",
     "Words and positions changed",
-    "A head that goes by position alone keeps its profile when words change, loses it without positions, and follows"
-    " the position ids when these change places.",
+    "A head that uses position alone keeps its profile when words change, loses it without positions, and follows the "
+    "position ids when these are permuted.",
 )
 
 
@@ -54,15 +54,22 @@ _COLUMNS = (
     Quantity("layer", unit="count", detail="data"),
     Quantity("head", unit="head"),
     Quantity("change"),
-    Quantity("offset", unit="tokens", meaning="the offset with the largest weight in the head's mean profile"),
-    Quantity("weight_before", "before", "weight", "mean weight there"),
-    Quantity("weight_after", "after", "weight", "mean weight there, after words or positions were changed"),
-    Quantity("weight_change", "difference", "change", "of the two", low="weight_change_low", high="weight_change_high"),
+    Quantity("offset", unit="tokens", meaning="offset of the head's largest mean weight"),
+    Quantity("weight_before", "before", "weight", "mean weight at that offset"),
+    Quantity("weight_after", "after", "weight", "mean weight at that offset after the change"),
+    Quantity(
+        "weight_change",
+        "difference",
+        "change",
+        "after minus before",
+        low="weight_change_low",
+        high="weight_change_high",
+    ),
 )
 
 
 def _table(tree: xr.DataTree, rows: Sequence[Row]) -> Table:
-    """The weight at the offset of each head that prefers one, by change of words or positions."""
+    """The weight at each head's favoured offset, by change of words or positions."""
     changed = tree["interventions"].to_dataset()
     lines: list[Row] = []
     for row in rows:
@@ -74,12 +81,12 @@ def _table(tree: xr.DataTree, rows: Sequence[Row]) -> Table:
             line = {key: value_of(value.values[()]) for key, value in values.items()}
             lines.append({"layer": row["layer"], "head": row["head"], "change": str(name)} | line)
     meanings = "; ".join(f"{name}: {CHANGES[name]}" for name in changed.change.values.tolist() if name in CHANGES)
-    title = "The weight at a head's offset, before and after each change of its input"
+    title = "Weight at each head's offset, before and after words or positions change"
     return Table("interventions", title, _COLUMNS, lines, reading=meanings)
 
 
 def _of_study(study: Study) -> xr.Dataset:
-    """The changes; of a head that prefers no offset there is no weight at one that could change."""
+    """The changes; heads without a favoured offset have no weight to follow."""
     changed = interventions.alone(study)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(changed.target, fill_value=False)
     at_offset = [str(name) for name in changed if name == "target" or str(name).startswith("mass_")]
@@ -97,10 +104,9 @@ def _of_study(study: Study) -> xr.Dataset:
         Picture(
             "interventions",
             "Before and after",
-            "Grey is before, blue after, dashed the profile in the order of the position ids. The number is the "
-            "change of the weight at the head's offset, with its 95% interval over texts; a head that prefers no "
-            "offset has none. Zeroing takes the model out of what it was trained on: means and shuffles are the "
-            "fairer changes.",
+            "Grey: before. Blue: after. Dashed: after, with tokens in the order of their position ids. The number is "
+            "the change of the weight at the head's offset, with its 95% interval over texts. Zeroed vectors are far "
+            "from the training data: means and shuffles are fairer.",
             draw="attnscope.results.figures.panels:interventions",
             of="heads",
         ),
@@ -123,20 +129,20 @@ def interventions(
     draws: Draws = 1000,
     seed: Seed | None = None,
 ) -> xr.Dataset:
-    r"""Change what a model knows of its words or positions, and see what becomes of every head.
+    r"""Change a model's words or positions, and measure how every head responds.
 
     See mathematics.md, Interventions. Position tables are changed in place and put back.
 
     ============================  ========================================================  ==========================
-    change                        what is done                                              if position alone counts
+    change                        effect on the input                                       if position alone counts
     ============================  ========================================================  ==========================
     words-zero                    every word vector is zero                                 profile kept
     words-repeated                every word is the text's middle one                       profile kept
-    words-shuffled                the words of a text change places (not special tokens)    profile kept
+    words-shuffled                the words of a text are shuffled (not special tokens)     profile kept
     positions-zero                every row is zero                                         profile flat
     positions-mean                every row is the mean row                                 profile flat
-    positions-permuted            position ids change places                                kept in the order of ids
-    positions-reversed            position ids run backwards                                left and right swap
+    positions-permuted            position ids are permuted                                 kept in the order of ids
+    positions-reversed            position ids are reversed                                 left and right swap
     positions-shifted             position ids begin at `shift`                             profile kept
     positions-band-removed        `frequencies` are removed from the rows by FFT            weight at t\* falls
     positions-components-removed  the rows' first principal components are projected out    weight at t\* falls
@@ -170,9 +176,9 @@ def interventions(
         ``profile_by_id`` (the same with tokens in the order of their position ids; NaN for changes that keep the
         order), ``trace_before``, ``trace_after`` (:math:`tr_t` of the scores, scale included, keys about their
         mean), ``mass_before``, ``mass_after``, ``mass_change`` (weight at t\*), ``output_change`` (norm of the change
-        of a head's output, as a share of the norm of its output before), ``target``. The attribute ``left_out`` says,
-        as JSON, which changes these windows do not allow, and why, where `changes` names none. In the tree of
-        `attnscope.explain` ``target`` and all weights at it are NaN for heads that prefer no offset.
+        of a head's output, as a share of the norm of its output before), ``target``. The attribute ``left_out`` lists,
+        as JSON, the default changes that these windows do not allow, with the reason. In the tree of
+        `attnscope.explain` ``target`` and all weights at it are NaN for heads without a favoured offset.
     """
     check_some(f"of {', '.join(CHANGES)}", changes=changes)
     model, windows = study.model, study.first(study.intervention_texts)
@@ -224,15 +230,15 @@ _SHIFTED = "positions-shifted"
 def _checked(
     model: PreTrainedModel, changes: Sequence[str] | None, length: int, settings: Settings
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The changes to make, each once, refused where they cannot be made."""
+    """The changes to make, each once; an error for impossible ones."""
     unknown = [name for name in changes or () if name not in CHANGES]
     if unknown:
-        raise AttnscopeError(f"there is no change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
+        raise AttnscopeError(f"unknown change {unknown[0]!r}: choose from {', '.join(CHANGES)}")
     tables = position_tables(model)
     room = min((len(table.rows) for table in tables), default=0) - length
     no_room = (
-        f"positions cannot be shifted by {settings.shift}: {max(0, room)} rows are beyond the window's "
-        f"{length}. Give a smaller window (--window) or shift"
+        f"positions cannot be shifted by {settings.shift}: the table has only {max(0, room)} rows beyond the window's "
+        f"{length}. Use a smaller window (--window) or shift"
     )
     if changes is None:
         possible = CHANGES if tables else WORD_CHANGES
@@ -274,23 +280,23 @@ def _without_words(model: PreTrainedModel) -> Generator[None]:
 RowChange = Callable[[np.ndarray], np.ndarray]
 
 
-#: What each change does, by its name.
+#: The effect of each change on the input.
 WORD_CHANGES = {
     "words-zero": "every word vector is zero",
     "words-repeated": "every word is the text's middle one",
-    "words-shuffled": "the words of a text change places",
+    "words-shuffled": "the words of a text are shuffled",
 }
 
 
 POSITION_CHANGES = {
     "positions-zero": "every position vector is zero",
     "positions-mean": "every position vector is their mean",
-    "positions-permuted": "position ids change places",
-    "positions-reversed": "position ids run backwards",
+    "positions-permuted": "position ids are permuted",
+    "positions-reversed": "position ids are reversed",
     "positions-shifted": "position ids begin later",
-    "positions-band-removed": "a band of frequencies leaves the position vectors",
-    "positions-components-removed": "their first principal components leave the position vectors",
-    "positions-phases-random": "waves of the position vectors keep their sizes, not their phases",
+    "positions-band-removed": "position vectors lose a band of frequencies",
+    "positions-components-removed": "position vectors lose their first principal components",
+    "positions-phases-random": "waves of the position vectors get random phases",
 }
 
 
@@ -317,7 +323,7 @@ def random_phases(rows: Float[np.ndarray, "position width"], seed: int) -> Float
 
 @dataclass(frozen=True)
 class Settings:
-    """What each change needs to know, and the changes themselves."""
+    """The settings of the changes, and the changes themselves."""
 
     shift: int  # tokens by which ids are shifted
     frequencies: tuple[int, int]  # first and last frequency removed, cycles per window
@@ -325,7 +331,7 @@ class Settings:
     seed: int  # seed of permutations and phases
 
     def order(self, name: str, length: int) -> np.ndarray | None:
-        """The position id that each token gets, where ids change places."""
+        """The position id of each token, if ids are permuted or reversed."""
         if name == "positions-reversed":
             return np.arange(length)[::-1].copy()
         if name == "positions-permuted":
@@ -349,7 +355,7 @@ class Settings:
         return changes[name](rows)
 
     def words(self, name: str, ids: Tensor, special: Tensor) -> Tensor:
-        """Other token ids; special tokens stay in their places."""
+        """Other token ids; special tokens keep their positions."""
         texts, length = special.shape
         origin = torch.arange(length).repeat(texts, 1)  # of each word
         generator = np.random.default_rng(self.seed)
@@ -461,10 +467,10 @@ def _reordered(call: AttentionCall, position_ids: np.ndarray) -> AttentionCall:
 
 
 def check_frequencies(frequencies: tuple[int, int], length: int) -> None:
-    """Refuse frequencies that windows of so many tokens do not have."""
+    """Reject frequencies that windows of this length do not have."""
     first, last = frequencies
     if not 0 <= first <= last <= length // 2:
         raise AttnscopeError(
-            f"found frequencies {first} to {last}; expected two between 0 and {length // 2}, half of a window's "
-            "tokens, the smaller first"
+            f"frequencies are {first} to {last}; expected two between 0 and {length // 2} (half the window), the "
+            "smaller first"
         )

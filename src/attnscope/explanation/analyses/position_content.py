@@ -1,4 +1,4 @@
-"""Position or content: what each part of X contributes to where a head looks."""
+"""Position or content: the contribution of each part of X to a head's attention."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from attnscope.explanation.study import Study
 
 _PARTS = (
-    "Every input is split into its mean at that position (P) and the rest (C). The products of "
-    "queries and keys then have exactly four parts: PP, PC, CP and CC. What texts share at a "
-    "position by chance is counted as content. A bias by distance (B: T5, ALiBi, DeBERTa) belongs "
-    "to position, as far as all texts share it."
+    "Every input is the sum of its mean at that position (P) and the rest (C), so a score has four parts: PP, PC, CP "
+    "and CC. Chance similarities between texts count as content. A position bias (B: T5, ALiBi, DeBERTa) counts as "
+    "position where all texts share it."
 )
 
 
@@ -63,20 +62,19 @@ def _says(tree: xr.DataTree, rows: Sequence[Row]) -> str:
     attributes = tree["position_content"].attrs
     fewest = FEWEST_EXACT if attributes.get("method") == "exact" else LEAST
     documents = attributes.get("documents", fewest)
-    few = f" The share of position has no interval: fewer than {fewest} documents." if documents < fewest else ""
+    few = f" Position shares have no intervals with fewer than {fewest} documents." if documents < fewest else ""
     if any(row["prefers"] for row in rows) or not rows:
         return _PARTS + few
-    flat = "No head prefers an offset: what follows are parts of profiles that are flat as far as is known."
-    return f"{_PARTS}{few} {flat}"
+    return f"{_PARTS}{few} No head favours an offset: the profiles below are flat within their uncertainty."
 
 
 def _works_against(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
-    """That position works against some head, where its share is below 0 with all of its interval."""
+    """A note if some head's position share is significantly below 0."""
     high = tree["position_content"].to_dataset().get(f"{POSITION.name}_high")
     known = [row for row in rows if row[POSITION.name] is not None]
     if high is None or not any(float(high.sel(layer=row["layer"], head=row["head"])) < 0 for row in known):
         return []
-    return ["A share of position below 0, with all of its interval: position works against that head's scores."]
+    return ["A position share significantly below 0 means that position works against that head's scores."]
 
 
 CONTENT = Section("content", "Position or content", _says)
@@ -90,9 +88,9 @@ CONTENT = Section("content", "Position or content", _says)
     pictures=(
         Picture(
             "position-content",
-            "What the parts give",
-            "Above, the head's weights and those that position alone would give. Below, the parts' shares of the "
-            "scores' profile and their Shapley values for the weight at the head's offset, with 95% intervals.",
+            "Parts of the scores",
+            "Above: the head's mean weights, and those from position alone. Below: each part's share of the scores, "
+            "and its Shapley value for the weight at the head's offset, with 95% intervals.",
             draw="attnscope.results.figures.explain:position_content",
             of="heads",
         ),
@@ -118,19 +116,19 @@ def position_content(
     :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and
     :math:`q^C_i\cdot k^C_j` (CC), times the scale. Since queries and keys are linear in X, this is the split X = P + C.
     What a model adds to these products by distance (T5, ALiBi) is a term of its own, the bias (B). It belongs to
-    position. Where it also depends on the words (DeBERTa: content-to-position and position-to-content), position is
-    the part that all texts share at a pair of places, its mean over texts; the rest is counted as content. A rotation
-    (RoPE) is done before: :math:`q^P_i` is turned, so that PP holds what the rotation makes of the mean content.
+    position. If it also depends on the words (DeBERTa: content-to-position and position-to-content), its mean over
+    texts at a pair of positions counts as position, the rest as content. RoPE is applied first: :math:`q^P_i` is
+    rotated, so PP contains the rotated mean content.
 
     * ``method="means"``, any layer: the position part is the mean over texts at each position (Song & Zhong 2023).
-      Then PC and CP vanish in the mean over the same texts. The means of few texts hold some of their content; `share`
-      is free of it.
-    * ``method="exact"``, first layer of a model with a position table: the position part is what the table adds,
-      passed through the LayerNorm given the standard deviation of the whole (`first_layer_split`). Words, token
-      types and every constant are content.
+      Then PC and CP vanish in the mean over the same texts. Means over few texts contain some of their content;
+      `share` corrects for it.
+    * ``method="exact"``, first layer of a model with a position table: the position part is the table's row, passed
+      through the LayerNorm with the standard deviation of the whole (`first_layer_split`). Words, token types and
+      constants are content.
 
-    From the keys, each text's mean key is subtracted: the weights do not change, and the traces lose a part to
-    which softmax is blind. (Not where scores are capped or compete with a learned sink, which would see it.)
+    Each text's mean key is subtracted from the keys. This does not change the weights, except with capped scores or
+    learned sinks, where nothing is subtracted.
 
     Parameters
     ----------
@@ -151,7 +149,7 @@ def position_content(
     xarray.Dataset
         Dimensions ``layer, head, term, offset``. The term B is there if some layer has a bias.
 
-        * ``trace``: :math:`tr_t` of each term, scale included; NaN at offsets at which a head may not look.
+        * ``trace``: :math:`tr_t` of each term, scale included; NaN at masked offsets.
         * ``share``: `covariance_share` of the mean scores by offset; all add up to 1. For ``"means"`` PP is
           ``trace_split``, B is taken between different texts, and the interval is the jackknife's over documents, NaN
           of fewer than 6 (8 for ``"exact"``).
@@ -159,8 +157,8 @@ def position_content(
         * ``shapley``: each term's Shapley value for the mean weight at t\*; they add up to ``mass - mass_none``.
         * ``profile``: mean weight at an offset; ``mass``: at t\*. These six have ``_low`` and ``_high``.
         * ``profile_position``: the profile of the softmax of position alone, PP and B.
-        * ``mass_none``: the weight at t\* without any term, which is uniform over what the head may see.
-        * ``key_only``: trace of the scores that the text's mean query gives, a bias that depends on the key alone.
+        * ``mass_none``: the weight at t\* without any term: uniform over the visible tokens.
+        * ``key_only``: trace of the scores of the text's mean query, a bias that depends on the key alone.
         * ``target``: t\*.
         * ``trace_split`` (``"means"`` only): of PP, with the means of one half of the texts on the query side and of
           the other on the key side, so that noise in the means does not bias it; the mean over all halvings.
@@ -198,14 +196,14 @@ def position_content(
     )
 
 
-FEWEST_EXACT = 8  # documents; the interval of an exact share of fewer holds too seldom
+FEWEST_EXACT = 8  # documents: with fewer, the interval of an exact share covers too rarely
 
 
 #: The four terms of a product of query and key, query side first: position (P) and content (C).
 TERMS = ("PP", "PC", "CP", "CC")
 
 
-#: What a model adds to that product by the distance of the two tokens (T5, ALiBi, DeBERTa).
+#: The model's position bias (T5, ALiBi, DeBERTa).
 BIAS = "B"
 
 
@@ -255,7 +253,7 @@ class _FirstPass:
 
     def sites(self) -> list[Site]:
         if missing := sorted(set(self.layers or ()) - set(self.collected.sites)):
-            raise AttnscopeError(f"there is no attention layer {missing[0]}: they are counted from 0; give others")
+            raise AttnscopeError(f"layer {missing[0]} does not exist: choose others (layers count from 0)")
         return [self.collected.sites[index] for index in sorted(self.collected.sites)]
 
     def peaks(self) -> np.ndarray:
@@ -371,7 +369,7 @@ def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[n
 
 
 def _exact_shares(terms: np.ndarray) -> np.ndarray:
-    """Of every term, and of PP and B together."""
+    """The share of every term, and of PP and B together."""
     share = covariance_share(terms)
     position = share[..., 0] + share[..., len(TERMS) :].sum(-1)
     return np.concatenate([share, position[..., None]], -1)
@@ -507,13 +505,13 @@ class ExactSplit:
     def __call__(self, site: Site, call: AttentionCall) -> PositionAndContent:
         if site.index not in self.splits:
             raise AttnscopeError(
-                f"layer {site.index} does not read a position table (layers that do: {sorted(self.splits)}): "
-                "choose one of these, or method='means'"
+                f"layer {site.index} does not read a position table: choose one of {sorted(self.splits)}, or "
+                "method='means'"
             )
         split, matrix = self.splits[site.index], self.matrices[site.index]
         if matrix.form != "bilinear":
             raise AttnscopeError(
-                f"the scores of layer {site.index} are {matrix.form}, not bilinear in X: use method='means'"
+                f"the scores of layer {site.index} ({matrix.form}) are not bilinear in X: use method='means'"
             )
         heads, device = call.query.shape[1], call.query.device
         weights = [matrix.of_head(head) for head in range(heads)]

@@ -1,4 +1,4 @@
-"""What a position scheme within the scores does (RoPE, T5, ALiBi): what it predicts, and what is lost without it."""
+"""Position schemes within the scores (RoPE, T5, ALiBi): the offsets they predict, and the effect of removing them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,7 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.explanation.analyses.verdict import (
-    BY_ACCIDENT,
-    MOST,
-    SHARE_MEANING,
-    WEIGHT,
-    or_more,
-    scheme_of,
-    shared_weights,
-    weight_peaks,
-)
+from attnscope.explanation.analyses.verdict import MOST, SHARE_MEANING, WEIGHT, by_chance, scheme_of, weight_peaks
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
 from attnscope.explanation.inputs import Tokens, model_inputs, read_all, token_ids
 from attnscope.explanation.profiles import (
@@ -56,16 +47,16 @@ if TYPE_CHECKING:
 KERNEL = Section(
     "kernel",
     "What the position scheme predicts",
-    "Rotated queries and keys (RoPE) favour offsets at which their mean turns into phase; a bias favours them "
-    "outright. Both give one curve over the offsets, with no word in it. Where it peaks, the head should look, if "
-    "the scheme decides.",
+    "RoPE favours offsets at which mean query and mean key rotate into phase; a position bias favours them directly. "
+    "Each gives a curve over offsets that is independent of the words. If the scheme decides, the head attends "
+    "where the curve peaks.",
 )
 
 
 _RANDOM = {
-    "rotation": "if the rotation had random phases",
-    "bias": "if the bias had its values in random order",
-    "rotation and bias": "if the rotation had random phases, and the bias its values in random order",
+    "rotation": "with random phases of the rotation",
+    "bias": "with the values of the bias in random order",
+    "rotation and bias": "with random phases of the rotation and the values of the bias in random order",
 }
 
 
@@ -73,45 +64,29 @@ def _columns(kernel: xr.Dataset) -> dict[str, Quantity]:
     scheme = str(kernel.attrs.get("scheme", "position scheme"))
     random = _RANDOM.get(scheme, "with its values in random order")
     at = f"offset at which the {scheme} alone is largest"
-    agrees = "whether that is within 1 token of the weights'"
+    agrees = "whether that is within 1 token of the offset of the weights"
     return {
         "offset_of_kernel": Quantity("offset_of_kernel", "scheme", "tokens", at, group=SCHEME),
-        "agree": Quantity("kernel_agrees", "predicts", meaning=agrees, group=SCHEME),
-        "chance": Quantity("kernel_chance", "by chance", "share", f"how often it would be {random}", group=SCHEME),
-        "share": Quantity("kernel_share", "of scheme", "share", SHARE_MEANING, group=SHARES),
+        "agree": Quantity("kernel_agrees", "scheme matches", meaning=agrees, group=SCHEME),
+        "chance": Quantity("kernel_chance", "scheme by chance", "share", f"how often {random}", group=SCHEME),
+        "share": Quantity("kernel_share", "scheme share", "share", SHARE_MEANING, group=SHARES),
     }
 
 
-def _predicted(rows: Sequence[Row]) -> tuple[list[Row], int, list[float], float]:
-    """Heads for which a scheme predicts an offset, how many have it, the chances of each, and of so many."""
-    judged = [row for row in rows if row.get("kernel_agrees") is not None]
-    chances = [row["kernel_chance"] for row in judged if row["kernel_chance"] is not None]
-    agreeing = sum(bool(row["kernel_agrees"]) for row in judged)
-    return judged, agreeing, chances, or_more(agreeing, chances)
-
-
 def predicted_offsets(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
-    """In how many heads the position scheme alone predicts the offset, and in how many by chance, in a sentence."""
-    judged, agreeing, chances, probability = _predicted(rows)
+    """How many offsets the position scheme alone predicts, and how many by chance, in a sentence."""
+    judged = [row for row in rows if row.get("kernel_agrees") is not None]
     if not judged:
         return []
-    of = f"{agreeing} of these {len(judged)}"
-    text = f"The {scheme_of(tree)} alone predicts the offset of {of} within 1 token ({sum(chances):.1f} by chance)."
-    if shared := shared_weights(judged):
-        return [f"{text} How often so many come by chance is not known: {shared}."]
-    if probability < BY_ACCIDENT:
-        return [text]
-    return [f"{text} So many come by chance in {probability:.0%} of cases, so this may be accident."]
-
-
-def gives_probability(rows: Sequence[Row]) -> bool:
-    """Whether `predicted_offsets` gives a probability, which takes heads as independent."""
-    judged, _, _, probability = _predicted(rows)
-    return bool(judged) and not shared_weights(judged) and probability >= BY_ACCIDENT
+    chances = [row["kernel_chance"] for row in judged if row["kernel_chance"] is not None]
+    agreeing = sum(bool(row["kernel_agrees"]) for row in judged)
+    certainty = by_chance(agreeing, chances, judged)
+    those = f"{agreeing} of these {len(judged)}"
+    return [f"The {scheme_of(tree)} alone predicts the offset of {those} within 1 token ({certainty})."]
 
 
 def _of_study(study: Study) -> xr.Dataset:
-    """The kernel next to the weights of heads that prefer an offset; it explains nothing of the others."""
+    """The kernel next to the weights, of heads that favour an offset."""
     kernel = scheme_kernel.alone(study)
     prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
     return without_flat_curves(kernel, prefers.reset_coords(drop=True))
@@ -127,11 +102,10 @@ def _of_study(study: Study) -> xr.Dataset:
     pictures=(
         Picture(
             "scheme-kernel",
-            "The scheme beside the scores",
-            "Mean scores, and what rotation or bias alone gives, about their means; the future of causal heads is "
-            "left out. Dotted are the offsets of the largest weight and of the scheme's peak, none where the weights"
-            " prefer no offset and the scheme is flat or a small part of the scores. Below, which pairs of columns "
-            "make it: those that turn once in a few tokens tell neighbours apart, slow ones do not.",
+            "Scores and position scheme",
+            "Mean scores, and the part from RoPE or the bias alone, each about its mean; masked offsets are "
+            "left out. Dotted: the offset of the largest weight and the scheme's peak, if significant. Below: the "
+            "contribution of each pair of columns. Fast pairs separate neighbouring tokens, slow ones do not.",
             draw="attnscope.results.figures.positions:scheme_kernel",
             of="heads",
         ),
@@ -145,7 +119,7 @@ def _of_study(study: Study) -> xr.Dataset:
 def scheme_kernel(
     study: Study, *, band: Count | None = None, draws: Draws = 400, seed: Seed | None = None
 ) -> xr.Dataset:
-    r"""What the position scheme alone adds to scores at each offset, and whether a head looks where that peaks.
+    r"""Scores that the position scheme alone predicts at each offset, and whether the head attends where they peak.
 
     See mathematics.md, Position and content (Kernel of a scheme). Under RoPE the mean query and the mean key over
     all texts and positions, before they turn, give
@@ -153,8 +127,8 @@ def scheme_kernel(
     .. math:: k(\Delta) = \sum_c |\bar q_c||\bar k_c|\cos(\omega_c\Delta + \varphi_c),
 
     a sum over pairs of columns c that turn by :math:`\omega_c` a token. Where the scores have a bias
-    by distance, its mean over texts is added. Peaks are searched where the head may look, within the band; what still
-    rises beyond the band is no peak.
+    by distance, its mean over texts is added. Peaks are searched at visible offsets within the band; a curve that
+    still rises at its edge has no peak.
 
     Parameters
     ----------
@@ -166,25 +140,25 @@ def scheme_kernel(
     Returns
     -------
     xarray.Dataset
-        Dimensions ``layer, head, offset, pair``; NaN in layers without rotation and bias. The attribute ``scheme`` says
-        what there is: ``rotation``, ``bias`` or ``rotation and bias``.
+        Dimensions ``layer, head, offset, pair``; NaN in layers without rotation and bias. The attribute ``scheme`` is
+        ``rotation``, ``bias`` or ``rotation and bias``.
 
-        * ``kernel``: :math:`k(\Delta)` in nats, scale included; NaN where the head may not look.
+        * ``kernel``: :math:`k(\Delta)` in nats, scale included; NaN at masked offsets.
         * ``scores``: mean scores, as in `position_content`: keys are about their mean over the text.
         * ``share``: share of the variance of ``scores`` over offsets that the kernel accounts for
-          (`covariance_share`), with the jackknife's interval over documents (windows, where there are fewer than 6) in
-          ``_low`` and ``_high``, NaN of fewer than 6 windows.
-        * ``swing``: largest less smallest value of the kernel, nats.
-        * ``offset_of_weights``, ``peak_weight``: where the mean weight is largest, and how large.
-        * ``offset_of_kernel``: where the kernel is largest; NaN where it has no peak.
-        * ``agree``: whether the two offsets lie within 1 token of each other; NaN where the weights have no peak.
-        * ``chance``: how often they would (NaN there too), if the kernel had its amplitudes but random phases
-          :math:`\varphi_c` (and a bias its values in random order).
-        * By pair: ``period``, tokens for one turn; ``strength``, :math:`|\bar q_c||\bar k_c|` in nats; ``phase``,
+          (`covariance_share`), with its jackknife interval over documents (windows, with fewer than 6 documents) in
+          ``_low`` and ``_high``; NaN with fewer than 6 windows.
+        * ``swing``: largest minus smallest value of the kernel, nats.
+        * ``offset_of_weights``, ``peak_weight``: offset and size of the largest mean weight.
+        * ``offset_of_kernel``: offset of the kernel's peak; NaN without one.
+        * ``agree``: whether the two offsets differ by at most 1 token; NaN if the weights have no peak.
+        * ``chance``: how often they agree by chance: same amplitudes but random phases :math:`\varphi_c`, and the
+          values of a bias in random order.
+        * By pair: ``period``, tokens per turn; ``strength``, :math:`|\bar q_c||\bar k_c|` in nats; ``phase``,
           :math:`\varphi_c`; ``pair_share``, the pair's part of ``share``.
 
         In the tree of `attnscope.explain` ``share``, ``offset_of_weights``, ``agree`` and ``chance`` are NaN for heads
-        that prefer no offset, and ``offset_of_kernel`` too if the kernel is flat, or a small part of the scores.
+        without a favoured offset, and ``offset_of_kernel`` too if the kernel is flat or a small part of the scores.
     """
     model, windows = study.model, study.first()
     band, seed = band or study.band, study.seed if seed is None else seed
@@ -222,7 +196,7 @@ def _rotations(model: PreTrainedModel, ids: Tokens) -> dict[int, Rotation]:
 
 
 def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
-    """The kernel without what says nothing: every curve has a largest value, that of random weights too."""
+    """The kernel without the peaks of flat curves, which random weights have too."""
     of_preferring = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
     makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
     return kernel.assign(of_preferring.data_vars).assign(
@@ -230,15 +204,13 @@ def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset
     )
 
 
-_NEAR = 1.0  # tokens: offsets that lie no further apart count as one
-
-
-_FLAT = 1e-9  # a kernel that moves the scores by less, in nats, has no peak
+_NEAR = 1.0  # tokens: offsets at most this far apart match
+_FLAT = 1e-9  # nats: a kernel with a smaller range has no peak
 
 
 @dataclass(eq=False)
 class _Layer:
-    """One layer: what was seen of every text. One offset more than the band is kept, to tell what is a peak."""
+    """One layer: its numbers for every text, with one offset beyond the band to detect peaks at its edge."""
 
     site: Site
     rotation: Rotation | None
@@ -301,7 +273,7 @@ class _Layer:
 
 @dataclass(frozen=True, eq=False)
 class _Turning:
-    """How pairs of columns turn: what a product of mean query and mean key gives at each offset."""
+    """The rotation of pairs of columns: the factor of mean query times mean key at each offset."""
 
     factor: Float[np.ndarray, " pair"]  # scale of the scores, and the rotation's own (YaRN)
     rates: Float[np.ndarray, " pair"]
@@ -325,18 +297,18 @@ class _Turning:
 
 @dataclass(frozen=True, eq=False)
 class _Account:
-    """The kernel of one layer's heads beside their mean scores."""
+    """The kernel and the mean scores of one layer's heads."""
 
     parts: dict[str, np.ndarray]
     turning: _Turning | None
-    pairs: Float[np.ndarray, " offset"]  # NaN where the heads may not look
+    pairs: Float[np.ndarray, " offset"]  # NaN at masked offsets
 
     @property
     def texts(self) -> int:
         return len(self.parts["bias"])
 
     def product(self, subset: Sequence[int]) -> Complex[np.ndarray, "head pair"]:
-        """Mean query times mean key of different texts, so that what a token shares with itself does not count."""
+        """Mean query times mean key of different texts, so a token's match with itself does not count."""
         assert self.turning is not None  # noqa: S101 called where something turns
         query, key = self.parts["query"][subset].conj(), self.parts["key"][subset]
         return self.turning.factor * without_own(query.mean(0) * key.mean(0), (query * key).mean(0), len(subset))
@@ -355,7 +327,7 @@ class _Account:
         return bias + np.real(product @ self.turning.waves)
 
     def shares(self, subset: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Of the bias ``(head,)`` and of each pair ``(head, pair)`` in the variance of the mean scores."""
+        """Shares of the bias ``(head,)`` and of each pair ``(head, pair)`` in the variance of the mean scores."""
         pairs = np.where(np.arange(len(self.pairs)) % (len(self.pairs) - 1), self.pairs, np.nan)  # the band alone
         scores, bias = (self.parts[name][subset] / pairs for name in ("scores", "bias"))
         mean = scores.mean(0)
@@ -385,7 +357,7 @@ class _Account:
 
 
 def _peaks(values: Float[np.ndarray, "head offset"]) -> Float[np.ndarray, " head"]:
-    """Offset of the largest of ``-reach .. reach``; NaN where all is flat or the largest lies at either end."""
+    """Offset of the largest value within ``-reach .. reach``; NaN for flat curves, or a maximum at either end."""
     known = np.where(np.isfinite(values), values, -np.inf)
     at = known.argmax(-1)
     inside = (at > 0) & (at < values.shape[-1] - 1)
@@ -395,7 +367,7 @@ def _peaks(values: Float[np.ndarray, "head offset"]) -> Float[np.ndarray, " head
 
 
 _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "kernel": (("offset",), "score that the position scheme adds", "nats"),
+    "kernel": (("offset",), "score from the position scheme", "nats"),
     "scores": (("offset",), "mean score", "nats"),
     "share": ((), "share of the mean scores' variance over offsets", "share"),
     "share_low": ((), "lower end of the 95 % interval", "share"),
@@ -405,8 +377,8 @@ _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
     WEIGHT.name: ((), "largest mean weight", "weight"),
     "offset_of_kernel": ((), "offset of the kernel's peak", "tokens"),
     "agree": ((), "within 1 token", ""),
-    "chance": ((), "how often random phases would agree", "share"),
-    "period": (("pair",), "tokens for one turn", "tokens"),
+    "chance": ((), "how often random phases agree", "share"),
+    "period": (("pair",), "tokens per turn", "tokens"),
     "strength": (("pair",), "amplitude", "nats"),
     "phase": (("pair",), "phase", "radians"),
     "pair_share": (("pair",), "share of the mean scores' variance over offsets", "share"),
@@ -414,7 +386,7 @@ _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) -> xr.Dataset:
-    """Join layers; NaN where one has no such number, or fewer heads or pairs."""
+    """Join layers; NaN for missing numbers, heads or pairs."""
     variables: dict[str, Any] = {}
     for name, (dims, long_name, units) in _ABOUT.items():
         there = [layer[name] for layer in layers if name in layer]
@@ -434,9 +406,9 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
 
 WITHOUT = Section(
     "scheme",
-    "The position scheme taken out",
-    "Each layer gets the inputs that it always gets; only its rotation or bias is changed. What is lost was the "
-    "scheme's doing.",
+    "Without the position scheme",
+    "Each layer gets its usual inputs; only its rotation or bias is changed. The difference is the effect of the "
+    "position scheme.",
 )
 
 
@@ -450,8 +422,7 @@ WITHOUT = Section(
         Picture(
             "rotation-effect",
             "Without the rotation",
-            "Black is the model; each colour turns only some of the pairs of queries and keys, by their period in "
-            "tokens.",
+            "Black: the model. Each colour rotates only some pairs of columns, by their period in tokens.",
             draw="attnscope.results.figures.panels:scheme_effect",
             of="heads",
         ),
@@ -468,16 +439,16 @@ def rotation_effect(
     draws: Draws = 1000,
     seed: Seed | None = None,
 ) -> xr.Dataset:
-    """Effect of RoPE: profiles when only some of the pairs of each query and key turn with their positions.
+    """Effect of RoPE: profiles when only some pairs of columns of queries and keys rotate with their positions.
 
-    See mathematics.md, Effects of the position scheme. Queries and keys are turned back by the rotation that the
-    model gave them, and then turned again in the chosen pairs. Each layer gets the inputs that it always gets.
+    See mathematics.md, Effects of the position scheme. The rotation of queries and keys is undone, then applied again
+    to the chosen pairs only. Each layer gets its usual inputs.
 
     Parameters
     ----------
     periods
-        Names of variants, and for each the range of periods (tokens for one turn, from the first up to but without
-        the second) of the pairs that turn. By default `PERIODS`: none, fast (below 16), middle, slow (128 and more).
+        Names of variants, each with the range of periods of the pairs that rotate: tokens per turn, the end excluded.
+        By default `PERIODS`: none, fast (below 16), middle, slow (128 and more).
     band
         Largest offset.
     draws, seed
@@ -486,7 +457,7 @@ def rotation_effect(
     Returns
     -------
     xarray.Dataset
-        As of `bias_effect`, with the variants ``model`` and those of `periods`. NaN in layers that do not rotate.
+        As of `bias_effect`, with the variants ``model`` and those of `periods`. NaN in layers without RoPE.
     """
     check_some("names of variants with their periods, or None for the usual ones", periods=periods)
     model, windows = study.model, study.first()
@@ -510,7 +481,7 @@ def rotation_effect(
     return profiles_of_variants(model, windows, variants, band=band, draws=draws, seed=seed)
 
 
-#: Bands of RoPE by the tokens that a pair takes for one turn.
+#: Bands of RoPE by period: tokens per turn of a pair.
 PERIODS: Mapping[str, tuple[float, float]] = {
     "none": (0.0, 0.0),
     "fast": (0.0, 16.0),
@@ -529,7 +500,7 @@ PERIODS: Mapping[str, tuple[float, float]] = {
         Picture(
             "bias-effect",
             "Without the bias",
-            "Black is the model; the colour has the position bias of the scores set to its mean.",
+            "Black: the model. Colour: with the position bias set to its mean.",
             draw="attnscope.results.figures.panels:scheme_effect",
             of="heads",
         ),
@@ -541,10 +512,9 @@ PERIODS: Mapping[str, tuple[float, float]] = {
 def bias_effect(
     study: Study, *, band: Count | None = None, draws: Draws = 1000, seed: Seed | None = None
 ) -> xr.Dataset:
-    """Effect of a position bias of the scores (T5, ALiBi): the profile as it is less the one with the bias at its mean.
+    """Effect of a position bias (T5, ALiBi): the profile minus that with the bias at its mean.
 
-    See mathematics.md, Effects of the position scheme. Each layer gets the inputs that it always gets; only its
-    own bias is changed.
+    See mathematics.md, Effects of the position scheme. Each layer gets its usual inputs; only its own bias is changed.
 
     Parameters
     ----------
@@ -557,7 +527,7 @@ def bias_effect(
     -------
     xarray.Dataset
         Dimensions ``variant, layer, head, offset`` with variants ``model`` and ``without_bias``: ``profile``, the mean
-        weight at an offset, and ``effect``, the model's less the variant's.
+        weight at an offset, and ``effect``, the model's minus the variant's.
     """
     band, seed = band or study.band, study.seed if seed is None else seed
     return profiles_of_variants(

@@ -1,4 +1,4 @@
-"""The position table: its waves, how many dimensions hold it, and how long hidden states keep the position."""
+"""The position table: its waves, its dimensions, and how long hidden states keep the position."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _KEPT = (
 TABLE = Section(
     "table",
     "The position table",
-    "What the model reads of positions before any attention: whether the table has waves that noise has not, how few"
-    " dimensions hold it, and how long the layers keep it.",
+    "The position table is the model's input before any attention. Does it contain waves, how many dimensions does it "
+    "use, and how long do the layers keep it?",
 )
 
 
@@ -69,7 +69,7 @@ def position_spectrum(
 
 
 def _with_word_spectrum(study: Study) -> xr.Dataset:
-    """Spectrum of the whole first position table beside that of as many words: dimension ``kind``."""
+    """Spectrum of the first position table and of the same number of words: dimension ``kind``."""
     evidence = study.evidence
     kinds = {"positions": evidence.tables[0].rows}
     if len(evidence.words) == len(evidence.tables[0].rows):
@@ -88,15 +88,14 @@ POSITION_SPECTRUM = Analysis(
         Picture(
             "position-spectrum",
             "Waves in the position table",
-            "A line above the grey band is a wave that noise would not give; the number is its period in tokens. The"
-            " dashed line takes all columns together, whatever the axes of the embedding. Words, on the right, are "
-            "the control.",
+            "A line above the grey band is a wave; noise stays within the band. Numbers are periods in tokens. The "
+            "dashed line combines all columns, independent of the embedding's axes. Right: words, as a control.",
             draw="attnscope.results.figures.positions:position_spectrum",
         ),
         Picture(
             "position-models",
             "Waves in the tables of several models",
-            "The same for each model, at its own height. Periods in tokens can be compared where lengths differ.",
+            "The same for each model, on its own scale. Periods in tokens are comparable between different lengths.",
             draw="attnscope.results.figures.explain:tables_of_models",
             of="tree",
         ),
@@ -127,7 +126,7 @@ def position_pca(model: Model | Study | None = None, *, part: str | None = None,
 
 POSITION_PCA = Analysis(
     "position_pca",
-    "Dimensions that hold the position table",
+    "Dimensions of the position table",
     "Principal components",
     lambda study: principal_components(study.evidence.tables[0].rows),
     needs=(POSITION_TABLE,),
@@ -135,15 +134,15 @@ POSITION_PCA = Analysis(
     pictures=(
         Picture(
             "position-components",
-            "Dimensions that hold it",
-            "How much of the table's variance its first principal components hold. RoBERTa's 4 hold 50.5%, its 12 "
-            "hold 92.2% (Yamamoto and Matsuzaki 2023).",
+            "Dimensions of the position table",
+            "The share of the table's variance in its first principal components. For RoBERTa: 50.5% in 4 and 92.2% in "
+            "12 (Yamamoto and Matsuzaki 2023).",
             draw="attnscope.results.figures.positions:position_components",
         ),
         Picture(
             "components-models",
-            "Dimensions that hold the tables",
-            "The share of each table's variance that its first principal components hold; 4 and 12 are marked.",
+            "Dimensions of several models' tables",
+            "The share of each table's variance in its first principal components; 4 and 12 are marked.",
             draw="attnscope.results.figures.explain:components_of_models",
             of="tree",
         ),
@@ -153,7 +152,7 @@ POSITION_PCA = Analysis(
 )
 
 
-_FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed in float32
+_FLOAT32 = 1e-7  # relative error of covariances from float32 products
 
 
 @analysis(
@@ -165,10 +164,10 @@ _FLOAT32 = 1e-7  # relative error of the covariances, whose products are summed 
     pictures=(
         Picture(
             "position-correlations",
-            "How long layers keep it",
-            "Canonical correlations of each layer's input with the table, of the components that hold 99.9% of the "
-            "variance and of all. A curve that falls to the dashed line tells no more about positions than noise "
-            "would. Counted are those above 0.5 and above that line.",
+            "How long layers keep the position",
+            "Canonical correlations of each layer's input with the table: for the components with 99.9% of the "
+            "variance, and for all. At the dashed line, noise does as well. Bars count correlations above 0.5 and "
+            "above that line.",
             draw="attnscope.results.figures.positions:position_correlations",
         ),
     ),
@@ -183,13 +182,13 @@ def position_cca(study: Study, *, variance: float = 0.999) -> xr.Dataset:
     Parameters
     ----------
     variance
-        Share of the variance that the components of either side hold.
+        Share of the variance in the components of each side.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``; with
-        ``raw_`` before their names, the same of all components that float32 tells from rounding.
+        As `attnscope.explanation.arrays.components.canonical_correlations`, with the dimension ``layer``; names with
+        ``raw_``: for all components above float32's rounding error.
     """
     evidence = study.evidence
 

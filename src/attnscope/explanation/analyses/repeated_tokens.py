@@ -1,4 +1,4 @@
-"""What a head does with a token that occurred before: duplicates and induction, on repeated random tokens."""
+"""Attention to earlier occurrences of a token: duplicates and induction, on repeated random tokens."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ _PLACES = {"duplicate": 0, "induction": 1}  # tokens after the earlier occurrenc
 
 REPEATED = Section(
     "repeated",
-    "Tokens said twice",
-    "Random tokens, and the same again: nothing but the repetition tells where to look. A head that looks"
-    " from the second occurrence to the first matches duplicates; one that looks to the token after it "
-    "expects what came next (induction, Olsson et al. 2022). What such a head gives to the same place "
-    "where other tokens stand there, by position alone, is taken off.",
+    "Repeated tokens",
+    "The text is a sequence of random tokens, repeated once. A duplicate head attends from the second occurrence of a "
+    "token to the first. An induction head attends to the token after the first (Olsson et al. 2022). The weight at "
+    "the same position without a repetition is subtracted.",
 )
 
 
@@ -49,16 +48,16 @@ REPEATED = Section(
         Picture(
             "induction",
             "Induction",
-            "Mean weight from a token's second occurrence to the token after the first, less what the same place gets "
-            "where nothing is repeated. An induction head has nearly 1, a head that goes by position alone 0. The "
-            "intervals over texts stand in the results.",
+            "Mean weight from a token's second occurrence to the token after the first, minus the weight at the same "
+            "position without a repetition. Induction heads are near 1, purely positional heads at 0. Intervals are in "
+            "the results.",
             draw="attnscope.results.figures.scan:overview",
             variable="induction",
         ),
         Picture(
             "duplicates",
             "Duplicates",
-            "The same of the first occurrence itself.",
+            "The same for the first occurrence itself.",
             draw="attnscope.results.figures.scan:overview",
             variable="duplicate",
         ),
@@ -69,14 +68,14 @@ REPEATED = Section(
 def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = None) -> xr.Dataset:
     """Weight of each head from a token to its earlier occurrence, and to the token after that.
 
-    See mathematics.md, Repeated tokens. 16 texts of random tokens, each sequence twice, beside 16 whose second
-    half has other tokens: the difference is the effect of the repetition. Tokens are drawn from those of `texts`,
-    without the special ones; each text begins as a window of `texts` does.
+    See mathematics.md, Repeated tokens. 16 texts repeat a sequence of random tokens; 16 others have different tokens
+    in their second half. The difference is the effect of the repetition. Tokens are drawn from `texts`, without
+    special ones; each text begins like a window of `texts`.
 
     Parameters
     ----------
     tokens
-        Number of repeated tokens, 2 or more; fewer if a window has no room for them, or the texts have fewer.
+        Number of repeated tokens, 2 or more; reduced if the window or the vocabulary of the texts is too small.
     seed
         Seed of the random tokens, and of the bootstrap over texts.
 
@@ -84,7 +83,7 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
     -------
     xarray.Dataset
         Dimensions ``layer, head``: ``duplicate`` and ``induction``, the mean weight from the second half to the earlier
-        occurrence and to the token after it, less that of the texts without repetition; with ``_low`` and ``_high``,
+        occurrence and to the token after it, minus that of the texts without repetition; with ``_low`` and ``_high``,
         the 95% interval of the bootstrap over texts, and ``_weight``, the weight itself.
 
     References
@@ -99,14 +98,14 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
     room = length - len(start)
     if room < 4:  # noqa: PLR2004
         raise NotDefinedError(
-            f"windows of {length} tokens have room for {room} after the special ones; expected 4 or more, to say two "
-            "tokens twice: give a larger --window"
+            f"windows of {length} tokens have room for {room} after the special ones; expected 4 or more, to repeat 2 "
+            "tokens: use a larger --window"
         )
     count = min(tokens, room // 2, len(words) // 2)
     if count < 2:  # noqa: PLR2004
         raise NotDefinedError(
-            f"found {len(words)} different tokens in windows of {length}; expected 4 or more, to say two of "
-            "them twice beside two others: give more text, or a larger --window"
+            f"found {len(words)} different tokens in windows of {length}; expected 4 or more, 2 to repeat and 2 as "
+            "control: use more text, or a larger --window"
         )
     generator = np.random.default_rng(seed)
     drawn = [generator.permutation(words)[: 2 * count].tolist() for _ in range(_TEXTS)]
@@ -119,7 +118,7 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
         mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), range(_TEXTS), seed=seed)
         of_heads = {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}
         for end, values in of_heads.items():
-            variables[name + end] = labelled("layer head", values, f"Weight on the {name} place{_SAYS[end]}", "share")
+            variables[name + end] = labelled("layer head", values, f"{name} weight{_ENDS[end]}".capitalize(), "share")
     places = layer_coordinates(twice)
     made = xr.Dataset(variables, places, {"tokens": count, "texts": _TEXTS})
     made = made.assign_coords(head=np.arange(made.sizes["head"]))
@@ -128,11 +127,11 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
     return made
 
 
-_SAYS = {"": ", by the repetition", "_low": ", lower end", "_high": ", upper end", "_weight": ""}
+_ENDS = {"": " minus control", "_low": ", lower end", "_high": ", upper end", "_weight": ""}
 
 
 def _words(study: Study) -> tuple[list[int], np.ndarray]:
-    """The special tokens that a window begins with, and the different tokens of all windows but those."""
+    """The special tokens at the start of a window, and the different other tokens of all windows."""
     ids = token_ids(study.windows).ids.numpy()
     special = np.array([getattr(window, "special", [False] * ids.shape[1]) for window in study.windows])
     begins = int(special[0].argmin())
@@ -140,7 +139,7 @@ def _words(study: Study) -> tuple[list[int], np.ndarray]:
 
 
 def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Float[np.ndarray, "window head place"]]:
-    """Mean weight from the second half to each place, of every self-attention."""
+    """Mean weight from the second half to each of the two key positions, for every self-attention."""
     by_site: dict[Site, list[np.ndarray]] = {}
 
     def observe(site: Site, call: AttentionCall) -> Tensor:

@@ -1,4 +1,4 @@
-"""The shift between queries and keys: three views of it, and the controls that must lose it."""
+"""The shift between queries and keys: three estimates, and the controls that must lose it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 SHIFT = Section(
     "shift",
     "The shift between queries and keys",
-    "If keys are the queries moved by a fixed number of tokens, the head looks at a fixed offset. Three views of "
-    "that shift, for the heads named. All are of the scores before any mask; offsets that the mask forbids are grey,"
-    " and no peak is looked for there.",
+    "If keys are the queries moved by a fixed number of tokens, the head attends to a fixed offset. The figures "
+    "estimate this shift in three ways, from the scores before the mask. Masked offsets are grey and have no peaks.",
 )
 
 
@@ -50,8 +49,8 @@ SHIFT = Section(
         Picture(
             "cross-spectrum",
             "Offset by frequency",
-            "Discs on one height are frequencies that favour one offset; large, dark discs count most. Beyond the "
-            "dashed curves a phase tells the offset only up to whole periods.",
+            "Each disc is a frequency. Discs at one height favour the same offset; large, dark discs count most. "
+            "Beyond the dashed curves, a phase gives the offset only up to whole periods.",
             draw="attnscope.results.figures.shifts:cross_spectrum_offsets",
             of="heads",
         ),
@@ -68,7 +67,7 @@ def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.D
     Parameters
     ----------
     band
-        Band of frequencies in which the shift is read off: the first and the last, cycles per window.
+        First and last frequency that estimate the shift, cycles per window.
 
     Returns
     -------
@@ -92,9 +91,9 @@ def cross_spectrum(study: Study, *, band: tuple[int, int] | None = None) -> xr.D
         Picture(
             "phase-maps",
             "The rotation from queries to keys",
-            "Dark spots are where its eigenvectors have their energy. Spots along a line through 0 are a shift by "
-            "that many tokens; the line that gathers most, wrapped lines too, is named in red. Single spots depend "
-            "on how the rotation is completed; the figure above does not.",
+            "Dark spots show the energy of its eigenvectors. Spots along a line through 0 mean a shift by that number "
+            "of tokens; red marks the strongest line, wrapped lines included. Single spots depend on the completion "
+            "of the rotation; the figure above does not.",
             draw="attnscope.results.figures.shifts:phase_maps",
             of="heads",
         ),
@@ -137,18 +136,17 @@ def phase_map(
         Picture(
             "cross-correlations",
             "Scores along offsets",
-            "Above, each leading column; below, their sum, weighted by singular values. Waves of several periods add"
-            " up near one offset and cancel further away.",
+            "Above: each leading column. Below: their sum, weighted by singular values. Waves of several periods add "
+            "up near one offset and cancel elsewhere.",
             draw="attnscope.results.figures.shifts:cross_correlations",
             of="heads",
         ),
         Picture(
             "peak-agreement",
-            "Do scores foretell weights?",
-            "All heads, by layer: how many weigh most the offset at which their mean scores are highest (dashed: "
-            "with the scores of the layer's other heads), and how alike both profiles rank the offsets that the mask"
-            " allows. Softmax lies between the two, so this is measured, not implied; where all weights are nearly "
-            "equal it holds without any head preferring an offset.",
+            "Do scores predict weights?",
+            "Left: the share of heads whose mean scores and mean weights peak at the same offset (dashed: with the "
+            "scores of the layer's other heads). Right: the rank correlation of both profiles over visible offsets. "
+            "Heads with nearly uniform attention can agree without favouring an offset.",
             draw="attnscope.results.figures.explain:peak_agreement",
         ),
     ),
@@ -199,20 +197,20 @@ _HEADS = 4  # the first in the ranking
 CONTROLLED = Section(
     "controls",
     "Is the shift real?",
-    "A way to read off a shift may find one in anything. So the clearest heads are read again with the cause of "
-    "their shift taken away: it must then be lost.",
+    "An estimator may find a shift in anything. These controls remove the cause of the shift from the clearest heads: "
+    "the shift must then vanish.",
 )
 
 
 def _of_best_heads(study: Study) -> xr.Dataset:
     verdict = study.result("verdict")
     if verdict is None:
-        raise NotDefinedError("there is no verdict to choose heads by")
+        raise NotDefinedError("without a verdict no heads can be chosen")
     shifted = np.isfinite(verdict.offset_of_spectrum)
     ranked = best_heads(ranked_rows(verdict, {}), count=None)
     shifting = [(layer, head) for layer, head in ranked if shifted.sel(layer=layer, head=head)]
     if not shifting:
-        raise NotDefinedError("the scores of no head favour one offset beyond what random phases would")
+        raise NotDefinedError("no head's scores favour one offset more than random phases do")
     return controls_of_heads(study.evidence, shifting[:_HEADS], band=study.frequencies, seed=study.seed)
 
 
@@ -227,9 +225,9 @@ def _of_best_heads(study: Study) -> xr.Dataset:
         Picture(
             "shift-controls",
             "The shift and its controls",
-            "Blue should lie at the right above, and orange near 0, off the red line below. A disc is one draw. In "
-            "shuffled text a word still matches itself, at offset 0. Green is the offset by the rotation's angles, "
-            "its free part chosen in four ways: where that misses the line, do not rely on the map of the rotation.",
+            "Each disc is one draw. Blue should be far right above; orange should be near 0, off the red line below. "
+            "In shuffled text a word still matches itself, at offset 0. Green: the offset from the rotation, completed "
+            "in four ways. If green misses the line, do not rely on the rotation's map.",
             draw="attnscope.results.figures.explain:shift_controls",
         ),
     ),
@@ -244,7 +242,7 @@ def shift_controls(
     draws: int = 3,
     seed: Seed | None = None,
 ) -> xr.Dataset:
-    """The shift of a few heads, and what is left of it under controls that must lose it.
+    """The shift of a few heads, with and without controls that must lose it.
 
     See mathematics.md, Controls. On the means of X over texts.
 

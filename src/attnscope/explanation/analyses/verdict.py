@@ -1,4 +1,4 @@
-"""All heads at a glance: where each attends, how much position explains, and whether its scores agree."""
+"""All heads at a glance: where each attends, how much position explains, and whether its scores predict it."""
 
 from __future__ import annotations
 
@@ -19,42 +19,41 @@ if TYPE_CHECKING:
     from attnscope.explanation.study import Study
 
 ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
-SAME = 0.5  # tokens: estimates that are no further apart find the same offset
-MOST = 0.5  # share of position from which a head's scores are more position than all else
-BY_ACCIDENT = 0.05  # probability from which as many agreements are called no more than accident
+SAME = 0.5  # tokens: estimates at most this far apart match
+MOST = 0.5  # position share above which position explains most of a head's scores
+BY_ACCIDENT = 0.05  # p-value above which a number of matches is not significant
 ESTIMATED = ("offset_of_spectrum", "offset_of_correlation")
 #: Variables of the verdict that say why a head attends there: `attnscope.intervene` stores them too.
 WHY = ("offset_of_weights", *ESTIMATED, "position_share", "positional", "asked", "agree", "chance")
 #: Variables that colour a head's cell in the figure of all heads, the first that is there, and their labels.
 COLOURS = {"position_share": "Share that position explains", "coherence": "Coherence"}
 SHARE_MEANING = (
-    "share of the variance of the mean scores over offsets, for heads that prefer an offset; estimated between "
-    "different texts, so that it may leave 0 to 1 a little"
+    "share of the variance of the mean scores over offsets, for heads that favour an offset; the estimate compares "
+    "different texts and can fall slightly outside 0 to 1"
 )
-POSITION = Quantity("position_share", "position", "share", SHARE_MEANING, group=SHARES)
+POSITION = Quantity("position_share", "position share", "share", SHARE_MEANING, group=SHARES)
 WEIGHT = Quantity("peak_weight", "weight", "share", "largest mean weight at one offset", group=WHERE)
 
 
 def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
     """The columns of the table of heads, by their variables."""
     peak = (
-        "offset at which the scores of queries and keys (without any bias), summed along offsets, have a peak that "
-        "stands out of noise"
+        "offset that queries and keys predict without position biases, from the phases of their waves or from their "
+        "correlation; empty without a significant peak"
     )
-    more = "offset of that weight, if it is more than chance gives"
-    position = "whether position gives more than half of its scores' profile"
-    agree = "both estimates are within half a token of the offset of the weights, of heads that position explains"
+    agree = "whether both predictions are within half a token of the offset, for heads that position explains"
+    random = "share of the other heads whose predictions would match this offset"
     detail = "table" if verdict.get("asked", xr.DataArray(False)).any() else "data"
     columns = (
         WEIGHT,
-        Quantity("offset_of_weights", "offset", "tokens", more, group=WHERE),
-        Quantity("prefers", "more than chance", meaning="whether it is more", detail="page", group=WHERE),
-        Quantity("weight_level", "", "share", "mean weight that chance gives there", "data", WHERE),
-        Quantity("positional", meaning=position, detail="data", group=WHERE),
-        Quantity("offset_of_spectrum", "spectrum", "shift", peak, group=ESTIMATES),
-        Quantity("offset_of_correlation", "correlation", "shift", peak, group=ESTIMATES),
-        Quantity("agree", meaning=agree, group=ESTIMATES),
-        Quantity("chance", "by chance", "share", "how often the estimates of another head would be", detail, ESTIMATES),
+        Quantity("offset_of_weights", "offset", "tokens", "offset of that weight, if significant", group=WHERE),
+        Quantity("prefers", "significant", meaning="whether it exceeds the chance level", detail="page", group=WHERE),
+        Quantity("weight_level", "", "share", "mean weight at that offset by chance", "data", WHERE),
+        Quantity("positional", meaning="whether its position share exceeds 0.5", detail="data", group=WHERE),
+        Quantity("offset_of_spectrum", "by phase", "shift", peak, group=ESTIMATES),
+        Quantity("offset_of_correlation", "by correlation", "shift", peak, group=ESTIMATES),
+        Quantity("agree", "match", meaning=agree, group=ESTIMATES),
+        Quantity("chance", "match by chance", "share", random, detail, ESTIMATES),
         Quantity("coherence", unit="share", meaning="coherence of queries and keys", detail="page", group=ESTIMATES),
         Quantity("weights_of", "", "count", "earlier layer with the same matrices", "data", ESTIMATES),
         POSITION,
@@ -63,11 +62,7 @@ def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
 
 
 def ranked_rows(verdict: xr.Dataset, columns: Mapping[str, xr.DataArray | None]) -> list[Row]:
-    """A row for each head, with the values of these columns too, the clearest case first.
-
-    First heads whose estimates agree, then the other positional ones, then the rest; each of these by the largest mean
-    weight.
-    """
+    """A row for each head, the clearest case first: matching predictions, then positional heads, then the rest."""
     own = {name: verdict.get(name) for name in (*_columns(verdict), "asked")}
     rows = rows_of({**own, **columns}, verdict[WEIGHT.name].transpose("layer", "head"))
     for row in rows:
@@ -85,11 +80,11 @@ def best_heads(
     for name, requested in (("layer", layer), ("head", head)):
         known = sorted({row[name] for row in rows})
         if requested is not None and requested not in known:
-            there = f"they go from {known[0]} to {known[-1]}" if known else "none was explained"
-            raise AttnscopeError(f"there is no {name} {requested}: {there}")
+            there = f"choose from {known[0]} to {known[-1]}" if known else "this run explains no heads"
+            raise AttnscopeError(f"{name} {requested} does not exist: {there}")
     chosen = [row for row in rows if layer in {None, row["layer"]} and head in {None, row["head"]}]
     if not chosen and rows:
-        raise AttnscopeError(f"layer {layer} has no head {head}: choose another")
+        raise AttnscopeError(f"layer {layer} has no head {head}: choose another head")
     agreeing = [row for row in chosen if row["agree"]]
     if layer is None and head is None and agreeing:
         chosen = agreeing
@@ -102,116 +97,80 @@ def has(rows: Sequence[Row], *names: str) -> bool:
 
 
 def scheme_of(tree: xr.DataTree) -> str:
-    """How the position scheme within the scores is called: rotation, bias, or both."""
+    """The name of the position scheme within the scores: rotation, bias, or both."""
     kernel = tree["scheme_kernel"].attrs if "scheme_kernel" in tree.children else {}
     return str(kernel.get("scheme", "position scheme"))
 
 
 def _question(tree: xr.DataTree, rows: Sequence[Row]) -> str:
-    """The question of the table of heads: of estimates from the scores, and of a scheme, where there are any."""
-    clauses = ["where each head attends"]
+    """The question that the table of heads answers."""
+    clauses = ["Where does each head attend"]
     if has(rows, POSITION.name):
-        clauses.append("how much of that its positions explain")
-    if has(rows, "agree"):
-        clauses.append("whether two readings of its scores and one of its weights find the same offset")
-    elif has(rows, *ESTIMATED):
-        clauses.append("which offset two readings of its scores find")
+        clauses.append("how much of that does position explain")
+    if has(rows, *ESTIMATED):
+        clauses.append("do queries and keys predict the offset")
     if has(rows, "kernel_agrees"):
-        clauses.append(f"whether the {scheme_of(tree)} alone predicts it")
+        clauses.append(f"does the {scheme_of(tree)} alone predict it")
     *before, last = clauses
-    text = f"{', '.join(before)}, and {last}." if before else f"{last}."
-    text = text[0].upper() + text[1:]
+    text = f"{', '.join(before)}, and {last}?" if before else f"{last}?"
     if has(rows, *ESTIMATED):
         text += (
-            " The two readings are of one trace, the scores summed along offsets: its peak (cross-correlation) and the "
-            "phases of its transform (cross-spectrum). They are not a second source; the weights are."
+            " Both predictions use the scores summed along offsets: their peak (cross-correlation) and the phases of "
+            "their Fourier transform (cross-spectrum). Only the weights are an independent source."
         )
     return text
 
 
 def _caption(_: xr.DataTree, rows: Sequence[Row]) -> str:
-    text = (
-        "One cell for each head: the number is the offset of its largest mean weight (−1 is the token before), none "
-        "where that weight is no more than chance"
-    )
+    text = "Each cell is a head, with the offset of its largest mean weight, if significant (−1: previous token)."
     if has(rows, POSITION.name):
-        text += (
-            "; the colour the share of the scores' profile that positions alone explain, grey where a head prefers no "
-            "offset and there is nothing to explain"
-        )
+        text += " Its colour is the position share, grey without a favoured offset."
     elif has(rows, "coherence"):
-        text += "; the colour the coherence of queries and keys"
-    if has(rows, "agree"):
-        text += "; a frame that both readings of the scores find the offset too"
-    return f"{text}."
+        text += " Its colour is the coherence of queries and keys."
+    return text + " Framed heads: both predictions match." * has(rows, "agree")
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """The number of heads that prefer an offset, and of those with agreeing estimates, next to chance, in sentences."""
+    """How many heads favour an offset, and how many of these position and the scores explain: two sentences."""
     if not rows:
         return []
     preferring = [row for row in rows if row["prefers"]]
     positional = [row for row in preferring if row["positional"]]
-    sentences = [_preferring(len(preferring), rows)]
+    favour = "favours" if len(preferring) == 1 else "favour"
+    certainty = f"(p < {ERROR}, corrected for all heads and offsets)"
+    sentences = [f"{len(preferring)} of {len(rows)} heads {favour} one offset {certainty}."]
+    claims: list[str] = []
     if has(preferring, POSITION.name):
-        sentences.append(
-            f"In {len(positional)} of these {len(preferring)} position gives more than half of the scores' profile."
-        )
+        claims.append(f"position explains most of the scores of {_out_of(len(positional), len(preferring))}")
     if positional and has(rows, *ESTIMATED):
-        sentences.append(_agreement(positional))
-    return sentences
+        matches = sum(row["agree"] is True for row in positional)
+        those = _out_of(matches, len(positional))
+        chances = [row["chance"] for row in positional if row["chance"] is not None]
+        known = (
+            by_chance(matches, chances, positional) if len(chances) == len(positional) else "no other heads to compare"
+        )
+        claims.append(f"queries and keys alone predict the offset of {those} ({known})")
+    text = "; ".join(claims)
+    return [*sentences, f"{text[0].upper()}{text[1:]}."] if text else sentences
 
 
-def _preferring(count: int, rows: Sequence[Row]) -> str:
-    heads = (
-        f"{count} of {len(rows)} heads {'puts' if count == 1 else 'put'}" if count else f"No head of {len(rows)} puts"
-    )
-    levels = [f"{row['weight_level']:.2g}" for row in rows if row["weight_level"] is not None]
-    level = " to ".join(dict.fromkeys([min(levels, key=float), max(levels, key=float)])) if levels else "–"
-    by_offset = ", by offset" if " to " in level else ""
-    return (
-        f"{heads} more weight on one offset than chance does "
-        f"({level}{by_offset}; one head or more in 1 of {1 / ERROR:.0f} models)."
-    )
+def _out_of(part: int, whole: int) -> str:
+    return f"all {whole} heads" if part == whole > 1 else f"{part} of these {whole} heads"
 
 
-def _agreement(positional: Sequence[Row]) -> str:
-    known = [row["agree"] for row in positional]
-    agreeing, unknown = known.count(True), known.count(None)
-    text = f"In {agreeing} of these {len(positional)} both readings of the scores find the offset of the weights"
-    if unknown:
-        text += f" (in {unknown} a reading finds none)"
-    chances = _chances(positional)
-    if not chances:
-        return f"{text}; there are no other heads to tell how often that is an accident."
-    text += f"; with the scores of other heads {sum(chances):.2g} of {len(chances)} would"
-    if shared := shared_weights(positional):
-        return f"{text}. That has no probability: {shared}."
-    return _with_probability(text, agreeing, chances)
-
-
-def _with_probability(text: str, count: int, chances: Sequence[float]) -> str:
-    """A sentence with the probability of so many successes or more."""
-    probability = or_more(count, chances)
-    rounded = f"{probability:.1g}" if probability >= 0.0001 else "below 0.0001"  # noqa: PLR2004
-    text += f" ({count} or more: probability {rounded})"
-    return f"{text}, so this may be accident." if probability > BY_ACCIDENT else f"{text}."
-
-
-def _chances(positional: Sequence[Row]) -> list[float]:
-    """How often the estimates of other heads would agree with each; none where that is not known of all."""
-    chances = [row["chance"] for row in positional if row["chance"] is not None]
-    return chances if len(chances) == len(positional) else []
-
-
-def shared_weights(rows: Sequence[Row]) -> str:
-    """Why heads are not so many trials, where layers share weights; else empty."""
+def by_chance(count: int, chances: Sequence[float], rows: Sequence[Row]) -> str:
+    """The number of matches expected by chance, and the p-value of `count`; none if layers share weights."""
+    expected = f"{sum(chances):.2g} by chance"
     first = {(row["layer"] if row["weights_of"] is None else row["weights_of"], row["head"]) for row in rows}
-    return f"layers share weights, and the {len(rows)} heads are {len(first)} seen again" * (len(first) < len(rows))
+    if len(first) < len(rows):
+        return f"{expected}; no p-value: layers share weights, and only {len(first)} of {len(rows)} heads differ"
+    probability = or_more(count, chances)
+    rounded = f"= {probability:.2g}" if probability >= 0.001 else "< 0.001"  # noqa: PLR2004
+    return f"{expected}, p {rounded}" + ": not significant" * (probability > BY_ACCIDENT)
 
 
 def or_more(count: int, chances: Sequence[float]) -> float:
-    """Probability of so many successes or more, in independent trials of these probabilities."""
+    """Probability of `count` or more successes in independent trials with these probabilities."""
     distribution = np.ones(1)
     for chance in chances:
         distribution = np.convolve(distribution, [1 - chance, chance])
@@ -219,32 +178,23 @@ def or_more(count: int, chances: Sequence[float]) -> float:
 
 
 def peaks_of_noise(rows: Sequence[Row]) -> str:
-    """How many heads that prefer no offset have a peak in their cross-spectrum, and how many chance would give."""
+    """How many heads without a favoured offset have a phase peak, next to the number by chance; empty without any."""
     idle = [row for row in rows if not row["prefers"] and row["coherence"] is not None]
     with_peak = sum(row["offset_of_spectrum"] is not None for row in idle)
     if not with_peak:
         return ""
-    heads = "1 head that prefers" if len(idle) == 1 else f"{len(idle)} heads that prefer"
-    text = (
-        f"Of {heads} no offset, the cross-spectrum of {with_peak} has a peak; noise alone gives one to "
-        f"{ERROR * len(idle):.2g} of {len(idle)}"
-    )
-    return f"{text}." if shared_weights(idle) else _with_probability(text, with_peak, [ERROR] * len(idle))
+    certainty = by_chance(with_peak, [ERROR] * len(idle), idle)
+    return f"Heads without a favoured offset, but with one by phase: {with_peak} of {len(idle)} ({certainty})."
 
 
-def gives_probability(rows: Sequence[Row]) -> bool:
-    """Whether a sentence of the verdict has a probability, which takes heads as independent."""
-    positional = [row for row in rows if row["prefers"] and row["positional"]]
-    of_estimates = has(rows, *ESTIMATED) and bool(_chances(positional)) and not shared_weights(positional)
-    return of_estimates or "probability" in peaks_of_noise(rows)
-
-
-def _findings(_: xr.DataTree, rows: Sequence[Row]) -> list[str]:
-    return [*summary(rows), peaks_of_noise(rows)]
+def _chance_level(rows: Sequence[Row]) -> str:
+    levels = sorted(row["weight_level"] for row in rows if row["weight_level"] is not None)
+    ends = dict.fromkeys(f"{level:.2g}" for level in levels[:1] + levels[-1:])
+    return f"Chance level of the largest mean weight: {' to '.join(ends)}." if ends else ""
 
 
 def mask_note(tree: xr.DataTree) -> str:
-    """Where peaks are searched, if a mask keeps heads from some offsets; empty where it does not."""
+    """Which offsets are searched for peaks, if the mask hides some; else empty."""
     verdict = tree["verdict"].to_dataset()
     if "lowest_offset" not in verdict.coords:
         return ""
@@ -258,20 +208,19 @@ def mask_note(tree: xr.DataTree) -> str:
         return ""
     first, *others = by_reach
     aside = "; ".join(f"layers {', '.join(by_reach[reason])}: {reason}" for reason in others)
-    text = f"The mask lets heads attend to offsets {first}{f' ({aside})' if aside else ''}."
+    text = f"The mask allows offsets {first}{f' ({aside})' if aside else ''}: peaks are searched only there"
     estimated = any(name in verdict and bool(np.isfinite(verdict[name]).any()) for name in ESTIMATED)
-    text += " Only these are searched for peaks" + "; scores are read before the mask" * estimated
-    return f"{text}.".replace("-", "−")
+    return f"{text}{', in the scores before the mask' * estimated}.".replace("-", "−")
 
 
 def zero_note(rows: Sequence[Row]) -> str:
-    """What an estimate from the scores of about 0 may be."""
+    """A caution about offsets near 0 by phase or correlation, if there are any."""
     estimates = [row[name] for row in rows for name in ESTIMATED]
     if not any(value is not None and abs(value) <= SAME for value in estimates):
         return ""
     return (
-        "An offset of about 0 from the scores may be tokens that meet themselves: queries and keys are means over "
-        "texts, which contain some of their words; noise has no words."
+        "An offset near 0 by phase or correlation can mean that tokens match themselves: means over texts still "
+        "contain some of their words."
     )
 
 
@@ -283,7 +232,7 @@ def _verdict(study: Study) -> xr.Dataset:
 def verdict_of(
     evidence: Evidence, spectra: xr.Dataset | None, correlations: xr.Dataset | None, content: xr.Dataset | None
 ) -> xr.Dataset:
-    """Where each head attends, how much position explains, and whether two estimates from its scores agree."""
+    """Where each head attends, how much position explains, and whether two estimates from its scores match."""
     verdict = weight_peaks(evidence)
     cells = {"layer": verdict["layer"], "head": verdict["head"]}
     verdict = verdict.assign(_estimates(spectra, correlations, cells))
@@ -296,7 +245,7 @@ def verdict_of(
 def _estimates(
     spectra: xr.Dataset | None, correlations: xr.Dataset | None, cells: dict[str, xr.DataArray]
 ) -> dict[str, xr.DataArray]:
-    """The offsets that the scores give; NaN where they give none."""
+    """The offsets that the scores predict; NaN without a significant peak."""
     if spectra is None or correlations is None:
         nothing = xr.DataArray(np.nan, cells, ("layer", "head"))
         return dict.fromkeys((*ESTIMATED, "coherence"), nothing)
@@ -313,7 +262,7 @@ def _estimates(
 
 
 def weight_peaks(evidence: Evidence) -> xr.Dataset:
-    """Where the weights of each head are largest, and whether that is more than chance: dimensions ``layer, head``."""
+    """The offset of each head's largest mean weight, and whether it is significant: dimensions ``layer, head``."""
     tests = sum(layer.band_sums[0].size for layer in evidence.layers)
     heads = max(layer.heads for layer in evidence.layers)
     parts = [_of_layer(layer, ERROR / tests).reindex(head=np.arange(heads)) for layer in evidence.layers]
@@ -322,7 +271,7 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
     for name, long_name, units in (
         ("offset_of_weights", "Offset of the largest mean weight", "tokens"),
         (WEIGHT.name, "Largest mean weight", "weight"),
-        ("weight_level", "Mean weight that chance gives at that offset", "weight"),
+        ("weight_level", "Mean weight at that offset by chance", "weight"),
     ):
         peaks[name].attrs = {"long_name": long_name, "units": units}
     lowest, highest = zip(*[layer.reach.offsets for layer in evidence.layers], strict=True)
@@ -360,7 +309,7 @@ def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
 
 
 def _judged(verdict: xr.Dataset) -> xr.Dataset:
-    """Add whether each head is positional, whether its estimates agree, and how often those of other heads would."""
+    """Add whether each head is positional, whether its estimates match, and how often those of other heads would."""
     share = verdict.get(POSITION.name)
     by_position = True if share is None else share > MOST
     weights = verdict.offset_of_weights.values
@@ -376,9 +325,9 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
         agree=tested & xr.DataArray(_near(weights, estimates), dims=dims),
         chance=xr.DataArray(chance, dims=dims).where(positional),
     )
-    judged.asked.attrs = {"long_name": "Positional, and both readings find an offset"}
-    judged.agree.attrs = {"long_name": "Both readings find the offset of the weights, of heads that are asked"}
-    judged.chance.attrs = {"long_name": "Chance that another head's scores would agree", "units": "share"}
+    judged.asked.attrs = {"long_name": "Positional, and both predictions exist"}
+    judged.agree.attrs = {"long_name": "Both predictions match the offset of the weights"}
+    judged.chance.attrs = {"long_name": "Share of other heads whose predictions would match", "units": "share"}
     return judged
 
 
@@ -389,7 +338,7 @@ def _near(weights: np.ndarray, estimates: np.ndarray) -> Bool[np.ndarray, "*head
 def _by_accident(
     weights: Float[np.ndarray, " head"], estimates: Float[np.ndarray, "head estimate"]
 ) -> Float[np.ndarray, " head"]:
-    """Share of the other heads whose estimates would agree with each."""
+    """Share of the other heads whose estimates would match each head's weights."""
     known = np.isfinite(estimates).all(-1)
     near = _near(weights[:, None], estimates[None])
     np.fill_diagonal(near, val=False)
@@ -398,7 +347,7 @@ def _by_accident(
 
 
 def _forms(study: Study) -> xr.Dataset:
-    """The form of each layer's scores, and how well its matrices reproduce them: dimension ``layer``."""
+    """The form of each layer's scores, and the error of its matrices: dimension ``layer``."""
     layers = study.evidence.layers
     return xr.Dataset(
         {
@@ -414,7 +363,7 @@ def _forms(study: Study) -> xr.Dataset:
 _FORMS = (
     Quantity("layer", unit="count"),
     Quantity("form"),
-    Quantity("error", unit="error", meaning="largest difference of the scores that the matrices give, relative"),
+    Quantity("error", unit="error", meaning="largest relative error of the scores from the matrices"),
     Quantity("reason", "remark", "text"),
 )
 
@@ -422,37 +371,35 @@ _FORMS = (
 def _forms_table(tree: xr.DataTree, _: Sequence[Row]) -> Table:
     forms = tree["forms"].to_dataset().reset_coords()
     rows = [{one.name: value_of(forms[one.name].values[at]) for one in _FORMS} for at in range(forms.sizes["layer"])]
-    title = "How each layer makes its scores, and how well the matrices reproduce them"
-    return Table("forms", title, _FORMS, rows, terminal=0)
+    return Table("forms", "How each layer computes its scores", _FORMS, rows, terminal=0)
 
 
-FORMS = Analysis("forms", "How each layer makes its scores", "Attention", _forms, tables=_forms_table)
+FORMS = Analysis("forms", "How each layer computes its scores", "Attention", _forms, tables=_forms_table)
 
 VERDICT = Analysis(
     "verdict",
-    "Where each head looks, and what says so",
+    "Where each head attends, and why",
     "Peaks",
     _verdict,
     section=Section("heads", "All heads", _question),
     pictures=(
         Picture(
             "verdict",
-            "Offsets and what position explains",
+            "Favoured offsets and position shares",
             _caption,
             draw="attnscope.results.figures.explain:verdict_grid",
         ),
         Picture(
             "offset-agreement",
-            "Two readings of the scores against the weights",
-            "One disc for each head that prefers an offset, larger the more it weighs it. On the diagonal weights "
-            "and scores find the same offset. Both readings are of the same trace, so the right panel checks the "
-            "reading, not the head.",
+            "Offsets predicted from the scores, against the weights",
+            "Each disc is a head that favours an offset; its size is the weight there. On the diagonal, scores and "
+            "weights have the same offset. The right panel compares both predictions, which share the same scores.",
             draw="attnscope.results.figures.explain:offset_agreement",
         ),
     ),
     units="tokens",
     of_arrays=True,
     columns=_columns,
-    findings=_findings,
-    notes=lambda tree, rows: [mask_note(tree), zero_note(rows)],
+    findings=lambda _, rows: summary(rows),
+    notes=lambda tree, rows: [_chance_level(rows), peaks_of_noise(rows), mask_note(tree), zero_note(rows)],
 )

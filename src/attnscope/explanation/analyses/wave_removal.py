@@ -1,4 +1,4 @@
-"""A test of cause: waves taken out of the position table, and what the cross-spectrum says will follow."""
+"""A causal test: remove waves from the position table, and compare the change with the cross-spectrum's prediction."""
 
 from __future__ import annotations
 
@@ -37,37 +37,42 @@ if TYPE_CHECKING:
     from attnscope.explanation.study import Study
 
 
-_UNMOVED = 0.01  # change of a profile, root mean square, below which there is nothing to predict
-_MOSTLY = 0.5  # share of the change, below which most of it was not predicted
-_NEAR = 0.5  # cycles: as near is the same frequency in a table of another length
+_UNMOVED = 0.01  # root mean square change of a profile, below which there is nothing to predict
+_MOSTLY = 0.5  # R² below which the prediction holds only in part
+_NEAR = 0.5  # cycles: the same frequency in a table of another length
 
 
 def _cause(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
-    """Whether heads change as the cross-spectrum predicts when its waves leave the position table, in a sentence."""
+    """Whether removing waves from the position table changes heads as predicted, in a sentence."""
     removed = tree["wave_removal"].to_dataset()
-    fit, low, high, others, chance, moved = (
-        float(removed[name]) for name in ("fit", "fit_low", "fit_high", "fit_of_others", "fit_chance", "moved")
+    fit, low, high, chance, moved = (
+        float(removed[name]) for name in ("fit", "fit_low", "fit_high", "fit_chance", "moved")
     )
     first, last = removed.attrs["frequencies"]
     length = removed.attrs["length"]
     no_wave = moved < _UNMOVED and not _has_peak(tree, first, last, length)
     if no_wave or (rows and not any(row["prefers"] for row in rows)):
         return []
-    text = f"Without the waves of {first} to {last} cycles per {length} tokens in the position table, "
+    text = f"Removing waves of {first} to {last} cycles from the position table"
     if moved < _UNMOVED:
-        return [f"{text}profiles hardly change ({moved:.1g}, root mean square): these waves are no visible cause."]
-    exchanged = "" if np.isnan(others) else f"; with the heads exchanged {others:.2f}"
-    interval = "" if np.isnan(low) else f"{low:.2f} to {high:.2f} "
-    numbers = f"R² = {fit:.2f} ({interval}over {count(removed.attrs['texts'], 'text')}{exchanged})".replace("-", "−")
+        return [f"{text} hardly changes the heads (root mean square change {moved:.1g})."]
+    interval = "" if np.isnan(low) else f", 95% interval {low:.2f} to {high:.2f}"
+    numbers = f"(R² = {fit:.2f}{interval})".replace("-", "−")
     if low <= 0 or chance > BY_ACCIDENT:
-        return [f"{text}heads change otherwise than the cross-spectrum predicts: {numbers}."]
-    if fit < _MOSTLY:
-        return [f"{text}heads change only in part as the cross-spectrum predicts: {numbers}."]
-    return [f"{text}heads change as the cross-spectrum predicts to {numbers}."]
+        return [f"{text} changes the heads, but not as predicted {numbers}."]
+    return [f"{text} changes the heads {'partly ' * (fit < _MOSTLY)}as predicted {numbers}."]
+
+
+def _control(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
+    removed = tree["wave_removal"].to_dataset()
+    if np.isnan(others := float(removed["fit_of_others"])) or "R²" not in "".join(_cause(tree, rows)):
+        return []
+    texts = count(removed.attrs["texts"], "window")
+    return [f"Wave removal, {texts}: with the predictions of other heads R² = {others:.2g}.".replace("-", "−")]
 
 
 def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
-    """Whether the position table has a peak among these waves, cycles in so many tokens; true where it is not known."""
+    """Whether the position table has a peak among these waves, in cycles per window; true if unknown."""
     if "position_spectrum" not in tree.children:
         return True
     spectrum = tree["position_spectrum"].to_dataset().sel(kind="positions")
@@ -78,17 +83,17 @@ def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
 
 @analysis(
     "wave_removal",
-    "Waves removed: expected and measured",
+    "Waves removed: predicted and measured",
     "Test of cause",
     needs=(POSITION_TABLE, BILINEAR_SCORES),
     section=CHANGED,
     pictures=(
         Picture(
             "wave-removal",
-            "Waves removed: expected and measured",
-            "The waves that these heads rest on most are taken out of the position table. Dashed is what the cross-"
-            "spectrum says will follow, blue what follows; grey is before. Where the two agree and lie apart from "
-            "grey, the waves are a cause.",
+            "Waves removed: predicted and measured",
+            "The waves that these heads use most are removed from the position table. Grey: before. Dashed: predicted "
+            "from the cross-spectrum. Blue: measured. If dashed and blue agree and differ from grey, the waves are a "
+            "cause.",
             draw="attnscope.results.figures.panels:wave_removal",
             of="heads",
         ),
@@ -96,6 +101,7 @@ def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
     units="weight",
     few_texts=True,
     findings=_cause,
+    notes=_control,
 )
 def wave_removal(
     study: Study,
@@ -105,15 +111,15 @@ def wave_removal(
     draws: Draws = 1000,
     seed: Seed | None = None,
 ) -> xr.Dataset:
-    """Take the waves that heads rest on out of the position table, and compare what follows with the prediction.
+    """Remove the waves that heads use most from the position table, and compare the change with the prediction.
 
     See mathematics.md, Test of cause.
 
     Parameters
     ----------
     frequencies
-        First and last frequency removed, cycles per window. By default the narrowest band that holds half of the
-        heads' cross-spectra.
+        First and last frequency to remove, cycles per window. Default: the narrowest band with half of the heads'
+        cross-spectra.
     band
         Largest offset.
     draws, seed
@@ -123,8 +129,8 @@ def wave_removal(
     -------
     xarray.Dataset
         Over ``layer, head, offset`` (tokens) ``profile_before``, ``profile_expected`` and ``profile_after``, the mean
-        weights (share); over nothing ``fit``, the share of the change that was predicted, ``fit_of_others`` and
-        ``fit_chance``, the same with the predictions of other heads, and ``moved``, the size of the change.
+        weights (share). Scalars: ``fit``, the share of the change that was predicted; ``fit_of_others`` and
+        ``fit_chance``, the same with the predictions of other heads; ``moved``, the size of the change.
     """
     known = study.result("cross_spectrum")
     spectra = cross_spectrum.compute(study) if known is None else known
@@ -138,25 +144,19 @@ def wave_removal(
     return band_removed(study.model, study.first(), by_layer, chosen, gains=gains, draws=draws, **settings)
 
 
-_HALF = 0.5  # of the cross-spectra's amplitude, that the band holds
-
-
-_EXCHANGES = 1000
-
-
-_FEWEST = 5  # heads, whose 120 orders can tell a chance below 0.05
-
-
-_LOWEST = 3  # cycles per window: below it a spectrum is drift, as everywhere here
+_HALF = 0.5  # share of the cross-spectra's amplitude within the band
+_EXCHANGES = 1000  # random permutations of the heads
+_FEWEST = 5  # heads: their 120 permutations allow p < 0.05
+_LOWEST = 3  # cycles per window: slower waves count as drift
 
 
 def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[int, int]:
-    """The narrowest band of frequencies that holds half of the heads' cross-spectra, each head counting the same."""
+    """The narrowest band of frequencies with half of the heads' cross-spectra, each head counted equally."""
     amplitude = np.asarray(amplitude, dtype=float)[:, _LOWEST:]
     totals = amplitude.sum(1, keepdims=True)
     if not (totals > 0).any():
         raise NotDefinedError(
-            f"the cross-spectra are 0 from {_LOWEST} cycles per window on; expected waves: give longer windows"
+            f"the cross-spectra are 0 from {_LOWEST} cycles per window on: use longer windows (--window)"
         )
     share = (amplitude / np.where(totals > 0, totals, 1.0)).sum(0)
     reached = np.concatenate([[0.0], np.cumsum(share / share.sum())])
@@ -170,7 +170,7 @@ def responsible_band(amplitude: Float[np.ndarray, "head frequency"]) -> tuple[in
 def score_of_band(
     cross: Complex[np.ndarray, " frequency"], length: int, first: int, last: int
 ) -> Float[np.ndarray, " offset"]:
-    r"""Mean score, unscaled, that some frequencies give to each offset, from -(T - 1) to T - 1."""
+    r"""Unscaled mean score from a band of frequencies at each offset, from -(T - 1) to T - 1."""
     spectrum = np.zeros(len(cross), dtype=complex)
     spectrum[first : last + 1] = cross[first : last + 1]
     circle = np.fft.irfft(spectrum, length) / length
@@ -178,7 +178,7 @@ def score_of_band(
 
 
 def gain_without_band(moments: StateMoments, first: int, last: int) -> float:
-    r"""By how much a layer's queries times its keys grow where LayerNorm makes up for the waves that are gone."""
+    r"""Factor by which LayerNorm rescales a layer's scores once the waves are removed."""
     means = moments.position_mean
     waves = means - remove_band(means, first, last)
     whole = float(np.trace(moments.covariance) + (means.mean(0) ** 2).sum())
@@ -198,7 +198,7 @@ def band_removed(
     draws: int = 1000,
     seed: int = 0,
 ) -> xr.Dataset:
-    r"""Take waves out of the position table, and hold what each head then does against what was to be expected."""
+    r"""Remove waves from the position table, and compare each head's change with the prediction."""
     ids = token_ids(list(windows))
     length, (first, last) = ids.length, frequencies
     check_frequencies(frequencies, length)
@@ -209,7 +209,7 @@ def band_removed(
     collected, gains = Collected(), gains or {}
 
     def without(site: Site, call: AttentionCall) -> AttentionCall:
-        """The call with the scores of these waves taken off."""
+        """The call without the scores of these waves."""
         index = torch.arange(length)
         offsets = index - index[:, None] + length - 1
         scale = call.scale * gains.get(site.index, 1.0)
@@ -245,7 +245,7 @@ def band_removed(
 def _fits(
     before: np.ndarray, expected: np.ndarray, after: np.ndarray, units: Sequence[Hashable], seed: int
 ) -> dict[str, float]:
-    """How well the changes ``(window, layer, head, offset)`` were predicted, and those of other heads."""
+    """How well the predictions fit the changes ``(window, layer, head, offset)``, also with heads permuted."""
     real = ~np.isnan(before).all((0, -1))  # layers may have fewer heads than others
     measured, predicted = (np.nan_to_num(profile - before)[:, real] for profile in (after, expected))
     here, there = measured.mean(0), predicted.mean(0)
@@ -271,6 +271,6 @@ def _fits(
 
 
 def _fit(measured: np.ndarray, expected: np.ndarray) -> float:
-    """Share of the change that was predicted; NaN where nothing changed."""
+    """Share of the change that was predicted; NaN without a change."""
     moved = float((measured**2).sum())
     return 1 - float(((measured - expected) ** 2).sum()) / moved if moved > 0 else np.nan

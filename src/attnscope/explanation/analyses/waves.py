@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 WAVES_ALONG_TEXT = Section(
     "waves",
     "Waves in queries and keys",
-    "A head can only prefer an offset if its queries and keys carry the position. Here are the columns of both, "
-    "after the rotation that the scores determine, that are waves along the text.",
+    "A head can favour an offset only if its queries and keys carry the position. The figures show which of their "
+    "columns are waves along the text, after the rotation that the scores determine.",
 )
 
 
@@ -39,24 +39,24 @@ WAVES_ALONG_TEXT = Section(
         Picture(
             "wave-counts",
             "How many columns are waves",
-            "Counted by Fisher's test on one text, strict enough for all heads together. On the right the most that "
-            "the same head has when the tokens of the text are shuffled.",
+            "Columns with a significant wave (Fisher's test on one text, corrected for all heads). Right: the largest "
+            "count for the same head with the text's tokens shuffled.",
             draw="attnscope.results.figures.positions:wave_counts",
         ),
         Picture(
             "wave-columns",
             "Which columns are waves",
-            "A row is a column, the largest singular value on top: disc and ring are the strongest frequencies of "
-            "query and key, green ones are waves, an arc joins a cosine and its sine. Bars: the column's share of "
-            "the scores. Columns of nearly equal singular values may trade places.",
+            "Each row is a column, largest singular value first. Disc and ring: the strongest frequencies of query and "
+            "key, green for waves. An arc joins a cosine and its sine. Bars: the column's share of the scores. Columns "
+            "with nearly equal singular values may swap.",
             draw="attnscope.results.figures.positions:wave_columns",
             of="heads",
         ),
         Picture(
             "wave-curves",
             "Queries and keys along the text",
-            "The columns that weigh most in the scores, along the first tokens of one text. Where both are waves, "
-            "the key's is the query's moved by the head's offset.",
+            "The columns with the largest share of the scores, along the first tokens of one text. If both are waves, "
+            "the key's wave is the query's, moved by the head's offset.",
             draw="attnscope.results.figures.positions:wave_curves",
             of="heads",
         ),
@@ -99,8 +99,8 @@ def query_key_waves(study: Study, *, permutations: Natural = 5, seed: Seed | Non
         Picture(
             "spectra-by-layer",
             "Frequencies by layer",
-            "The largest amplitude over all columns, against what white noise gives in as many: red is more, blue "
-            "less.",
+            "The largest amplitude over all columns, relative to white noise in the same number of columns. Red: "
+            "larger; blue: smaller.",
             draw="attnscope.results.figures.positions:spectra_by_layer",
         ),
     ),
@@ -129,5 +129,5 @@ def _of_layer(layer: Layer) -> xr.Dataset:
         sides["query"].append(states @ parts.query)
         sides["key"].append(states @ parts.key)
     if empty := [side for side, columns in sides.items() if not sum(part.shape[1] for part in columns)]:
-        raise NotDefinedError(f"layer {layer.site.index} gives every {empty[0]} the same: its weights are zero")
+        raise NotDefinedError(f"every {empty[0]} of layer {layer.site.index} is equal: its weights are zero")
     return stacked([maximum_spectrum(np.hstack(columns)) for columns in sides.values()], "side", list(sides))

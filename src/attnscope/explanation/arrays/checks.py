@@ -1,4 +1,4 @@
-"""What every analysis asks of an array before it starts, and how it labels what it found."""
+"""Checks of input arrays, and labels of results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEWEST = 4  # positions: with fewer there is no frequency between the mean and t
 
 
 class NotDefinedError(AttnscopeError):
-    """An analysis that this model does not admit."""
+    """An analysis is not defined for this model."""
 
 
 Values = np.ndarray | np.generic | float | int | bool
@@ -22,14 +22,14 @@ Labelled = tuple[tuple[str, ...], Values, dict[str, str]]
 
 @validated
 def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Labelled:
-    """A variable of a Dataset: dimensions (separated by spaces), values, what it is and its unit."""
+    """A variable of a Dataset: dimensions (separated by spaces), values, long name and unit."""
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
 
 
 def series(
     name: str, array: Float[np.ndarray, "position column"], fewest: int = FEWEST
 ) -> Float[np.ndarray, "position column"]:
-    """Columns over positions, in float64 and long enough to have a frequency."""
+    """Columns over positions in float64; an error if they are too short for a frequency."""
     values = shaped(name, array, "position, column")
     if len(values) < fewest:
         raise AttnscopeError(
@@ -43,7 +43,7 @@ def head_arrays(
     query_weight: Float[np.ndarray, "query_width r"],
     key_weight: Float[np.ndarray, "key_width key_r"],
 ) -> tuple[Float[np.ndarray, "position width"], Float[np.ndarray, "width r"], Float[np.ndarray, "width key_r"]]:
-    """X, W_Q and W_K of a head in float64, whose sizes fit."""
+    """X, W_Q and W_K of a head in float64; an error if their sizes do not fit."""
     values = series("X", inputs)
     query, key = weights_of(query_weight, key_weight)
     agree("columns", "X", values.shape[1], "W_Q (its rows)", len(query))
@@ -59,7 +59,7 @@ def weights_of(
 
 
 def check_offsets(offsets: tuple[int, int] | None) -> None:
-    """Refuse a range of offsets whose lowest is above its highest; None is all of them."""
+    """Reject a range of offsets in the wrong order; None means all offsets."""
     if offsets is not None and offsets[0] > offsets[1]:
         raise AttnscopeError(
             f"offsets are {offsets[0]} to {offsets[1]}; expected the lowest and the highest, in tokens"
@@ -67,28 +67,28 @@ def check_offsets(offsets: tuple[int, int] | None) -> None:
 
 
 def choose(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise unless a mode is known."""
+    """Reject an unknown mode."""
     if not isinstance(value, str) or value not in known:
         raise AttnscopeError(f"{name} is {shortly(value)}; expected one of {', '.join(known)}")
 
 
 @validated
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
-    """Which frequencies of ``0..length // 2`` lie in a band, ends included."""
+    """Which frequencies of ``0..length // 2`` are in a band, ends included."""
     highest = (length - 1) // 2
     low, high = band or (lowest if highest >= lowest else 1, highest)
     frequency = np.arange(length // 2 + 1)
     chosen = (frequency >= max(low, 1)) & (frequency <= min(high, highest))
     if not chosen.any():
         raise AttnscopeError(
-            f"the band {low}..{high} holds no frequency of a text of {length} tokens; choose low <= high "
-            f"within 1..{highest} cycles per {length} tokens"
+            f"the band {low} to {high} contains no frequency of a text of {length} tokens: choose two ascending "
+            f"numbers from 1 to {highest} cycles per {length} tokens"
         )
     return chosen
 
 
 def weighted_median(values: Float[np.ndarray, " item"], weights: Float[np.ndarray, " item"]) -> float:
-    """The least value at which half of the weight is reached; NaN where there is no weight."""
+    """The least value at which half of the weight is reached; NaN without weight."""
     total = weights.sum()
     if not total > 0:
         return float("nan")

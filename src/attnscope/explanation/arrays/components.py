@@ -1,4 +1,4 @@
-"""How many dimensions positions take: in their table (PCA) and in hidden states (CCA).
+"""The number of dimensions of positions: in their table (PCA) and in hidden states (CCA).
 
 See mathematics.md, Principal components.
 """

@@ -61,8 +61,8 @@ def cross_correlation(
     near
         Largest offset of the range ``near``, tokens.
     offsets
-        Lowest and highest offset that the head may look at, tokens: where peaks are looked for. All by default. The
-        curves themselves are of the scores before any mask, and have all offsets.
+        Lowest and highest visible offset, tokens: peaks are searched between them. All by default. The curves use the
+        scores before any mask, and have all offsets.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def cross_correlation(
         T - \|t\|, without the taper that draws slow waves' peaks towards 0. Peaks over ``range`` (``near``:
         \|t\| <= `near`, ``all``), for the correlation of each column (``peak_*``) and the trace
         (``trace_peak_*``): ``offset``; ``refined``, by a parabola; ``height``; ``width`` at half height,
-        tokens. NaN where the highest point is no peak, but the curve goes on rising beyond the range or the `offsets`.
+        tokens. NaN without a peak, if the curve keeps rising beyond the range or the `offsets`.
         Over ``column``: ``peak_corrected``, the refined near peak without the taper; ``peak_clear``
         (with ``range``), at least 4 standard deviations of white noise (1/sqrt(T)) high, and as far above its
         surroundings (prominence); ``quarter_period`` of q's strongest frequency; ``is_spike``, a near peak narrower
@@ -175,7 +175,7 @@ def profile_agreement(
 
 
 def _least(peaks: Peaks) -> Float[np.ndarray, "curve range"]:
-    """What a peak stands out by: from 0 or from its surroundings, whichever is less."""
+    """Height of a peak above 0 or above its surroundings, whichever is less."""
     return np.minimum(peaks.height, peaks.prominence)
 
 
@@ -192,7 +192,7 @@ def _spread(
 def _covariance(
     query: Float[np.ndarray, "position column"], key: Float[np.ndarray, "position column"]
 ) -> Float[np.ndarray, "column offset"]:
-    """All offsets by the product of zero-padded spectra, whose negative offsets stand at the end."""
+    """All offsets, from the product of zero-padded spectra; negative offsets come last."""
     length = len(query)
     size = 1 << (2 * length - 2).bit_length()  # at least 2T - 1
     spectra = np.fft.rfft(query, size, axis=0).conj() * np.fft.rfft(key, size, axis=0)
@@ -343,7 +343,7 @@ _DRAWS = 199  # so that the smallest chance is 1 / 200
 
 @dataclass(frozen=True)
 class CommonShift:
-    """Where a spectrum's trace is highest."""
+    """The offset at which a spectrum's trace is highest."""
 
     # offset of the highest point among those that the head may look at, tokens; the shift is its negative
     offset: float
@@ -361,8 +361,7 @@ def common_shift(
 ) -> CommonShift:
     """Find the offset at which the band's part of the circular trace is highest.
 
-    On a circle offsets are told apart only up to half of its length, whatever the head may look at. All is NaN where it
-    may look at none of these.
+    On a circle, offsets are distinct only up to half of its length. All is NaN if the mask hides all of these.
     """
     band = np.where(chosen, cross, 0)
     size = float(np.abs(band).sum())

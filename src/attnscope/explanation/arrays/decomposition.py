@@ -1,4 +1,4 @@
-"""A head's scores in columns that mean something: the decomposition of W_Q W_K^T.
+"""A head's scores in unique columns: the decomposition of W_Q W_K^T.
 
 See mathematics.md, Queries and keys as waves.
 """

@@ -54,7 +54,7 @@ def phase_map(
         Band of frequencies for the numbers without dimension: the lowest and the highest, cycles per T tokens;
         everything from 3 by default.
     offsets
-        Lowest and highest offset that the head may look at, tokens: where the line is looked for. All by default.
+        Lowest and highest visible offset, tokens: the line is searched between them. All by default.
     bins
         Number of angle bins over -pi..pi.
 
@@ -194,7 +194,7 @@ def shift_controls(
     draws: Natural = 1,
     seed: Natural = 0,
 ) -> xr.Dataset:
-    r"""A head's shift, and what is left of it when its cause is taken away.
+    r"""A head's shift, with its cause and with its cause removed.
 
     What must vanish is the line at the head's own offset :math:`t`: ``coherence_at_offset``, the mean over the band
     of :math:`\gamma(f) \cos(\arg C + 2 \pi f t / T)` weighted by \|C\| (:math:`\gamma` the coherence), falls to about

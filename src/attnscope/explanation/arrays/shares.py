@@ -1,4 +1,4 @@
-"""Shares of a variance over offsets, and what texts share by chance taken out of them."""
+"""Shares of a variance over offsets, corrected for chance similarities between texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def covariance_share(terms: Float[np.ndarray, "*batch term offset"]) -> Float[np
 
 
 def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Covariance over the last axis, by the number of values; NaN left out of both."""
+    """Covariance over the last axis, divided by the number of values; pairs with NaN are left out."""
     known = np.isfinite(own) & np.isfinite(other)
     count = np.maximum(known.sum(-1, keepdims=True), 1)
     own, other = (np.where(known, side, 0.0) for side in np.broadcast_arrays(own, other))
@@ -29,14 +29,14 @@ def covariance(own: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def without_own(of_means: np.ndarray, own: np.ndarray, texts: int) -> np.ndarray:
-    """Mean product over all pairs of different texts, from the product of means and the mean of each text's own."""
+    """Mean product over pairs of different texts, from the product of means and the mean product within texts."""
     return np.asarray((texts * of_means - own) / (texts - 1))
 
 
 def jackknife(
     whole: np.ndarray, documents: Sequence[Hashable], without: Callable[[int, list[int]], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give an estimate with its 95 % interval over documents, from what it is without each text."""
+    """An estimate with its 95% jackknife interval over documents, from the estimates without each text."""
     texts, member = len(documents), membership(documents)
     count = len(member)
     if count < LEAST:

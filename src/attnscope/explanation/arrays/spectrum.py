@@ -47,7 +47,7 @@ def amplitude_spectrum(
     detrend
         ``linear`` removes each column's least-squares line first. Nothing is removed by default.
     neighbours
-        The local median is that of so many frequencies on either side (the frequency itself and 0 left out).
+        Frequencies on either side that give the local median (the frequency itself and 0 are left out).
     factor, lowest
         A peak is a frequency of at least ``lowest`` whose mean amplitude is at least ``factor`` local
         medians, above the upper quartile of white noise and above both neighbours; what it rises above its surroundings
@@ -59,8 +59,8 @@ def amplitude_spectrum(
     xarray.Dataset
         Over ``frequency`` (cycles per T positions): ``mean``, ``lower_quartile``, ``upper_quartile`` of the
         amplitude across columns; ``power``, the sum of squared amplitudes, which unlike them stays the same
-        when the axes of the embedding are rotated, and ``root_power``, the root of its mean over columns, to be
-        held beside the mean amplitude; ``local_ratio`` (NaN at 0) and ``is_peak``. Over
+        when the axes of the embedding are rotated, and ``root_power``, the root of its mean over columns, comparable
+        with the mean amplitude; ``local_ratio`` (NaN at 0) and ``is_peak``. Over
         ``column``: ``fisher_g``, ``fisher_p`` and ``peak_frequency`` (see `fisher_g_test`). Without
         dimension: ``null_mean``, ``null_lower_quartile``, ``null_upper_quartile``, the levels of white noise
         in which each column keeps its variance (Rayleigh; they hold strictly between 0 and T/2).
@@ -137,7 +137,7 @@ def _tops(
     level: Float[np.ndarray, " frequency"],
     columns: Float[np.ndarray, "position column"],
 ) -> Bool[np.ndarray, " frequency"]:
-    """Local maxima that stand out from the scatter of a mean over so many Rayleigh amplitudes about the level."""
+    """Local maxima that exceed the scatter of a mean over Rayleigh amplitudes."""
     power = np.linalg.svd(columns - columns.mean(0), compute_uv=False) ** 2
     # columns that vary together count as one: the participation ratio of their powers; the standard deviation of a
     # Rayleigh amplitude is sqrt(4 / pi - 1) times its mean
@@ -193,7 +193,7 @@ def rayleigh_mean(scale: Float[np.ndarray, " column"]) -> float:
 
 
 def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
-    """Amplitude below which a share of white columns lies: ``mean(1 - exp(-a^2 / s^2)) = share``."""
+    """Amplitude that a share of white columns stays below: ``mean(1 - exp(-a^2 / s^2)) = share``."""
     alive = scale[scale > 0]
     still = 1 - alive.size / scale.size  # columns that never move are below every amplitude
     if still >= share:
@@ -310,7 +310,7 @@ Offsets = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Peaks:
-    """The highest point of each curve within each range, if it is a peak: NaN where the curve goes on rising beyond."""
+    """The highest point of each curve within each range; NaN if the curve keeps rising beyond it."""
 
     offset: Float[np.ndarray, "*curve range"]
     refined: Float[np.ndarray, "*curve range"]
@@ -330,10 +330,10 @@ def find_peaks(
     near: int = NEAR,
     offsets: Offsets | None = None,
 ) -> Peaks:
-    """Find the highest points within `near` tokens and overall, of the offsets that the head may look at.
+    """Find the highest points within `near` tokens and overall, among the visible offsets.
 
-    They are peaks where they are higher than their neighbours, whether the head may look at these or not. The ends of
-    a curve have only one, and are none. The top of the parabola is held within the offsets that the head may look at.
+    A peak is higher than both neighbours, visible or not; the ends of a curve are no peaks. The top of the parabola is
+    limited to the visible offsets.
     """
     low, high = offsets or (int(offset[0]), int(offset[-1]))
     allowed = (offset >= low) & (offset <= high)

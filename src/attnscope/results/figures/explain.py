@@ -47,7 +47,7 @@ def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None =
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    """Every figure of an explanation, by name; those of a paper that are the same have both names."""
+    """Every figure of an explanation, by name; figures that equal a paper's have both names."""
     drawn = dict(explain_figures(report.result, report.heads))
     copies = [picture for picture in _pictures(report.result) if picture.same_as in drawn]
     return drawn | {picture.name: drawn[picture.same_as] for picture in copies}
@@ -60,7 +60,7 @@ def grid(report: Report) -> Figure | None:
 
 
 def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
-    """The sections of the page that there are figures for, in the order of the catalogue."""
+    """The sections of the page with figures, in the order of the catalogue."""
     shown: dict[AnalysisSection, list[PagePicture]] = {}
     for analysis in known_analyses().values():
         for one in analysis.pictures:
@@ -76,7 +76,7 @@ def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
 
 
 def _words(text: Words, report: Report) -> str:
-    """The words of a section or a picture on an explanation: themselves, or those made of it."""
+    """The text of a section or a picture, fixed or made from the explanation."""
     return text if isinstance(text, str) else text(report.result, report.rows)
 
 
@@ -89,7 +89,7 @@ def _reading(section: AnalysisSection, report: Report) -> str:
 
 
 def text_tables(report: Report, shown: Sequence[Section]) -> list[Section]:
-    """Add the tables of text that analyses have, each to its section."""
+    """Add the analyses' tables of text, each to its section."""
     there = {picture.name for section in shown for picture in section.pictures}
     by_name = {section.name: section for section in shown}
     for analysis in analyses_of(report.result):
@@ -123,19 +123,19 @@ def _pictures(tree: xr.DataTree) -> list[Picture]:
 
 
 def tables_of_models(tree: xr.DataTree) -> Figure | None:
-    """Draw the position tables' waves of all models that are compared; None where there is one only."""
+    """Draw the waves in the position tables of all compared models; None for a single model."""
     models = _tables(tree)
     return position_spectrum({name: tables[0] for name, tables in models.items()}) if len(models) > 1 else None
 
 
 def components_of_models(tree: xr.DataTree) -> Figure | None:
-    """Draw how few dimensions hold each model's position table; None where there is one only."""
+    """Draw the dimensions of each model's position table; None for a single model."""
     models = _tables(tree)
     return position_components({name: tables[1] for name, tables in models.items()}) if len(models) > 1 else None
 
 
 def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
-    """Spectrum and components of the tables of all models that are compared, by a name of their own."""
+    """Spectrum and components of the tables of all compared models, by unique names."""
     if "also" not in tree.children:
         return {}
     tables = [
@@ -152,7 +152,7 @@ def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
 
 
 def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The heads that an analysis has values of: not all are defined in every layer."""
+    """The heads with values in an analysis: not all are defined in every layer."""
     layers, columns = axis_values(result, "layer"), axis_values(result, "head")
     known = [(layer, head) for layer, head in heads if layer in layers and head in columns]
     drawn = next((name for name in ("profile", "kernel") if name in result), None)
@@ -168,7 +168,7 @@ _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", 
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile from position alone, and the contributions of the four parts of the scores."""
     needs = ("profile", "profile_position", "share", "shapley", "target")
-    labels = ("Mean weight", "Share of the\nscores' profile", "Part of\nthe weight")
+    labels = ("Mean weight", "Share of\nthe scores", "Part of\nthe weight")
     with figure_style():
         figure, columns = panels.head_panels(content, heads, needs, (1.7, 1.3, 1.3), labels, purpose="position_content")
         for whole, (profile, share, shapley) in columns:
@@ -271,7 +271,7 @@ def _discs(axes: Axes, values: np.ndarray, rows: np.ndarray) -> None:
     for chosen, colour, label in (
         (rows == 0, panels.MEASURED, "The head"),
         (rows > _COMPLETED, panels.ALONE, "Must lose the shift"),
-        (rows == _COMPLETED, _CHOSEN, "Depends on how R is completed"),
+        (rows == _COMPLETED, _CHOSEN, "Depends on the completion of R"),
     ):
         style: dict[str, Any] = {"alpha": 0.6, "markersize": 4.5, "markeredgewidth": 0, "label": label}
         axes.plot(values[chosen], rows[chosen], "o", color=colour, **style)
@@ -293,12 +293,12 @@ def verdict_grid(verdict: xr.Dataset) -> Figure:
     agree = _agreeing(verdict)
     there = _is_there(verdict)
     grey = bool((there & np.isnan(verdict[colour].transpose("layer", "head").values)).any())
-    title = "Number: preferred offset" + "; grey: none" * grey + "\nFrame: its scores agree" * bool(agree.any())
+    title = "Number: favoured offset" + "; grey: none" * grey + "\nFrame: its scores match" * bool(agree.any())
     return _grid(verdict, verdict[colour], there, agree, title, COLOURS[colour])
 
 
 def _is_there(verdict: xr.Dataset) -> np.ndarray:
-    """Which heads there are, ``(layer, head)``: layers may have fewer than others."""
+    """Which heads exist, ``(layer, head)``: layers may have different numbers of heads."""
     known = verdict[WEIGHT.name] if WEIGHT.name in verdict else xr.ones_like(verdict["offset_of_weights"])
     return np.isfinite(known.transpose("layer", "head").values)
 
@@ -367,7 +367,7 @@ def has_offsets(verdict: xr.Dataset) -> np.ndarray:
 
 
 def peak_agreement(correlations: xr.Dataset) -> Figure:
-    """Draw how well the scores' profile along offsets predicts that of the weights, by layer."""
+    """Draw how well the scores' profile predicts that of the weights, by layer."""
     require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
     rank = correlations["spearman"].transpose("layer", "head").values.astype(float)
     share, by_accident = zip(*map(_equal_offsets, *_argmaxes(correlations)), strict=True)
@@ -398,13 +398,13 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
 
 
 def _argmaxes(correlations: xr.Dataset) -> list[np.ndarray]:
-    """Offsets of the largest weight and of the highest scores, ``(layer, head)`` each; NaN where there is no head."""
+    """Offsets of the largest weight and of the highest scores, ``(layer, head)`` each; NaN for missing heads."""
     names = ("weight_argmax", "score_argmax")
     return [correlations[name].transpose("layer", "head").values.astype(float) for name in names]
 
 
 def _equal_offsets(weights: np.ndarray, scores: np.ndarray) -> tuple[float, float]:
-    """Share of heads for which the two are equal, and of pairs of two heads (NaN where there is one)."""
+    """Share of heads with equal offsets, and of pairs of different heads (NaN for a single head)."""
     known = np.isfinite(weights) & np.isfinite(scores)
     equal = weights[known, None] == scores[known]
     pairs = ~np.eye(len(equal), dtype=bool)
@@ -416,8 +416,8 @@ def _scatter(axes: Axes, x: np.ndarray, y: np.ndarray, weight: np.ndarray, agree
     axes.fill_between(ends, ends - SAME, ends + SAME, color="0.9", linewidth=0, label="Within half a token")
     axes.plot(ends, ends, color="0.6", linewidth=0.6)
     for chosen, colour, label in (
-        (~agree, "0.45", "Not positional, or not the same"),
-        (agree, panels.MEASURED, "Positional, all three the same"),
+        (~agree, "0.45", "Not positional, or no match"),
+        (agree, panels.MEASURED, "Positional, all three match"),
     ):
         axes.scatter(
             x[chosen], y[chosen], s=8 + 60 * weight[chosen], color=colour, alpha=0.55, linewidths=0, label=label

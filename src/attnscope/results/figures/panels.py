@@ -293,7 +293,7 @@ _VARIANTS = {
     "slow": "Slow pairs (128 and more)",
     "plain": "Plain text",
     "spaced": "Unknown tokens between",
-    "relearned": "The same, positions learned anew",
+    "relearned": "The same, relearned positions",
 }
 
 

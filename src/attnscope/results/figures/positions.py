@@ -1,4 +1,4 @@
-"""The position table, what layers keep of it, and waves in queries and keys: columns, frequencies, layers."""
+"""Figures of the position table, its trace in the layers, and waves in queries and keys."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
 
 
 def _highest_peaks(is_peak: np.ndarray, mean: np.ndarray) -> list[int]:
-    """Of each run of peaks its highest, and of these the highest few."""
+    """The highest few of the highest peak of each run of peaks."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_peak.astype(int), [0]])))
     tops = [int(first + mean[first:end].argmax()) for first, end in edges.reshape(-1, 2)]
     return sorted(tops, key=lambda top: -mean[top])[:_MOST_PEAKS]
 
 
 def _side(peak: int, peaks: list[int], count: int) -> str:
-    """Where the number of a peak is aligned, so that those of neighbours do not overlap."""
+    """Alignment of a peak's number that avoids overlap with its neighbours."""
     near = [other for other in peaks if 0 < abs(other - peak) < count * _NUMBER_WIDTH]
     if not near:
         return "center"
@@ -213,7 +213,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
 def _draw_correlations(
     axes: Axes, correlations: xr.Dataset, prefix: str, colours: list[tuple[float, float, float, float]]
 ) -> None:
-    """One curve for each layer, and what noise gives."""
+    """One curve for each layer, and the noise level."""
     layers = axis_values(correlations, "layer")
     values = correlations[f"{prefix}correlation"].transpose("layer", "component").values
     null = correlations[f"{prefix}null_correlation"].values
@@ -238,7 +238,7 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
     """Draw the contribution of rotation or bias to each head's scores at every offset, and of each pair."""
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
     heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
-    labels = ("Score, nats", "Share of the\nscores' profile")
+    labels = ("Score, nats", "Share of\nthe scores")
     with figure_style():
         figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
         for part, axes in drawn:
@@ -287,7 +287,7 @@ def _draw_pairs(axes: Axes, part: xr.Dataset) -> None:
     if known.sum() <= _FEW:
         axes.set_xticks(period[known], [f"{tokens_of:,.0f}" for tokens_of in period[known]])
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Tokens for one turn", color=panels.INK)
+    axes.set_xlabel("Tokens per turn", color=panels.INK)
 
 
 _SIDES = {"X": "Input X", "query": "Queries of all heads", "key": "Keys of all heads"}
@@ -295,7 +295,7 @@ _GREY = "0.72"
 
 
 def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: int = 20) -> Figure:
-    """Draw where the leading columns of each head's queries and keys peak, and how much each column weighs."""
+    """Draw the peak frequencies of the leading columns of each head's queries and keys, and their shares."""
     needs = ("query_frequency", "key_frequency", "periodic", "partner", "importance")
     if columns < 1:
         raise AttnscopeError(f"columns must be at least 1, found {columns}.")
