@@ -140,7 +140,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     ends = recall.min(), recall.mean(), recall.max(), equal
     assert [numbers[place] for place in (0, 2, 3, 5)] == [f"{number:.3g}" for number in ends]
     assert recall[tuple(map(int, numbers[4].split(".")))] == recall.max()
-    assert "not in a table: offset_sum. In bins" in " ".join(found.stdout.split())
+    assert "not in a table: offset_sum. See the page" in " ".join(found.stdout.split())
     told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["tables"]["heads"]
     np.testing.assert_allclose([row["block_recall_10"] for row in told], recall.ravel())
     assert {"block_recall_5", "block_recall_10", "block_recall_25"} <= told[0].keys()

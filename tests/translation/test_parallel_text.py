@@ -70,13 +70,13 @@ def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
 @pytest.mark.parametrize(
     ("files", "arguments", "message"),
     [
-        ({"s": b"a\nb\n", "t": b"1\n"}, ("s", "t"), r"s has 2 lines and .*t 1; expected as many"),
+        ({"s": b"a\nb\n", "t": b"1\n"}, ("s", "t"), r"s has 2 lines and .*t 1; expected equal numbers"),
         ({"s": b"a\nb\xff", "t": b"1\n2"}, ("s", "t"), r"s: found byte 0xff at byte offset 3"),
         ({"s": "a".encode("utf-16"), "t": b"1"}, ("s", "t"), r"s: .*\n.*iconv -f utf-16"),
-        ({"s": b"\n", "t": b"1"}, ("s", "t"), r"no pair of lines \(left out for an empty side: 1\)"),
+        ({"s": b"\n", "t": b"1"}, ("s", "t"), r"no pair of lines \(dropped for an empty side: 1\)"),
         ({"s": b"", "t": b""}, ("s", "t"), r"no pair of lines"),
         ({"s": b"a"}, ("s", "t"), r"t: no such file or folder"),
-        ({"s": b"a"}, ("s",), r"one text file alone; expected two"),
+        ({"s": b"a"}, ("s",), r"found one text file; expected two"),
         ({"s": b"a", "f/t": b"a"}, ("s", "f"), r"f: found a folder; expected a file"),
         ({"x.jsonl": b'{"source": "a"}'}, ("x.jsonl",), r"x.jsonl, line 1: no field 'target'"),
         ({"x.jsonl": b'{"source": "a", "target": 1}'}, ("x.jsonl",), r"line 1: field 'target' has a JSON num"),
