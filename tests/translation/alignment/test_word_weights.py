@@ -113,9 +113,9 @@ def test_mistakes_are_reported(tokenizer):
         return list(forced_alignment(model, tokenizer, list(sources), list(targets), **options))
 
     bart = small_model("bart")
-    with pytest.raises(AttnscopeError, match="there is no layer 3: the decoder has layers 0 to 2"):
+    with pytest.raises(AttnscopeError, match="found layer 3; expected a layer of the decoder from 0 to 2"):
         run(bart, layer=3)
-    with pytest.raises(AttnscopeError, match="there is no head 2"):
+    with pytest.raises(AttnscopeError, match="found head 2; expected"):
         run(bart, head=2)
     with pytest.raises(AttnscopeError, match="the source has 2 lines and the target has 1"):
         run(bart, ["a", "b"])
