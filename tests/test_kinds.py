@@ -19,7 +19,7 @@ CALLS = [
     (lambda: attnscope.scan((torch.rand(1, 2, 5, 5),), "x"), "the model is arrays; expected a model of transformers"),
     (
         lambda: attnscope.scan("bundled", torch.rand(1, 8, 6, 6).softmax(-1)),
-        "rows of the array of shape (1, 8, 6, 6) add up to 1, as those of attention weights",
+        "rows of the array of shape (1, 8, 6, 6) sum to 1, like attention weights",
     ),
     (
         lambda: attnscope.intervene(steps=10**11),

@@ -47,9 +47,9 @@ def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
     said = [(expanded.text[one.start : one.end], one.role) for one in expanded.contents]
     assert said == [("Look: ", "user"), ("is it out?", "user"), ("No.", "assistant")]
     without = {"messages": chat, "images": [picture(0)]}
-    with pytest.raises(AttnscopeError, match="template refuses it"):
+    with pytest.raises(AttnscopeError, match="template rejects it"):
         read(model, without, "{{ raise_exception('no') }}")
-    with pytest.raises(AttnscopeError, match="nothing of what is said"):
+    with pytest.raises(AttnscopeError, match="without any message"):
         read(model, without, "<image>")
     other, _ = read(model, without, TEMPLATE.replace("MARK", "<image>").replace("]", ">"))
     assert "[user>" in other.text
@@ -58,7 +58,7 @@ def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
 def test_a_chat_needs_a_template(folder):
     model = load_pictured_model(folder, loading=Loading(device="cpu"))
     model.processor.chat_template = model.processor.tokenizer.chat_template = None
-    with pytest.raises(AttnscopeError, match="has no chat template: give one"):
+    with pytest.raises(AttnscopeError, match="has no chat template: give a Jinja file"):
         read(model, {"messages": [{"role": "user", "content": "<image>"}], "images": [picture(0)]})
 
 

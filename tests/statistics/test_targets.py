@@ -190,19 +190,19 @@ def test_a_result_says_what_the_decoder_read():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"targets": ["a"]}, "the text has 2 lines and the target 1: line i of each"),
-        ({"targets": ["a", " "]}, "text 2 of the target is blank, and that line of the text is not"),
+        ({"targets": ["a"]}, "the text has 2 lines and the target 1; expected the same number"),
+        ({"targets": ["a", " "]}, "text 2 of the target is blank, but that line of the text is not"),
         (
             {"targets": ["a", "a very long line"], "window": 12},
-            r"text 2 of the target has 17 tokens, and a window takes 12: leave",
+            r"text 2 of the target has 17 tokens, but a window takes 12: leave",
         ),
         (
             {"texts": ["a", "a very long line"], "window": 12},
-            r"text 2 of the text has 17 tokens, and a window takes 12: leave",
+            r"text 2 of the text has 17 tokens, but a window takes 12: leave",
         ),
         ({"targets": ["a", "b"], "stride": 4}, "with targets every line is a window"),
         ({"limit": 0}, "limit .* is 0"),
-        ({"texts": None}, "a target is given and no text that it translates"),
+        ({"texts": None}, "a target without the text that it translates"),
     ],
 )
 def test_what_is_not_parallel_is_refused(given, message):

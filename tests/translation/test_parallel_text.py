@@ -79,7 +79,7 @@ def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
         ({"s": b"a"}, ("s",), r"found one text file; expected two"),
         ({"s": b"a", "f/t": b"a"}, ("s", "f"), r"f: found a folder; expected a file"),
         ({"x.jsonl": b'{"source": "a"}'}, ("x.jsonl",), r"x.jsonl, line 1: no field 'target'"),
-        ({"x.jsonl": b'{"source": "a", "target": 1}'}, ("x.jsonl",), r"line 1: field 'target' holds a JSON num"),
+        ({"x.jsonl": b'{"source": "a", "target": 1}'}, ("x.jsonl",), r"line 1: field 'target' has a JSON num"),
         ({"x.jsonl": b'\n{"source"'}, ("x.jsonl",), r"x.jsonl, line 2: not JSON"),
         ({"x.jsonl": b"{}\n\xff"}, ("x.jsonl",), r"x.jsonl, line 1: no field"),
         ({"x.jsonl": b"\n\xff"}, ("x.jsonl",), r"x.jsonl, line 2: found byte 0xff at byte offset 1"),
