@@ -131,7 +131,7 @@ def _texts() -> Iterator[Case]:
             yield f"{words[0]} of {what}", words, nothing
     yield "a FIFO that nobody writes to", ["scan", "bundled", "pipe"], lambda home: os.mkfifo(home / "pipe")
     yield "a folder without texts", ["scan", "bundled", "."], nothing
-    yield "a link to nothing", ["scan", "bundled", "link"], lambda home: (home / "link").symlink_to("nothing")
+    yield "a broken link", ["scan", "bundled", "link"], lambda home: (home / "link").symlink_to("nothing")
     yield ("a folder of links to itself", ["scan", "bundled", "loop"], lambda home: (home / "loop").symlink_to("loop"))
     for what, line in {
         "no JSON": "{",

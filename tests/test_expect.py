@@ -54,7 +54,7 @@ def test_what_cannot_be_expected_is_refused(run):
         (lambda: attnscope.expect(xr.Dataset(), layer=0, head=0), "no scan"),
         (lambda: attnscope.expect(run, layer=0, head=0).looks_at(40), "outside the band"),
         (lambda: attnscope.expect(run, layer=0, head=0).statistic("entrop"), "has no entrop"),
-        (lambda: attnscope.expect(run, layer=0, head=0).statistic("profile"), "more than one number"),
+        (lambda: attnscope.expect(run, layer=0, head=0).statistic("profile"), "several numbers"),
         (lambda: attnscope.expect(few, layer=0, head=3).looks_at(-1) > 0.5, "6 windows or more"),
     ):
         with pytest.raises(AttnscopeError, match=says):

@@ -68,7 +68,7 @@ def test_json_and_a_folder_with_page_figures_and_links(system):
 def test_a_run_without_gold_leaves_nothing_of_an_earlier_one(system):
     out = system / "run"
     shown = run(system, "--gold", "gold.txt", "--out", "run")
-    for words in ("head 0", "error rate", "1 gold link points past the end of its sentence", "The best of many heads."):
+    for words in ("head 0", "error rate", "1 gold link beyond the end of the sentence", "The best of many heads."):
         assert words in shown
     (out / "figures" / "mine.svg").write_text("")
     run(system, "--out", "run", "--shown", "1")
@@ -108,14 +108,14 @@ def test_standard_error_says_why_there_is_no_page_and_else_nothing(system):
     for name, lines in (("source", SOURCES), ("target", TARGETS)):
         (system / f"{name}.txt").write_text("\n".join(["a " * 41, *lines, "", ""]))
     assert said() == ""
-    assert "2 sentence pairs not drawn: a side has no word, or more" in (system / "run" / "report.html").read_text()
+    assert "2 sentence pairs without a figure: no word, or more" in (system / "run" / "report.html").read_text()
     assert attnscope.open_run(system / "run").passed_over == 2
     for name in ("source", "target"):
         (system / f"{name}.txt").write_text("a " * 41 + "\n")
     assert said() == "no report.html: no pair has between 1 and 40 words on both sides\n"
     (system / "gold.txt").write_text("1-1\n")
     assert said("--gold", system / "gold.txt") == ""
-    assert "1 sentence pair not drawn" in (system / "run" / "report.html").read_text()
+    assert "1 sentence pair without a figure" in (system / "run" / "report.html").read_text()
 
 
 def test_mistakes_are_reported(system, refused):

@@ -40,7 +40,7 @@ def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
         "additive",
         "BLEU",
         "AER",
-        "To compare: the diagonal",
+        "Baselines: diagonal",
         "By source length",
         "results: out",
         "out/report.html",
@@ -86,8 +86,8 @@ def test_mistakes_are_reported(tmp_path, refused):
     (tmp_path / "two.txt").write_text("a\nb\n")
     (tmp_path / "one.txt").write_text("a\n")
     refused("compare", "gone.yaml", says="gone.yaml: no such file or folder")
-    refused("compare", "empty", says="empty holds no finished model")
-    refused("compare", "two.txt", says="two.txt holds a str; expected settings")
+    refused("compare", "empty", says="empty contains no finished model")
+    refused("compare", "two.txt", says="two.txt contains a str; expected settings")
     refused("compare", "fine.yaml", "--json", "--csv", says="choose one")
     both = ["--text", "two.txt", "--target", "one.txt"]
     refused("compare", "fine.yaml", *both, says="two.txt has 2 lines and one.txt 1")

@@ -140,7 +140,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     ends = recall.min(), recall.mean(), recall.max(), equal
     assert [numbers[place] for place in (0, 2, 3, 5)] == [f"{number:.3g}" for number in ends]
     assert recall[tuple(map(int, numbers[4].split(".")))] == recall.max()
-    assert "not in a table: offset_sum. In bins" in " ".join(found.stdout.split())
+    assert "not in a table: offset_sum. See the page" in " ".join(found.stdout.split())
     told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["tables"]["heads"]
     np.testing.assert_allclose([row["block_recall_10"] for row in told], recall.ravel())
     assert {"block_recall_5", "block_recall_10", "block_recall_25"} <= told[0].keys()
@@ -181,7 +181,7 @@ def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--rows", "128"), "rows (--rows) is 128; windows of 128 tokens have no more queries"),
+        (("--rows", "128"), "rows (--rows) is 128, but windows have only 128 tokens"),
         (("--observation", "9"), "--observation is of the statistics recent_..., and none of them is asked for"),
         (("--show", "0.99"), "there is no head 0.99 to show: layers go from 0 to 2, heads from 0 to 3"),
         (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
@@ -234,13 +234,13 @@ def test_bad_input(refused, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Is the tide out?"}]}')
     (tmp_path / "a.txt").write_text("The tide is out.")
     (tmp_path / "empty.txt").write_text("\n \n")
-    refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats are read from JSON Lines")
+    refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats must be JSON Lines")
     refused("scan", "bundled", "a.txt", "--groups", "a.txt", says="a.txt, line 1: not JSON")
     refused("scan", "a.txt", says="For the bundled model on a text, say: bundled a.txt")
     refused("scan", "absent.txt", says="absent.txt does not exist; and the first argument is the model")
     refused("scan", "-", says="For the bundled model on a text, say: bundled -")
-    refused("scan", "bundled", "empty.txt", says="no text")
-    refused("scan", "bundled", "-", says="no text", stdin="")
+    refused("scan", "bundled", "empty.txt", says="found only white space")
+    refused("scan", "bundled", "-", says="found only white space", stdin="")
     assert not (tmp_path / "attnscope-runs").exists()
     refused("scan", "--out", "/proc/attnscope", says="cannot use /proc/attnscope")
     refused("scan", "--json", "--csv", says="choose one")

@@ -55,4 +55,4 @@ def test_damaged_files_are_named_and_end_with_2(tmp_path):
 
 
 def test_what_is_no_run_is_refused(refused):
-    refused("runs", "show", ".", says="holds no run of attnscope")
+    refused("runs", "show", ".", says="contains no run of attnscope")

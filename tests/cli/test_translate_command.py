@@ -70,5 +70,5 @@ def test_what_is_cut_is_reported(system, tmp_path):
 def test_bad_input(system, refused):
     refused("translate", "bundled", "-", says="EncoderForMaskedLM is not an encoder-decoder", stdin="a\n")
     refused("translate", system, "missing", says="missing")
-    refused("translate", system, "--n-best", "3", "--beams", "2", says="found 3 best of 2 beams", stdin="a\n")
+    refused("translate", system, "--n-best", "3", "--beams", "2", says="found n_best 3 with 2 beams", stdin="a\n")
     refused("translate", system, "--out", "none/made", says="cannot write none/made", stdin="a\n")

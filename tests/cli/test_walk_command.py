@@ -40,10 +40,10 @@ def test_a_translator_reads_the_target_or_its_own_translation(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("bundled", "a b", "--toy"), "leave the sentence and --target out"),
-        (("--toy", "--target", "c d"), "leave the sentence and --target out"),
-        (("--toy", "--layer", "0"), "--toy has one head of its own"),
-        (("--toy", "--dtype", "float64"), "are of a model, and --toy has none"),
+        (("bundled", "a b", "--toy"), "leave out the sentence and --target"),
+        (("--toy", "--target", "c d"), "leave out the sentence and --target"),
+        (("--toy", "--layer", "0"), "leave out the model, --layer and --head"),
+        (("--toy", "--dtype", "float64"), "leave out --device, --dtype"),
         (("--toy", "--query-token", "it"), "from 0 to 3"),
         (("--toy", "--markdown", "none/walk.md"), "cannot write none/walk.md"),
         (("a b",), "the first argument is the model"),

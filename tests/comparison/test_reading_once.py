@@ -56,5 +56,5 @@ def test_processes_that_read_different_texts_do_not_train(tmp_path, difference):
         if not difference:
             Training(config, folder, group).log.close()
             return
-        with pytest.raises(AttnscopeError, match="the texts changed while the processes were reading them"):
+        with pytest.raises(AttnscopeError, match="the texts changed during reading"):
             Training(config, folder, group)

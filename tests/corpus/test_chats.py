@@ -123,22 +123,25 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "does not write message 1 or what is around it"),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", "writes around message 1 depends"),
         (
             "{{ messages[0].content }}{{ messages | map(attribute='content') | join('') | length }}",
-            "does not write message 1 or what is around it",
+            "writes around message 1 depends",
         ),
-        ("{{ raise_exception('roles must alternate') }}", r"refuses it \(roles must alternate\)"),
-        ("{% for", "refuses it"),
+        ("{{ raise_exception('roles must alternate') }}", r"rejects it \(roles must alternate\)"),
+        ("{% for", "rejects it"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "does not end within"),
-        ("{{ 'a' * 5000000 }}{{ messages[0].content }}", "writes 5,000,0.. characters, far more than is said"),
+        (
+            "{{ 'a' * 5000000 }}{{ messages[0].content }}",
+            "writes 5,000,0.. characters, far more than the messages have",
+        ),
         (
             "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}",
-            "leaves out what the system says, 'Answer in a word.'",
+            "omits the system's message 'Answer in a word.'",
         ),
-        ("chat.jinja", "writes 'chat.jinja', and nothing of what is said"),  # a name in the place of a template
-        ("{{ messages[0].content }}\ue0009\ue001", "does not write message 1 or"),
-        (None, r"no chat template: give one, a Jinja file \(--chat-template FILE\)"),
+        ("chat.jinja", "writes 'chat.jinja', without any message"),  # a name in the place of a template
+        ("{{ messages[0].content }}\ue0009\ue001", "writes around message 1 "),
+        (None, r"no chat template: give a Jinja file \(--chat-template FILE\)"),
     ],
 )
 def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message, monkeypatch):
@@ -152,7 +155,7 @@ def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message,
     ("chat", "message"),
     [
         ({"text": "a"}, "no field 'messages' or 'conversations'"),
-        ({"messages": []}, "expected a list of messages"),
+        ({"messages": []}, "expected a chat: a list of at least one message"),
         ({"messages": [{"role": "narrator", "content": "a"}]}, "message 1: has the role 'narrator'"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "its content is not a string"),
         ({"messages": ["a"]}, "message 1: expected an object"),
@@ -166,13 +169,13 @@ def test_what_is_no_chat_is_refused(chat, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"targets": ["a"]}, r"chats, one a line, which take no target \(--target\)"),
+        ({"targets": ["a"]}, r"chats and cannot be used with target \(--target\)"),
         ({"by_line": True, "chat": True}, "by_line"),
         ({"texts": ["The tide is out."], "chat_template": "x"}, "the texts are not chats"),
-        ({"texts": None, "chat": True}, "no chat is given"),
+        ({"texts": None, "chat": True}, "found no chat"),
         ({"texts": ["The tide is out."], "chat": True}, "text 1 is a string; expected a chat"),
         ({"texts": iter(["The tide is out."]), "chat": True}, "text 1 is a string; expected a chat"),
-        ({"texts": [CHAT, "The tide is out."]}, "text 2: expected a list of messages"),
+        ({"texts": [CHAT, "The tide is out."]}, "text 2: expected a chat: a list of at least one message"),
         ({"stride": 500}, "stride"),
     ],
 )

@@ -54,8 +54,8 @@ def test_what_unpacks_to_much_more_comes_in_pieces(suffix):
 def test_damage_is_told(tmp_path, suffix):
     whole = PACK[suffix](LINES)
     for name, data, says in (
-        ("cut", whole[:-30], "ends in the middle"),
-        ("other", b"plain text, no packing", "not what"),
+        ("cut", whole[:-30], "ends inside the compressed"),
+        ("other", b"plain text, no packing", "not a"),
     ):
         path = tmp_path / f"{name}.jsonl{suffix}"
         path.write_bytes(data)
@@ -84,9 +84,9 @@ def test_each_row_of_a_table_is_a_text(tmp_path):
 
 def test_a_column_that_is_not_there_or_no_text_is_refused(tmp_path):
     for path in tables(tmp_path):
-        with pytest.raises(AttnscopeError, match=r"row 1: no field 'txt'; the fields found are: 'text', 'body', 'n'"):
+        with pytest.raises(AttnscopeError, match=r"row 1: no field 'txt'; found the fields 'text', 'body', 'n'"):
             contents(path, field="txt")
-        with pytest.raises(AttnscopeError, match="holds a JSON number; expected a string"):
+        with pytest.raises(AttnscopeError, match="has a JSON number; expected a string"):
             contents(path, field="n")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no table")
     with pytest.raises(AttnscopeError, match=r"not a \.parquet file, or damaged"):
@@ -136,7 +136,7 @@ def test_a_table_with_texts_is_no_table_of_chats(tmp_path):
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pa.table({"text": ["The tide."] * 3, "messages": CHATS}), path)
     assert not are_chats(path)
-    with pytest.raises(AttnscopeError, match="expected a list of messages"):
+    with pytest.raises(AttnscopeError, match="expected a chat: a list of at least one message"):
         contents(path, chats=True, field="text")
     with pytest.raises(AttnscopeError, match="no field 'talks'"):
         contents(path, chats=True, field="talks")

@@ -47,9 +47,9 @@ def test_a_split_is_read_row_after_row(folder):
     [
         ("", None, "has the splits train, test: name one"),
         (":dev", None, "Bad split"),
-        (":test", "words", "no field 'words'; the fields found are: 'text', 'body', 'number'"),
-        (":test", "number", "row 1: field 'number' holds a JSON number"),
-        (":test", "body", "nothing but white space"),
+        (":test", "words", "no field 'words'; found the fields 'text', 'body', 'number'"),
+        (":test", "number", "row 1: field 'number' has a JSON number"),
+        (":test", "body", "only white space"),
         (":a:b:c", None, "expected datasets:NAME"),
     ],
 )

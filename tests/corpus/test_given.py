@@ -118,11 +118,11 @@ def test_a_string_of_numpy_alone_is_a_text():
     ("given", "said"),
     [
         ({"text": TEXTS, "label": [0, 1]}, r"of type dict with the keys or columns 'text', 'label'; .*give one"),
-        (pd.DataFrame({"body": TEXTS}), r"row 1: no field 'text'; the fields found are: 'body'"),
-        (pd.DataFrame({"text": [*TEXTS, None]}), r"row 3: field 'text' holds a JSON n"),
+        (pd.DataFrame({"body": TEXTS}), r"row 1: no field 'text'; found the fields 'body'"),
+        (pd.DataFrame({"text": [*TEXTS, None]}), r"row 3: field 'text' has a JSON n"),
         (xr.Dataset({"a": ("n", TEXTS)}), "of type Dataset with the keys or columns 'a'"),
         (b"words", r"the texts are bytes; .*\.decode"),
-        ({"a text", "another"}, r"a set, which has no order; .*list\(\.\.\.\)"),
+        ({"a text", "another"}, r"a set, without an order; .*list\(\.\.\.\)"),
         (7, "the number 7; expected a string"),
         (torch.tensor(7), "the number 7; expected a string"),
         (object(), "of type object; expected a string"),
@@ -219,22 +219,22 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([[1, 0.5]], r"text 1 holds 0\.5; expected token ids, which are whole numbers from 0"),
-        ([[1], [True]], "text 2 holds True"),
-        ([[1], [2, -100]], "text 2 holds -100"),
+        ([[1, 0.5]], r"text 1 has 0\.5; expected token ids \(whole numbers from 0"),
+        ([[1], [True]], "text 2 has True"),
+        ([[1], [2, -100]], "text 2 has -100"),
         ([[1], []], "text 2 has no token: leave it out"),
         ([[1], "words"], "text 2 is of type str; expected token ids"),
-        (torch.zeros(2, 3, 4, dtype=torch.long), r"text 1 holds \[0, 0, 0, 0\]; .*in one row"),
-        (torch.zeros(0, 3, dtype=torch.long), "no text"),
-        ({"input_ids": []}, "no text: found no token ids at all"),
+        (torch.zeros(2, 3, 4, dtype=torch.long), r"text 1 has \[0, 0, 0, 0\]; .*in one row"),
+        (torch.zeros(0, 3, dtype=torch.long), "found no text"),
+        ({"input_ids": []}, "found no token ids"),
         ({"input_ids": "words"}, "the token ids are of type str"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "attention_mask of text 1 does not fit"),
         ({"input_ids": [[1], [2]], "attention_mask": [[1]] * 3}, "2 texts and 3 rows of attention_mask"),
         ({"input_ids": [[1, 2]], "attention_mask": [[[0, -0.5], [0, 0]]]}, "attention_mask of text 1 does not fit"),
         ({"input_ids": [[1, 2, 3]], "seq_idx": [[0, 1, 0]]}, "one document in two places"),
-        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "leaves out tokens between others"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, "leaves out tokens between others, or all"),
-        ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' beside the token ids"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 0, 1]]}, "hides tokens between others"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0, 0]]}, "hides tokens between others, or all"),
+        ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' with the token ids"),
     ],
 )
 def test_what_is_no_token_id_is_named(given, said):
@@ -251,9 +251,9 @@ def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, and a window takes 8: cut it, .*--window"),
-        ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer knows \d+ tokens"),
-        ([[1, 2]], {"stride": 3}, "stride is of windows in running text"),
+        ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, but a window takes 8: cut it, .*--window"),
+        ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer has \d+ tokens"),
+        ([[1, 2]], {"stride": 3}, "stride needs running text"),
     ],
 )
 def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, said):
@@ -272,11 +272,11 @@ def test_padding_of_what_was_generated_is_left_out(tokenizer, form):
 
 
 def test_targets_and_fields_are_of_texts_alone():
-    with pytest.raises(AttnscopeError, match="token ids beside a target"):
+    with pytest.raises(AttnscopeError, match="token ids with a target"):
         texts_and_targets([[1, 2]], ["words"])
-    with pytest.raises(AttnscopeError, match="token ids beside a target"):
+    with pytest.raises(AttnscopeError, match="token ids with a target"):
         texts_and_targets(["words"], [[1, 2]])
-    with pytest.raises(AttnscopeError, match="have no field"):
+    with pytest.raises(AttnscopeError, match="without fields"):
         texts_of([[1, 2]], field="body")
 
 

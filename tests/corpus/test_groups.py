@@ -59,12 +59,12 @@ def test_a_file_is_known_by_its_rules(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"group": "he"}', "line 1: expected a group, and its tokens or kinds in a list"),
-        ('{"group": "he", "tokens": "he"}', "expected a group, and its tokens"),
+        ('{"group": "he"}', "line 1: expected a group, and a list of its tokens or kinds"),
+        ('{"group": "he", "tokens": "he"}', "expected a group, and a list of its tokens"),
         ('{"group": "he", "kinds": ["verb"]}', "there is no kind of token 'verb'; choose from special"),
         ('{"group": "he", "tokens": ["he"], "regex": "h.*"}', "found 'regex' too"),
         ('{"group": " ", "tokens": ["he"]}', "a group has the name ' '"),
-        ("", "no rule in this file"),
+        ("", "found no rule"),
         ("he", "not JSON"),
     ],
 )
@@ -80,5 +80,5 @@ def test_a_function_that_changes_its_mind_is_refused():
     window = window_of("a", "b")
     answers = iter([["x", "y"], ["x", "z"]])
     grouping = grouping_of(lambda tokens: next(answers)).over([window])
-    with pytest.raises(AttnscopeError, match=r"gives 'z' in window 1 .*, and did not before"):
+    with pytest.raises(AttnscopeError, match=r"returned 'z' for window 1 .* only the second time"):
         grouping.marked(window)

@@ -53,9 +53,9 @@ def test_transparent_and_grey_images_become_rgb():
     ("given", "said"),
     [
         ([BLACK, "a text"], "item 2 is 'a text', which is not an image"),
-        ([BLACK, torch.zeros(3, 8, 8)], "pixel_values stand beside images that no processor has read"),
-        (np.zeros((8, 8, 4), np.uint8), "of shape (8, 8, 4) and type uint8 is not an image in a known form"),
-        (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64 is not an image in a known form"),
+        ([BLACK, torch.zeros(3, 8, 8)], "found both pixel_values and images"),
+        (np.zeros((8, 8, 4), np.uint8), "of shape (8, 8, 4) and type uint8; expected an image"),
+        (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64; expected an image"),
     ],
 )
 def test_what_is_no_image_is_refused(given, said):
@@ -93,7 +93,7 @@ def test_sixteen_bits_of_grey_are_not_cut_off(tmp_path):
 
 
 def test_numbers_of_which_nobody_knows_what_is_white_are_refused():
-    with pytest.raises(AttnscopeError, match="of which none is known to be white"):
+    with pytest.raises(AttnscopeError, match="without a known value for white"):
         images_of(Image.fromarray(np.ones((8, 8), np.float32)))
 
 

@@ -65,7 +65,7 @@ def test_a_mask_that_lets_documents_mix_is_named(model, rows):
     tokens, positions, *_ = packed(rows)
     given = tokens | {"position_ids": [positions], "attention_mask": torch.ones_like(tokens["input_ids"])}
     found = attnscope.scan(model, given, tokenizer=MODEL)
-    assert "lets these attend to each other: each document was measured by itself" in notes_of(found)["mixed"]
+    assert "each document was measured separately" in notes_of(found)["mixed"]
     assert found.sizes["window"] == 3
 
 
@@ -108,7 +108,7 @@ def test_what_the_forward_pass_takes_is_given_to_it(rows, form):
 
 def test_more_than_ids_is_rejected_where_it_is_not_read(rows):
     given = {"input_ids": [rows[0]], "token_type_ids": [[1] * len(rows[0])]}
-    with pytest.raises(AttnscopeError, match="'token_type_ids' beside the token ids, which scan and weights read"):
+    with pytest.raises(AttnscopeError, match="'token_type_ids' with the token ids, which only scan and weights use"):
         attnscope.explain(bert(), given, tokenizer=MODEL)
 
 

@@ -81,15 +81,15 @@ def test_the_hash_knows_images_and_texts(folder):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"text": "<image>", "images": [3]}, "text 1: found something that cannot be read as an image"),
+        ({"text": "<image>", "images": [3]}, "text 1: found an object that is not an image"),
         ({"messages": [{"role": "user", "content": [{"type": "audio"}]}], "image": "a"}, "a part of type 'audio'"),
         ({"messages": [{"role": "poet", "content": "<image>"}], "image": "a"}, "has the role 'poet'"),
         ({"messages": [{"role": "user", "content": "<image>"}, "And?"], "image": "a"}, "message 2: expected an object"),
         ({"messages": [{"role": "user", "content": 3}], "image": "a"}, "message 1: its content is '3'; expected a"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}], "image": "a"}, "of type text without a text"),
-        ({"text": "<image>", "image": "data:image/png;base64," + "A" * 5000}, "is an address"),
+        ({"text": "<image>", "image": "data:image/png;base64," + "A" * 5000}, "is a URL"),
         ({"text": "<image>", "image": "a" * 5000}, "text 1: there is no image"),
-        ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: an array of shape (2, 2, 4)"),
+        ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: found an array of shape (2, 2, 4)"),
     ],
 )
 def test_what_is_no_image_or_message_is_refused(line, said):
@@ -105,7 +105,7 @@ def test_a_folder_of_such_lines_is_read_and_not_their_text_alone(folder, tmp_pat
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "<image>", "image": str(folder / "0.png")}))
     assert not pictured_of(tmp_path).beside_images
     (tmp_path / "b.txt").write_text("The tide is out.")
-    with pytest.raises(AttnscopeError, match=r"b\.txt stands beside JSON Lines with images"):
+    with pytest.raises(AttnscopeError, match=r"b\.txt is next to JSON Lines with images"):
         pictured_of(tmp_path)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "<image>"}))
     assert pictured_of(tmp_path) is None

@@ -139,7 +139,7 @@ def test_words_are_rejected_where_no_character_is_known(tmp_path):
     found = attnscope.scan(model, [text], tokenizer=tokenizer)
     as_ids = attnscope.scan(model, [tokenizer(text)["input_ids"]], tokenizer=tokenizer)
     np.testing.assert_array_equal(found.band_sum, as_ids.band_sum)
-    with pytest.raises(AttnscopeError, match="characters behind its tokens are not known"):
+    with pytest.raises(AttnscopeError, match="characters of its tokens are unknown"):
         attnscope.scan(model, [text], tokenizer=tokenizer, words="space")
 
 
@@ -183,7 +183,7 @@ def test_a_language_that_is_not_known_is_named(tmp_path):
     tokenizer = m2m_100(tmp_path)
     tokenizer.tgt_lang = None
     texts = Corpus.from_sources(TEXTS)
-    with pytest.raises(AttnscopeError, match="begins a translation with its language: name it by targets="):
+    with pytest.raises(AttnscopeError, match="needs the language of translations: use targets="):
         list(LinePairs(texts, texts, tokenizer, lambda _: 2, length=64))
     texts.language = "klingon"
     with pytest.raises(AttnscopeError, match="cannot translate into 'klingon'"):

@@ -66,11 +66,11 @@ def test_transcripts_lie_beside(tmp_path):
     ("given", "said"),
     [
         ([WAVE, "a text"], "item 2 is 'a text', which is not a sound"),
-        (WAVE | {"array": np.zeros((2, 5))}, "shape (2, 5) and type float64: expected floats (time,)"),
-        (WAVE | {"array": np.arange(5)}, "type int64: expected floats"),
+        (WAVE | {"array": np.zeros((2, 5))}, "shape (2, 5) and type float64; expected floats (time,)"),
+        (WAVE | {"array": np.arange(5)}, "type int64; expected floats"),
         (WAVE | {"sampling_rate": 4_294_967_291}, "sound 1 has 4294967291 samples a second"),
         (WAVE | {"sampling_rate": "8k"}, "sound 1 has '8k' samples a second"),
-        (WAVE | {"array": np.array([0.0, np.nan])}, "sound 1 holds samples that are NaN or infinite"),
+        (WAVE | {"array": np.array([0.0, np.nan])}, "sound 1 has samples that are NaN or infinite"),
     ],
 )
 def test_what_is_no_sound_is_refused(given, said):
@@ -81,10 +81,10 @@ def test_what_is_no_sound_is_refused(given, said):
 
 def test_a_broken_file_and_an_empty_one_are_refused(tmp_path):
     (tmp_path / "broken.wav").write_bytes(b"RIFF....WAVE")
-    with pytest.raises(AttnscopeError, match="is not a WAV file that can be read"):
+    with pytest.raises(AttnscopeError, match="is not a readable WAV file"):
         next(iter(sounds_of(tmp_path / "broken.wav")))
     wavfile.write(tmp_path / "empty.wav", 8_000, np.zeros(0, np.int16))
-    with pytest.raises(AttnscopeError, match="holds no sample"):
+    with pytest.raises(AttnscopeError, match="has no sample"):
         next(iter(sounds_of(tmp_path / "empty.wav")))
 
 

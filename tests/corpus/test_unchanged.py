@@ -44,7 +44,7 @@ def scan_of(path, *, out, batch, change):
 def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library, tmp_path):
     file, out = library / "c.txt", tmp_path / "run"
     before = file.read_text()
-    with pytest.raises(AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*same command again"):
+    with pytest.raises(AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*repeat the command"):
         scan_of(library, out=out, batch=1, change=lambda: file.write_text(before.replace("tide", "tram")))
     file.write_text(before)
     resumed = attnscope.scan(texts=[library], out=out, window=32, batch_size=1, device="cpu", show=False)

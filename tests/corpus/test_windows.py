@@ -349,7 +349,7 @@ def test_a_really_long_text():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"length": 2}, r"length 2 leaves no room .* \(2 a window\); expected a length of at least 3"),
+        ({"length": 2}, r"length 2 leaves no space .* adds 2 special tokens .* at least 3"),
         ({"length": 8, "stride": 0}, "found stride 0; expected 1 to 6"),
     ],
 )
@@ -367,12 +367,12 @@ def test_a_tokenizer_that_panics():
 
 def test_a_tokenizer_that_knows_no_letter():
     mute = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
-    with pytest.raises(AttnscopeError, match='makes no token of "a A 1"'):
+    with pytest.raises(AttnscopeError, match='returns no token for "a A 1"'):
         Windows(Corpus.from_sources(["the"]), mute, length=8)
 
 
 def test_no_window_at_all():
-    with pytest.raises(AttnscopeError, match="no window: the tokenizer makes no token"):
+    with pytest.raises(AttnscopeError, match="found no window: the tokenizer returns no token"):
         windows_of(word_piece(), "\x07\x08")
 
 

@@ -90,16 +90,16 @@ def test_a_file_of_spans(tmp_path):
     before = word_rule_of(path).signature
     path.write_text(json.dumps({"text": TEXT, "spans": [[0, 3], [4, 16]]}) + "\n")
     assert word_rule_of(path).signature != before
-    with pytest.raises(AttnscopeError, match="has no spans of the text that begins 'Another one'"):
+    with pytest.raises(AttnscopeError, match="has no spans for the text 'Another one'"):
         worded(path, window_of("Another one", ((0, 7),), ("Another",)))
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": "a"}', "line 1: expected a text and its spans, as in"),
+        ('{"text": "a"}', "line 1: expected a text and its spans, such as"),
         ('{"text": 3, "spans": []}', "expected a text and its spans"),
-        ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for a text"),
+        ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for the text"),
     ],
 )
 def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):
@@ -113,9 +113,9 @@ def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 99)], "hold the span 0 to 99; expected spans in their order"),
-        ([(0, 5), (4, 9)], "hold the span 4 to 9"),
-        ([(3, 3)], "hold the span 3 to 3"),
+        ([(0, 99)], "have the span 0 to 99; expected spans in order"),
+        ([(0, 5), (4, 9)], "have the span 4 to 9"),
+        ([(3, 3)], "have the span 3 to 3"),
         ([(0, 3, 1)], "expected pairs of first character"),
         (None, "are None; expected pairs"),
     ],
@@ -126,5 +126,5 @@ def test_what_are_no_spans_is_refused(spans, message):
 
 
 def test_token_ids_have_no_words():
-    with pytest.raises(AttnscopeError, match="has no words, as the characters behind its tokens are not known"):
+    with pytest.raises(AttnscopeError, match="has no words, as the characters of its tokens are unknown"):
         worded("space", window_of("", ((0, 0),), ("a",)))

@@ -206,7 +206,7 @@ def test_models_that_cut_images_otherwise_are_refused():
     pixels = torch.rand(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels, device="cpu")
     other = seen.assign(rows=seen.rows + 1)
-    with pytest.raises(AttnscopeError, match="different tokens .rows of the first one: 4 and 5"):
+    with pytest.raises(AttnscopeError, match=r"different tokens .rows of the first one: 4 and 5"):
         attnscope.diff(seen, other)
     with pytest.raises(AttnscopeError, match="different images"):
         attnscope.diff(seen, attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels[:5], device="cpu"))

@@ -87,7 +87,7 @@ def test_the_lens_sees_every_layer(name):
 def test_attention_that_would_lose_the_positions_is_rejected(positions):
     model = small(f"{positions}-pre")
     model.config._attn_implementation = "flash_attention_2"  # set_attn_implementation asks for a GPU first
-    with pytest.raises(AttnscopeError, match="'flash_attention_2' leaves out what positions 'alibi' and 't5' add"):
+    with pytest.raises(AttnscopeError, match="'flash_attention_2' ignores the bias of positions 'alibi' and 't5'"):
         model(SOURCE, labels=LABELS)
 
 

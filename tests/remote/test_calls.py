@@ -80,7 +80,7 @@ def test_libraries_that_try_for_long_are_not_asked_again(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (FileNotFoundError("The specified bucket does not exist"), "nothing is there .*bucket does not exist"),
+        (FileNotFoundError("The specified bucket does not exist"), "not found .*bucket does not exist"),
         (PermissionError("Forbidden"), "no permission"),
         (_AnsweredError(403), "no permission"),
         (_NoCredentialsError("Unable to locate credentials"), "no credentials .*FSSPEC_S3"),
@@ -103,7 +103,7 @@ def test_a_store_that_says_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(_calls, "ANSWER", 0.05)
     monkeypatch.setattr(_calls, "_answered", set())
     never = threading.Event()
-    with pytest.raises(AttnscopeError, match=r"memory://dead/a\.txt: nothing answers within 0\.05 seconds"):
+    with pytest.raises(AttnscopeError, match=r"memory://dead/a\.txt: no answer within 0\.05 seconds"):
         _calls.answering(never.wait, Url("memory://dead/a.txt"))
     never.set()
 

@@ -60,11 +60,11 @@ def test_what_never_comes_is_reported(monkeypatch):
 
 
 def test_what_is_not_there_and_folders_are_rejected():
-    with pytest.raises(AttnscopeError, match="nothing is there"):
+    with pytest.raises(AttnscopeError, match="not found"):
         fetched(Url("memory://reading/none"))
     with pytest.raises(AttnscopeError, match="it is a folder"):
         fetched(Url("memory://reading"))
-    with pytest.raises(AttnscopeError, match="nothing is there"):
+    with pytest.raises(AttnscopeError, match="not found"):
         files_below(Url("memory://reading/none"))
     with pytest.raises(AttnscopeError, match="cannot be listed"):
         files_below(Url("https://host/folder/"))

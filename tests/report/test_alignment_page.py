@@ -47,7 +47,7 @@ def test_the_page_says_how_wrong_whose_and_over_what(text):
     assert "1234 sentence pairs: error rate 25.6%, precision 75.0%, recall 70.0%." in flat
     assert "1234 sentence pairs, links of layer 0, head 1." in flat
     assert "The best of many heads." in flat
-    assert "6 gold links point past the end" in text
+    assert "6 gold links beyond the end" in text
     assert "Line 2, error rate 10.0%" in text
     assert re.findall(r'id="pair-(\d)" open', text) == ["2"]  # neither the luckiest nor the worst
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 4

@@ -34,7 +34,7 @@ def test_the_table_says_what_was_found(text):
     assert fixed[:4] == [NAMES[0], "30.5 29.0 to 32.0", "55.2 53.8 to 56.8", ""]
     assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
     assert transformer[-1].startswith("40.0%")
-    assert "To compare: the diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in text
+    assert "Baselines: diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in text
 
 
 def test_scores_stand_by_length(text):
@@ -43,8 +43,8 @@ def test_scores_stand_by_length(text):
     assert first[:4] == [NAMES[0], "1-10", "85", "97.0 94.0 to 100.0"]
     assert last[:4] == [NAMES[2], "51+", "86", "90.0 87.0 to 93.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", text)).split())
-    assert "fixed vector holds the whole sentence in one fixed vector" in flat
-    told = "From sentences of 1-10 words (85) to those of 51+ (86), BLEU goes from 97.0 to 11.0 with fixed vector,"
+    assert "fixed vector compresses the sentence into one fixed vector" in flat
+    told = "From 85 sentences of 1-10 words to 86 of 51+, BLEU changes from 97.0 to 11.0 with fixed vector,"
     assert told in flat
     # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not
     assert f"from 99.0 to 97.0 with {NAMES[1]} (their intervals overlap)," in flat

@@ -162,7 +162,7 @@ def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_s
     assert "on the key that receives most" in page.text_content("#readout")
     assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
     same = write_report(shown[["learned_sink"]], made.sample, tmp_path / "same.html")
-    assert "the same for all heads" in visit(same).text_content("#opens")
+    assert "equal for all heads" in visit(same).text_content("#opens")
     assert not visit(write_report(made.result, None, tmp_path / "all.html")).locator("#opens").count()
 
 
@@ -213,7 +213,7 @@ def test_to_this_token_reads_a_column(visit, path, made):
     page.check("input[value=to]")
     page.click('[data-token="10"]')
     assert shades(page).argmax() == 11
-    assert "is looked at by" in page.text_content("#partners caption")
+    assert "is attended to by" in page.text_content("#partners caption")
 
 
 def test_the_browser_reads_the_weights_that_were_packed(visit, path, made):
@@ -236,7 +236,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
             if (c && c[0] === 5 && c[1] === 4) return [box.x + x + 2, box.y + y + 2]; } }"""
     page.mouse.move(*page.evaluate(cell))
     assert page.text_content("#map-readout").startswith("query 5 “than” → key 4 “more”: 0.")
-    assert "than (position 5) looks at" in page.text_content("#partners caption")
+    assert "than (position 5) attends to" in page.text_content("#partners caption")
     _, listed = made.listed(*divmod(head_of_kind(made, "previous"), 4))
     share = f"{100 * listed.sum() / 48:.1f}%"
     assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
@@ -283,7 +283,7 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     choose(page, head_of_kind(made, "previous"))
     source, target = page.locator(".tokens").all()
     target.locator('[data-token="10"]').hover()
-    assert "t10 (position 10) looks at" in page.text_content("#partners caption")
+    assert "t10 (position 10) attends to" in page.text_content("#partners caption")
     assert page.locator("#partners tbody tr").first.text_content().startswith(made.sample["token"].values[0, 9])
     assert shades(page).argmax() == 9  # the source stands first
     assert not shades(page)[48:].any()

@@ -21,7 +21,7 @@ def test_a_finished_scan(tmp_path):
     assert told.headline == ["Head labels: previous: 3."]
     assert told.notes == [
         "Windows are measured one at a time.",
-        "Layers are counted by attention: 0 is encoder.0, 1 is encoder.3.",
+        "Only layers with attention are numbered: 0 is encoder.0, 1 is encoder.3.",
     ]
     assert {kind: number for kind, (number, _) in told.files.items()} == {
         "windows measured": 2,
@@ -91,7 +91,7 @@ def test_damage_is_looked_for_only_where_it_is_requested(tmp_path):
 
 
 def test_what_is_no_run_or_cannot_be_trusted_is_rejected(tmp_path):
-    with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
+    with pytest.raises(AttnscopeError, match="contains no run of attnscope"):
         describe(tmp_path)
     manifest = scan_run(tmp_path / "run") / MANIFEST
     manifest.write_bytes(manifest.read_bytes().replace(b"scan", b"scam"))

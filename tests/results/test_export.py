@@ -139,7 +139,7 @@ def test_nothing_is_overwritten(to, scan, tmp_path):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
     for name in ("folder", "file", "link"):
-        with pytest.raises(AttnscopeError, match=f"{name} is there already"):
+        with pytest.raises(AttnscopeError, match=f"{name} exists and is not overwritten"):
             export(scan, to, out=tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine"
     assert not list((tmp_path / "folder").iterdir())
@@ -176,7 +176,7 @@ def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, sca
 def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
     unfinished = scan_run(tmp_path / "unfinished", finish=False)
     for run, out, says in (
-        (tmp_path, "out", "holds no run"),
+        (tmp_path, "out", "contains no run"),
         (unfinished, "out", "unfinished run of attnscope scan"),
         (scan, "nowhere/out", "there is no folder"),
     ):

@@ -80,7 +80,7 @@ def test_parts_of_tasks_that_run_are_left_to_them(run):
 def test_two_do_not_put_together_at_once(run):
     with RunFolder(run, WHOLE) as other:
         other.lock()
-        with pytest.raises(AttnscopeError, match=r"another process is putting .*run together"):
+        with pytest.raises(AttnscopeError, match=r"another process is merging .*run"):
             merge(run)
 
 

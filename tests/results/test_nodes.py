@@ -34,7 +34,7 @@ def test_a_tree_has_a_node_for_each_dataset(tmp_path):
     assert [node.name for node in nodes] == ["verdict", "also/0"]
     assert [node.name for node in chosen(nodes, ["agree"])] == ["verdict"]
     assert [list(next(node.pieces()).data_vars) for node in chosen(nodes, ["form"])] == [["form"], ["form"]]
-    with pytest.raises(AttnscopeError, match=r"no variable 'entropy' .* choose of agree, chance, form, share, swapped"):
+    with pytest.raises(AttnscopeError, match=r"no variable 'entropy': choose from agree, chance, form, share, swapped"):
         chosen(nodes, ["form", "entropy"])
 
 

@@ -60,14 +60,14 @@ def test_the_windows_that_a_page_shows_open_as_a_part(tmp_path):
     received = sample.received.sum("position")  # every query gives 1 in all
     xr.testing.assert_allclose(received, xr.full_like(received, 64), rtol=1e-5)
     attnscope.scan(texts=[TEXT], window=64, limit=2, device="cpu", out=tmp_path / "bare", show=False)
-    with pytest.raises(AttnscopeError, match=r"has no part 'sample'.*one with a page has 'sample'"):
+    with pytest.raises(AttnscopeError, match=r"has no part 'sample'.*scans with a page 'sample'"):
         open_run(tmp_path / "bare", part="sample")
 
 
 def test_a_damaged_model_is_rejected_by_name(tmp_path):
     train(tmp_path / "run")
     (tmp_path / "run" / "model.safetensors").write_bytes(b"0")
-    with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*same command"):
+    with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*Repeat the command"):
         open_run(tmp_path / "run")
 
 
@@ -79,7 +79,7 @@ def test_an_unfinished_run_is_reported_to_be_one(command, tmp_path):
     else:
         with OwnedFolder(tmp_path / "run", command) as folder:
             folder.write({"settings": b""})
-    with pytest.raises(AttnscopeError, match=f"unfinished run of attnscope {command}: give the same command"):
+    with pytest.raises(AttnscopeError, match=f"unfinished run of attnscope {command}: repeat the command"):
         open_run(tmp_path / "run")
 
 
@@ -95,5 +95,5 @@ def test_what_another_version_wrote_is_reported_to_be_of_one(tmp_path):
 def test_a_folder_of_something_else_is_no_run(tmp_path):
     tiny("bert").save_pretrained(tmp_path / "model")
     for path in (tmp_path / "model", tmp_path / "nowhere"):
-        with pytest.raises(AttnscopeError, match="holds no run of attnscope"):
+        with pytest.raises(AttnscopeError, match="contains no run of attnscope"):
             open_run(path)

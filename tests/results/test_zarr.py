@@ -49,5 +49,5 @@ def test_a_run_without_pools_opens_lazily(tmp_path):
     opened = xr.open_zarr(store, chunks=None)
     assert set(opened.data_vars) == {"entropy", "profile"}
     np.testing.assert_array_equal(opened.profile.values, result.profile.values)
-    with pytest.raises(AttnscopeError, match="there already"):
+    with pytest.raises(AttnscopeError, match="exists and is not overwritten"):
         export(tmp_path / "run", "zarr", out=tmp_path / "run.zarr")

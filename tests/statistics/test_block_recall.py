@@ -71,5 +71,5 @@ def test_a_scan_gives_them_if_asked_and_not_of_some_rows():
     assert result.block_recall.dims == ("window", "layer", "head", "kept")
     assert result.equal_block_recall.dims == ("window", "layer", "kept")
     assert 0 < float(result.block_recall.min()) <= float(result.block_recall.max()) <= 1 + 1e-6
-    with pytest.raises(AttnscopeError, match="block_recall is measured of all rows"):
+    with pytest.raises(AttnscopeError, match="block_recall needs all rows"):
         attnscope.scan(texts=[text], statistics="block_recall", rows=16)

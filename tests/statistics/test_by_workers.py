@@ -156,7 +156,7 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
         ({"ray": "local", "texts": [Path("pipe")]}, "pipe is read once"),
         ({"ray": "local", "model": small_model("bart")}, "the model is an object in this process"),
         ({"ray": "local", "tokenizer": small_tokenizer()}, "the tokenizer is an object in this process"),
-        ({"ray": "local", "texts": Path("a.png")}, r"ray \(--ray\) is of texts, and these are images"),
+        ({"ray": "local", "texts": Path("a.png")}, r"ray \(--ray\) needs texts, but the input is images"),
         ({"ray": "local", "texts": Path("nothing.txt"), "workers": 1}, "no such file or folder"),
     ],
 )

@@ -68,7 +68,7 @@ def test_of_some_rows_they_are_still_those_of_all():
     np.testing.assert_allclose(some.weight_at, every.weight_at, atol=1e-6)
     np.testing.assert_array_equal(some.equal_weight_at, every.equal_weight_at)
     assert "weight_at_error" not in some
-    assert "weight_at" in some.attrs["rows"].split("Of all queries: ")[1]
+    assert "weight_at" in some.attrs["rows"].split("Exact: ")[1]
 
 
 def test_a_pool_has_the_mean_over_all_its_queries():
@@ -124,7 +124,7 @@ def test_offsets_in_another_order_are_the_same_question():
     [
         ([-128], r"offsets \(--offsets\) has -128; in windows of 128 tokens they are -127 to 127: .* \(--window\)$"),
         ([0.5], r"offsets is \[0.5\] \(list\); expected a list of whole numbers"),
-        ([], r"offsets \(--offsets\) names none"),
+        ([], r"offsets \(--offsets\) is empty"),
     ],
 )
 def test_what_is_no_offset_is_refused(no_types, offsets, message):

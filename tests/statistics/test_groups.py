@@ -224,9 +224,9 @@ def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     ("groups", "message"),
     [
         ("colours", "there is no rule of groups 'colours'"),
-        ("roles", "roles are those of a chat, and the texts are not chats"),
+        ("roles", "roles need chats, but the texts are not chats"),
         (lambda tokens: ["a"], r"gives 1 names for \d+ tokens in window 1 "),
-        (lambda tokens: "a" * len(tokens), "expected a name for each token, in a list"),
+        (lambda tokens: "a" * len(tokens), "expected a list with a name for each token"),
         (lambda tokens: [None] * len(tokens), "gives None in window 1"),
         (lambda tokens: [f"{i}" for i in range(len(tokens))], "found .. groups; expected at most 16"),
     ],

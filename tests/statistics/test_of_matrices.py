@@ -144,12 +144,12 @@ def test_steps_of_cross_attention_are_rows_beside_the_source():
 @pytest.mark.parametrize(
     ("weights", "options", "said"),
     [
-        ([(1, 2, 6, 6), (1, 2, 4, 4)], {}, "layer 1 of the weights has 4 keys, a layer before it 6"),
+        ([(1, 2, 6, 6), (1, 2, 4, 4)], {}, "layer 1 of the weights has 4 keys; expected 6"),
         ([(1, 2, 6, 6)], {"mask": [[1, 1, 1]]}, r"mask has the shape \(1, 3\); expected \(1, 6\)"),
         ([(1, 2, 6, 6)], {"mask": [[0] * 6]}, "a real token in each text"),
-        ([(1, 2, 6, 6)], {"mask": [[1] * 6], "lengths": [5]}, "mask does not agree with the lengths"),
-        ([[(1, 2, 6, 6)], [(1, 2, 1, 9)]], {}, "a key more for each new query"),
-        ([[(1, 2, 6, 6)] * 2, [(1, 2, 1, 7)]], {}, "expected as many in each"),
+        ([(1, 2, 6, 6)], {"mask": [[1] * 6], "lengths": [5]}, "mask does not match the lengths"),
+        ([[(1, 2, 6, 6)], [(1, 2, 1, 9)]], {}, "one more key for each new query"),
+        ([[(1, 2, 6, 6)] * 2, [(1, 2, 1, 7)]], {}, "expected the same number in each"),
     ],
 )
 def test_what_cannot_be_placed_is_rejected(weights, options, said):
@@ -214,10 +214,10 @@ def test_tokens_give_lengths_and_stand_in_the_result():
         (lambda own: [own.mT.contiguous()], "softmax over keys"),
         (lambda own: [own / 0], "NaN or infinity"),
         (lambda own: [own[0]], "layer 0 of the weights has the shape .3, 6, 6."),
-        (lambda own: [own, own[:1]], "layer 1 of the weights has 1 texts, layer 0 has 2"),
+        (lambda own: [own, own[:1]], "layer 1 of the weights has 1 texts; expected 2, as in layer 0"),
         (lambda own: own, "one array of weights has the shape .2, 3, 6, 6."),
-        (lambda own: [], "hold no layer"),
-        (lambda own: [own[..., :0]], "none of them 0 long"),
+        (lambda own: [], "have no layer"),
+        (lambda own: [own[..., :0]], "none of length 0"),
     ],
 )
 def test_what_are_no_weights_is_refused(change, said):
@@ -229,9 +229,9 @@ def test_what_are_no_weights_is_refused(change, said):
     ("options", "said"),
     [
         ({"lengths": [6, 7]}, "expected 2 numbers from 1 to 6"),
-        ({"lengths": [6, 4]}, "on padding: is it masked"),
+        ({"lengths": [6, 4]}, "on padding; expected 0: mask it"),
         ({"causal": True}, "it is not causal"),
-        ({"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "do not agree"),
+        ({"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "do not match"),
         ({"special": [[True]]}, "special marks"),
         ({"statistics": "nothing"}, "there is no statistic 'nothing'"),
     ],

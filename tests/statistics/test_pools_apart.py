@@ -176,7 +176,7 @@ def test_the_command_says_both_of_pools(corpus, tmp_path):
     out = tmp_path / "run"
     words = ("--by", "kind", "--groups", "kinds", "--pool", "2", "--window", "24", "--device", "cpu")
     said = " ".join(typed("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
-    assert "each of texts of one value" in said
+    assert "each of one value of kind" in said
     assert "pools of" in said
     assert "groups of tokens: for each pair" in said
     assert "differences by kind" in (out / "report.html").read_text()

@@ -39,7 +39,7 @@ def test_one_head_is_its_part_of_all():
     ("texts", "found"), [(["The tide is out.", "It rained."], "several texts"), ([IDS, IDS], "2 rows of token ids")]
 )
 def test_several_texts_are_refused(verb, texts, found):
-    with pytest.raises(AttnscopeError, match=f"found {found}; expected one: choose it"):
+    with pytest.raises(AttnscopeError, match=f"found {found}; expected one: choose one"):
         verb("bundled", texts)
 
 

@@ -72,13 +72,13 @@ def test_of_a_text_with_an_image_the_image_is_read(tmp_path):
 
 def test_what_is_no_one_matrix_is_refused():
     model, _ = vision_model("swin")
-    with pytest.raises(AttnscopeError, match="attends in 4 windows of 16 places"):
+    with pytest.raises(AttnscopeError, match="attends in 4 windows of 16 positions"):
         attnscope.weights(model, PIXELS[:1], layer=0)
     with pytest.raises(AttnscopeError, match=r"found 2 images, .*; expected one"):
         attnscope.weights(model, PIXELS)
-    with pytest.raises(AttnscopeError, match="window and words are of texts"):
+    with pytest.raises(AttnscopeError, match="window and words need plain texts"):
         attnscope.weights(model, PIXELS[:1], window=8)
-    with pytest.raises(AttnscopeError, match="targets are of texts"):
+    with pytest.raises(AttnscopeError, match="targets need texts"):
         attnscope.weights(model, PIXELS[:1], targets=["What?"])
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_one_matrix_is_refused():
     "verb", [attnscope.explain, attnscope.intervene, attnscope.roles, attnscope.received, attnscope.generate]
 )
 def test_verbs_that_read_texts_alone_refuse_them_by_name(verb):
-    with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads texts alone: scan, "):
+    with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads only texts. Use scan, "):
         verb(vision_model("vit")[0], PIXELS)
     line = {"text": "<image> What?", "images": [picture(0)]}
     with pytest.raises(AttnscopeError, match=r"found texts with images, .* the field of the text"):

@@ -192,8 +192,8 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
     assert share_that_holds(bounds, truth) > 0.5
     assert (result.entropy.mean("window") != truth).any()
     np.testing.assert_allclose(result.profile, whole.profile, atol=1e-6)
-    assert "64 queries of each window that has more, drawn at random" in result.attrs["rows"]
-    assert "some numbers are estimates, and kinds of heads rest on them" in result.attrs["rows"]
+    assert "At most 64 queries of each window were measured, drawn at random" in result.attrs["rows"]
+    assert "some numbers are estimates, also those behind labels" in result.attrs["rows"]
     few = attnscope.scan(texts=[TEXT], rows=64, statistics=["band_sum", "entropy"], clusters=2)
     assert "some numbers are estimates. Estimated: entropy. " in few.attrs["rows"]  # kinds are of the band alone
     assert json.loads(result.attrs["signature"])["settings"]["rows"] == 64
@@ -242,10 +242,10 @@ def test_two_scans_are_compared_by_their_statistics_alone():
     [
         ({"rows": 17}, r"rows \(--rows\) is 17; expected an even number"),
         ({"rows": 8}, r"rows \(--rows\) is 8; expected a whole number of 16 or more"),
-        ({"rows": 64, "pool": 2}, r"rows \(--rows\) are drawn of single windows"),
+        ({"rows": 64, "pool": 2}, r"rows \(--rows\) are drawn from single windows"),
         ({"rows": 64, "groups": "kinds"}, "leave out rows"),
         ({"rows": 64, "words": "space"}, "leave out rows"),
-        ({"clusters": 4, "statistics": ["profile"]}, "measure band_sum too"),
+        ({"clusters": 4, "statistics": ["profile"]}, "add band_sum"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings, message):

@@ -120,7 +120,7 @@ def test_statistics_are_added_to_the_default_ones():
             "no statistic 'entropie': the nearest is entropy. To list all: attnscope scan --stat",
         ),
         ({"window": 129}, "does not fit small-mlm: its position table has 128 rows"),
-        ({"window": 2}, "no room"),
+        ({"window": 2}, "leaves no space"),
         ({"band": 0}, r"band \(--band\) is 0"),
         ({"clusters": 1}, "clusters .* is 1"),
         ({"batch_size": 0}, "--batch-size.* is 0"),
@@ -128,7 +128,7 @@ def test_statistics_are_added_to_the_default_ones():
         ({"band": 128}, "in windows of 128 tokens the largest offset is 127"),
         ({"seed": 2**32}, "seed .* is 4294967296"),
         ({"stride": 1000}, "stride 1000"),
-        ({"texts": []}, "no text: found no text at all"),
+        ({"texts": []}, "found no text"),
         ({"statistics": []}, "found no name of a statistic"),
         ({"out": __file__}, "is a file; expected a folder for the run: name another"),
     ],
@@ -139,5 +139,5 @@ def test_bad_settings_are_named(options, message):
 
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer):
-    with pytest.raises(AttnscopeError, match="do not belong together"):
+    with pytest.raises(AttnscopeError, match="Use the tokenizer of this model"):
         attnscope.scan(tiny("bert"), ["The tide comes in."], tokenizer=tokenizer, window=32)

@@ -31,7 +31,7 @@ def test_several_documents_in_a_window_are_said(causal, how):
     packed = f"{FIRST}</s>{SECOND}"
     texts = [packed, FIRST] if how == "text" else [causal[1](one).input_ids for one in (packed, FIRST)]
     told = notes(causal, texts)
-    assert told["packed"].startswith("1 window of 2 seem to hold several documents")
+    assert told["packed"].startswith("1 window of 2 seem to contain several documents")
     assert "doubled" not in told
 
 

@@ -190,19 +190,19 @@ def test_a_result_says_what_the_decoder_read():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"targets": ["a"]}, "the text has 2 lines and the target 1: line i of each"),
-        ({"targets": ["a", " "]}, "text 2 of the target is blank, and that line of the text is not"),
+        ({"targets": ["a"]}, "the text has 2 lines and the target 1; expected the same number"),
+        ({"targets": ["a", " "]}, "text 2 of the target is blank, but that line of the text is not"),
         (
             {"targets": ["a", "a very long line"], "window": 12},
-            r"text 2 of the target has 17 tokens, and a window takes 12: leave",
+            r"text 2 of the target has 17 tokens, but a window takes 12: leave",
         ),
         (
             {"texts": ["a", "a very long line"], "window": 12},
-            r"text 2 of the text has 17 tokens, and a window takes 12: leave",
+            r"text 2 of the text has 17 tokens, but a window takes 12: leave",
         ),
         ({"targets": ["a", "b"], "stride": 4}, "with targets every line is a window"),
         ({"limit": 0}, "limit .* is 0"),
-        ({"texts": None}, "a target is given and no text that it translates"),
+        ({"texts": None}, "a target without the text that it translates"),
     ],
 )
 def test_what_is_not_parallel_is_refused(given, message):
@@ -214,7 +214,7 @@ def test_what_is_not_parallel_is_refused(given, message):
 
 def test_a_model_without_a_decoder_beside_an_encoder_is_refused():
     for family in ("bert", "gpt2"):
-        with pytest.raises(AttnscopeError, match=r"nothing in it reads a target: leave out targets \(--target\)"):
+        with pytest.raises(AttnscopeError, match=r"cannot read targets. Leave out targets \(--target\)"):
             attnscope.scan(tiny(family), ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
 
 
@@ -234,6 +234,6 @@ def test_what_needs_self_attention_says_that_a_recurrent_model_has_none(attentio
         lambda: content_of_model(model, [[5, 6, 7], [7, 8, 9]]),
         lambda: attnscope.walk(model, "a hat", targets="ein hut", tokenizer=tokenizer),
     ):
-        with pytest.raises(AttnscopeError, match=r"has no self-attention|reads one token after the other") as caught:
+        with pytest.raises(AttnscopeError, match=r"has no self-attention|reads one token after another") as caught:
             refused()
         assert len(str(caught.value).splitlines()) <= 2

@@ -54,8 +54,8 @@ def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
     looks = [4 * 4, 8 * 4, 16 * 4, 32 * 4, 64 * 4]
     assert texts in looks[1:]
     assert texts < whole.sizes["window"]
-    assert f"Stopped after {texts} windows" in found.attrs["until"]
-    assert f"{widest_interval(found):.2g} wide, and 0.06 was asked for" in found.attrs["until"]
+    assert f"Stopped after the first {texts} windows" in found.attrs["until"]
+    assert f"{widest_interval(found):.2g} wide (--until 0.06)" in found.attrs["until"]
     for look in looks[: looks.index(texts)]:
         assert widest_interval(whole.isel(window=slice(look))) > 0.06
     assert widest_interval(found) <= 0.06
@@ -66,8 +66,8 @@ def test_all_is_read_where_it_is_never_enough():
     found = attnscope.scan("bundled", TEXT, until=0.0, limit=20, **GIVEN)
     assert found.sizes["window"] == 20
     assert found.attrs["until"] == (
-        "Not stopped, all 20 windows were read: the widest 95% interval of a head's mean share is "
-        f"{widest_interval(found):.2g} wide, and 0 was asked for (it is looked at after 4, 8, 16, ... batches)."
+        "Read all 20 windows without stopping: the widest 95% interval of a head's mean share is "
+        f"{widest_interval(found):.2g} wide (--until 0, checked after 4, 8, 16, ... batches)."
     )
 
 
@@ -96,7 +96,7 @@ def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monk
 
 
 def test_what_has_no_share_or_a_part_alone_is_refused(tmp_path):
-    with pytest.raises(AttnscopeError, match="shares of weight"):
+    with pytest.raises(AttnscopeError, match="share of weight"):
         attnscope.scan("bundled", TEXT, until=0.1, statistics="entropy", **GIVEN)
     with pytest.raises(AttnscopeError, match="--task"):
         attnscope.scan("bundled", TEXT, until=0.1, task="1/2", out=tmp_path / "run")

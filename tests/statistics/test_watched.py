@@ -337,14 +337,14 @@ class Overflowing(Causal):
     [
         (
             flexible(flex_attention, score_mod=lambda s, b, h, q, k: s + (q * k).sum() / 9),
-            "gives other numbers than the module",
+            "does not reproduce the module",
         ),
         (
             flexible(flex_attention, score_mod=lambda s, b, h, q, k: torch.where(b == 1, -math.inf, s)),
-            "text 2: layer 0 .Flexible. lets no token look anywhere",
+            "text 2: layer 0 .Flexible. masks every key of every token",
         ),
-        (ByHand(), "no attention call of ByHand was seen .1 passes without"),
-        (Folded(), "attends in 6 texts, the layers before it in 2"),
+        (ByHand(), "captured no attention call of ByHand .1 passes without"),
+        (Folded(), "has a batch of 6, the layers before it 2"),
         (Overflowing(), "text 2: layer 0 .Overflowing. gives NaN or infinity"),
         (nn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True).train(), "dropout_p = 0.5"),
         (nn.MultiheadAttention(WIDTH, HEADS, add_zero_attn=True, batch_first=True).eval(), "add_zero_attn"),

@@ -194,7 +194,7 @@ def test_words_of_a_function_are_known_by_what_it_gives():
     [
         ({"texts": TEXTS, "words": "letters"}, "there is no rule of words 'letters'"),
         ({"texts": [[1, 9, 2]], "words": "space"}, "window 1 .*has no words"),
-        ({"texts": TEXTS, "words": lambda text: [(0, 999)]}, "hold the span 0 to 999"),
+        ({"texts": TEXTS, "words": lambda text: [(0, 999)]}, "have the span 0 to 999"),
     ],
 )
 def test_what_are_no_words_is_refused(given, message, tmp_path):

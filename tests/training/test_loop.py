@@ -158,7 +158,7 @@ def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
 
 
 def test_a_setting_of_another_model_than_the_preset_is_rejected(tmp_path):
-    with pytest.raises(AttnscopeError, match="'heads' is a setting of model 'transformer'"):
+    with pytest.raises(AttnscopeError, match="'heads' applies to model 'transformer'"):
         train(out=tmp_path / "out", heads=2)
     assert not (tmp_path / "out").exists()
 
@@ -192,7 +192,9 @@ def test_a_full_disk_keeps_the_checkpoint_before(unbroken, tmp_path):
     for size in (sizes["model.safetensors"] // 2, (sizes["model.safetensors"] + max(sizes.values())) // 2):
         with (
             no_file_above(size),
-            pytest.raises(AttnscopeError, match=r"cannot write the checkpoint of update 8 .* before it are whole"),
+            pytest.raises(
+                AttnscopeError, match=r"cannot write the checkpoint of update 8 .* Earlier checkpoints are complete"
+            ),
         ):
             train(out=tmp_path, **SMALL, **RECURRENT)
         assert [file.name for file in (tmp_path / "checkpoints").iterdir()] == ["00000004"]
@@ -227,14 +229,14 @@ class TestDamage:
         file.write_bytes(content)
         train(out=stopped, **SMALL, **RECURRENT)
         assert "update 8" in caplog.text
-        assert "goes on from update 4" in caplog.text
+        assert "resumes from update 4" in caplog.text
         assert same(weights(stopped), weights(unbroken["recurrent"]))
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "log.jsonl"])
     def test_of_another_file_is_mended(self, name, stopped, unbroken, caplog):
         (stopped / name).write_bytes(b"")
         train(out=stopped, **SMALL, **RECURRENT)
-        assert f"{name} is damaged, and is made anew" in caplog.text
+        assert f"{name} is damaged and will be recomputed" in caplog.text
         assert same(weights(stopped), weights(unbroken["recurrent"]))
         if name != "log.jsonl":
             assert (stopped / name).read_bytes() == (unbroken["recurrent"] / name).read_bytes()
@@ -255,17 +257,17 @@ def test_other_texts_than_those_of_the_folder_are_rejected(tmp_path):
     train(out=tmp_path / "out", **texts, **settings | {"updates": 4})
     changed = (tmp_path / "source").read_text().replace("a z b", "b z a", 1)
     (tmp_path / "source").write_text(changed)
-    with pytest.raises(AttnscopeError, match="the texts are not those with which the training in"):
+    with pytest.raises(AttnscopeError, match="the texts differ from those of the training in"):
         train(out=tmp_path / "out", **texts, **settings)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"updates": 8}, "holds a training of 12 updates; found updates = 8"),
-        ({"schedule": "noam"}, "holds a training with schedule = cosine; found noam"),
-        ({"updates": 13}, "with 13 and 0 update 5 would have had another"),
-        ({"learning_rate": 0.1}, r"holds a training with learning_rate = 0\.004; found 0\.1"),
+        ({"updates": 8}, "contains a training of 12 updates; found updates = 8"),
+        ({"schedule": "noam"}, "contains a training with schedule = cosine; found noam"),
+        ({"updates": 13}, "13 and 0 change the learning rate of update 5"),
+        ({"learning_rate": 0.1}, r"contains a training with learning_rate = 0\.004; found 0\.1"),
     ],
 )
 def test_updates_that_are_done_are_not_changed(settings, message, unbroken):
@@ -283,7 +285,7 @@ def test_pairs_that_are_left_out_are_told(tmp_path, caplog):
     settings |= {"longest": 7, "updates": 2, "vocabulary": 300}
     texts = {side: tmp_path / side for side in ("source", "target")}
     train(out=tmp_path / "out", **texts, **settings)
-    assert caplog.messages == ["pairs left out: 1 both empty, 1 too long"]
+    assert caplog.messages == ["dropped pairs: 1 both empty, 1 too long"]
     assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": {"both empty": 1, "too long": 1}}
 
 
@@ -292,29 +294,27 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path, monkeypatch):
         training = Training(TrainConfig(**SMALL, **RECURRENT), folder, Processes())
         weight = next(training.model.parameters())
         monkeypatch.setattr(training.model, "summed_loss", lambda **_: weight.sum() * torch.nan)
-        with pytest.raises(
-            AttnscopeError, match=r"the loss of update 1 is nan: try a smaller learning_rate \(now 0\.002\)"
-        ):
+        with pytest.raises(AttnscopeError, match=r"the loss of update 1 is nan: reduce learning_rate \(now 0\.002\)"):
             training.run()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("lable_smoothing: 0.1", "there is no setting 'lable_smoothing': did you mean 'label_smoothing'?"),
+        ("lable_smoothing: 0.1", "unknown setting 'lable_smoothing': did you mean 'label_smoothing'?"),
         ("dropout: 1.5", "dropout is 1.5: Input should be less than 1"),
         ("heads: two", "heads is 'two': Input should be a valid integer"),
         ("model: rnn", "model is 'rnn': Input should be 'transformer', 'recurrent' or 'masked-lm'"),
-        ("- a list", "holds a list; expected settings"),
+        ("- a list", "contains a list; expected settings"),
         ("a: b: c", "is not YAML: mapping values are not allowed here"),
-        ("target: b.txt", "found target without source: give both"),
-        ("r_drop: 5\ndropout: 0", "r_drop is 5 and dropout 0, so that both passes are the same"),
-        ("valid_source: a.txt\nvalid_target: b.txt", "found valid_source without source: give both"),
-        ("source: a.txt\ntarget: b.txt\nvalid_target: b.txt", "found valid_target without valid_source: give both"),
-        ("attention: dot", "'attention' is a setting of model 'recurrent', and the model is 'transformer'"),
+        ("target: b.txt", "found target without source: set both"),
+        ("r_drop: 5\ndropout: 0", "r_drop is 5 and dropout is 0, so both passes are equal"),
+        ("valid_source: a.txt\nvalid_target: b.txt", "found valid_source without source: set both"),
+        ("source: a.txt\ntarget: b.txt\nvalid_target: b.txt", "found valid_target without valid_source: set both"),
+        ("attention: dot", "'attention' applies to model 'recurrent', but the model is 'transformer'"),
         (
             "model: recurrent\nlayers: 2",
-            "'layers' is a setting of model 'transformer' and 'masked-lm', and the model is 'recurrent'",
+            "'layers' applies to model 'transformer' and 'masked-lm', but the model is 'recurrent'",
         ),
     ],
 )
@@ -407,14 +407,14 @@ def test_our_own_settings_are_settings(path):
 
 @pytest.mark.parametrize("name", ["task_pairs", "task_longest"])
 def test_settings_of_the_generated_task_are_rejected_beside_a_text(name, tmp_path):
-    with pytest.raises(AttnscopeError, match=f"{name} is of the generated task, and text is given in its place"):
+    with pytest.raises(AttnscopeError, match=f"{name} applies to the generated task only, but found text"):
         read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
 
 
 def test_a_file_without_a_setting_trains_nothing(tmp_path):
     for text in ("", "# updates: 10\n"):
         (tmp_path / "settings.yaml").write_text(text)
-        with pytest.raises(AttnscopeError, match=r"holds no setting; expected one 'name: value' a line, or \{\}"):
+        with pytest.raises(AttnscopeError, match=r"is empty; expected one 'name: value' per line, or \{\}"):
             read_config(tmp_path / "settings.yaml")
     (tmp_path / "settings.yaml").write_text("{}")
     assert read_config(tmp_path / "settings.yaml") == read_config()

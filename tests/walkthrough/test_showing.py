@@ -130,7 +130,7 @@ def test_a_split_character_is_explained_and_spaces_are_marked():
         for sentence in ("How 猫 sat", "How it sat")
     }
     english, japanese = lists["How 猫 sat"]
-    assert "猫₁ 猫₂ 猫₃ are the pieces of one" in english
-    assert "猫₁ 猫₂ 猫₃ は一つの文字の断片" in japanese
+    assert "猫₁ 猫₂ 猫₃ are pieces of one character" in english
+    assert "猫₁ 猫₂ 猫₃ は 1 文字の断片" in japanese
     assert not any("pieces of one" in text or "断片" in text for text in lists["How it sat"])
     assert all("1 ␣H · 2 ow · 3 ␣it" in text for text in lists["How it sat"])

@@ -59,11 +59,11 @@ def test_without_a_target_the_model_s_own_translation_is_read(kind):
 def test_the_first_layer_of_the_decoder_reads_words():
     found = [walk_translator("marian", targets=TARGET, layer=layer) for layer in (0, 2, 3, 4)]
     told = [next(step for step in steps(one) if step.title.startswith("Each token")).text[0] for one in found]
-    assert [text.split(" reads")[0] for text in told] == [
-        "What the first layer",
-        "What the first layer of the decoder",
-        "What layer 3",
-        "What layer 4",
+    assert [text.split(":")[0] for text in told] == [
+        "Input of the first layer",
+        "Input of the first decoder layer",
+        "Input of layer 3",
+        "Input of layer 4",
     ]
 
 
@@ -77,12 +77,12 @@ class TestBadInput:
         sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64}
         heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
         model = T.BartModel(T.BartConfig(**sizes, **heads, decoder_start_token_id=1)).eval()
-        with pytest.raises(AttnscopeError, match=r"BartModel does not translate .*--target"):
+        with pytest.raises(AttnscopeError, match=r"BartModel cannot translate .*--target"):
             walk(model, SENTENCE, tokenizer=small_tokenizer())
         found = walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET, layer=2)
         assert found.tokens[0] == "<s>"
 
     def test_a_recurrent_model(self):
         model = small("additive-gru", vocab_size=64)
-        with pytest.raises(AttnscopeError, match=r"no self-attention.* scan .* and align say"):
+        with pytest.raises(AttnscopeError, match=r"no self-attention.* Use scan .* or align"):
             walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET)

@@ -135,10 +135,10 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ({"layer": 3}, "there is no layer 3: they go from 0 to 2"),
-            ({"head": -1}, "there is no head -1: they go from 0 to 3"),
-            ({"query_token": 32}, "there is no token 32: they go from 0 to 31"),
-            ({"query_token": "cat"}, "the sentence has no 'cat'"),
+            ({"layer": 3}, "there is no layer 3: layers go from 0 to 2"),
+            ({"head": -1}, "there is no head -1: heads go from 0 to 3"),
+            ({"query_token": 32}, "there is no token 32: tokens go from 0 to 31"),
+            ({"query_token": "cat"}, "the sentence has no token 'cat'"),
             ({"texts": "  "}, "the sentence is empty"),
             ({"texts": "word " * 200}, "at most 128"),
         ],
@@ -151,7 +151,7 @@ class TestBadInput:
         from attnscope.lineage import walk as _walk
 
         monkeypatch.setattr(_walk, "_own_result", lambda *_: np.ones((TOKENS, 32)))
-        with pytest.raises(AttnscopeError, match="another result than the model"):
+        with pytest.raises(AttnscopeError, match="the model differ in result"):
             walk_inputs(tiny("bert"), of_first_text("bert"))
 
 
@@ -211,12 +211,12 @@ def test_its_layers_are_told_apart_by_its_numbers(name, x):
 @pytest.mark.parametrize(
     ("module", "given", "said"),
     [
-        (MultiHeadAttention(8, 2), torch.ones(1, 4, 8), "computes something else.*measure_weights"),
+        (MultiHeadAttention(8, 2), torch.ones(1, 4, 8), "does not compute softmax.*measure_weights"),
         (nn.Linear(8, 8), torch.ones(1, 4, 8), "calls 1 linear layer on X; expected three"),
-        (Lesson(), torch.ones(1, 4, 7), "does not take X of shape"),
+        (Lesson(), torch.ones(1, 4, 7), "fails on X of shape"),
         (Lesson(), torch.ones(8), "expected real numbers"),
-        (Lesson(), "A sentence.", "give X, a tensor"),
-        ("bundled", torch.ones(1, 4, 8), "a model reads a sentence"),
+        (Lesson(), "A sentence.", "pass a tensor X"),
+        ("bundled", torch.ones(1, 4, 8), "pass a sentence to a model"),
     ],
 )
 def test_others_are_rejected_with_what_to_do(module, given, said):

@@ -42,7 +42,6 @@ def ask(number):
 @pytest.mark.parametrize("seed", range(30))
 def test_each_piece_is_answered_once_whoever_dies(seed, count):
     crew, engine, done, workers = crew_of(seed, size=1 + seed % 4, deaths=seed % 7)
-    assert crew.first() == "ready"
     assert sorted(crew.hand_out(ask, count)) == list(range(COUNT))
     repeated = len([number for number in done if number < COUNT]) - COUNT
     assert repeated <= engine.died  # a death costs one piece of work at most
@@ -111,7 +110,7 @@ def test_workers_that_never_begin_are_told():
 
     engine = Stillborn(None)
     with pytest.raises(AttnscopeError, match="tried to load the model and open the texts ended"):
-        Crew(engine, 3).first()
+        list(Crew(engine, 3).hand_out(ask))
     assert engine.died == 11
 
 
@@ -123,4 +122,4 @@ def test_errors_of_the_work_and_of_greeting_come_here():
     with pytest.raises(AttnscopeError, match="no good"):
         list(crew.hand_out(lambda _: refuse))
     with pytest.raises(AttnscopeError, match="no good"):
-        Crew(Simulated(lambda: (None, None)), 1, refuse).first()
+        list(Crew(Simulated(lambda: (None, None)), 1, refuse).hand_out(ask))

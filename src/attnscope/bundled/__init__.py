@@ -1,4 +1,4 @@
-"""What attnscope brings with it: a small trained model and texts of our own."""
+"""Data of attnscope: a small trained model and texts."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ from pathlib import Path
 MODEL = Path(__file__).parent / "small-mlm"
 #: Folder of the bundled sample texts, in English and Japanese.
 TEXT = Path(__file__).parent / "text"
-#: File of pairs of a clean and a corrupted text for the bundled model: "part of" beside "due to", and others.
+#: File of pairs of a clean and a corrupted text for the bundled model: "part of" and "due to", and others.
 PAIRS = Path(__file__).parent / "pairs.jsonl"

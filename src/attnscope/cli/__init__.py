@@ -60,16 +60,16 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _globals(  # pyright: ignore[reportUnusedFunction]
     version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_print_version, help="Version of attnscope, and no command."
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version of attnscope and exit."
     ),
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command line: exit code 0, 2 for what the user can mend, 130 when interrupted."""
+    """Run the command line: exit code 0, 2 for an error of the user, 130 when interrupted."""
     prepare()
-    for name in ("torchao", "torch.utils._pytree"):  # where torchao is there, it warns of other machines' parts
+    for name in ("torchao", "torch.utils._pytree"):  # torchao, if installed, warns about parts of other machines
         logging.getLogger(name).setLevel(logging.ERROR)
     code = _run()
     try:
@@ -108,7 +108,7 @@ def _run() -> int:
         if isinstance(error, OSError):
             return _unwritten(error)
         raise
-    if code == _INTERRUPTED:  # typer has made it of a Ctrl-C
+    if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
         print_note("attnscope: stopped")
     return code
 
@@ -137,7 +137,7 @@ def _usage_error(error: Any) -> str:
 
 
 def _unwritten(error: OSError) -> int:
-    """Tell of what the system refused: most often the standard output is full or closed."""
+    """Report an error of the system: most often the standard output is full or closed."""
     abandon(sys.stdout)
     what = f"{error.filename} cannot be used" if error.filename else "standard output cannot be written"
     print_note(f"attnscope: {what}: {(error.strerror or str(error)).lower()}. Results in a run folder are safe")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_args, get_origin, runtime_checkable
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -20,21 +20,6 @@ from attnscope.support.checks import check_formats
 from attnscope.support.errors import AttnscopeError
 
 BUNDLED = "bundled"
-
-
-@runtime_checkable
-class PathOrUrl(Protocol):
-    """What the help calls the place of a text; typer knows no unions."""
-
-    @property
-    def name(self) -> str:
-        """Its last part."""
-        ...
-
-    @property
-    def suffix(self) -> str:
-        """How the last part ends."""
-        ...
 
 
 def path_or_url(name: str) -> Path | Url:
@@ -62,7 +47,7 @@ def option(
 
 
 def argument(kind: Any, default: Any, help: str, **more: Any) -> tuple[Any, Any]:  # noqa: A002
-    """The same of an argument; `inspect.Parameter.empty` as the default of one that is needed."""
+    """The annotation and the default of an argument; `inspect.Parameter.empty` if it is required."""
     return Annotated[kind, typer.Argument(help=help, **more)], default
 
 
@@ -95,10 +80,10 @@ INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "O
 #: Annotation and default of every option that several commands take, by the name of its parameter.
 SHARED: dict[str, tuple[Any, Any]] = {
     "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope."),
-    "text": argument(list[PathOrUrl] | None, None, _TEXT, parser=path_or_url),
+    "text": argument(list[str] | None, None, _TEXT, parser=path_or_url),
     "target": option(
-        list[PathOrUrl] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,
-        parser=path_or_url,
+        list[str] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,
+        metavar="PATH", parser=path_or_url,
     ),
     "window": _shared(INPUT, "window", show_default="the model's length, at most 512"),
     "limit": _shared(INPUT, "limit", show_default="all"),
@@ -121,9 +106,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     ),
     "band": option(int, 10, "Largest offset of the profiles.", panel=MEASURE),
     "seed": _shared(MEASURE, "seed"),
-    "batch_size": option(
-        int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth", panel=SCALE,
-    ),
+    "batch_size": option(int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth", panel=SCALE),
     "variants": option(
         int | None, None, "Largest number of variants side by side.", show_default="the quickest", panel=SCALE,
     ),
@@ -235,7 +218,7 @@ def _examples(lines: tuple[tuple[str, str], ...]) -> str:
 _NEGATIVE = re.compile(r"[-\u2212][0-9]")
 _DEFAULT = re.compile(r"\[default: \((.*?)\)(?=[;\]])")  # typer puts words into parentheses
 _NAMES = 24  # columns of the names in a help
-_KINDS = {"int": "N", "float": "X", "Path": "PATH", "PathOrUrl": "PATH"}
+_KINDS = {"int": "N", "float": "X", "Path": "PATH"}
 
 
 class Group(TyperGroup):
@@ -254,7 +237,7 @@ class Group(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command that refuses a list with commas between when it is given twice: only the last would count."""
+    """A command that rejects a comma-separated list given twice, as only the last would count."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments and options in groups."""
@@ -307,14 +290,14 @@ def _name_of(parameter: Any) -> str:
 
 
 def _is_list(option: object) -> bool:
-    """Whether an option takes several values at once, with commas between."""
+    """Whether an option takes several values, separated by commas."""
     if not isinstance(option, TyperOption) or option.multiple:
         return False
     return "," in (option.metavar or "") or "with commas between" in (option.help or "")
 
 
 def memory_of(text: str | None) -> dict[int | str, str] | None:
-    """What each device may take, from ``0=10GiB,cpu=30GiB``."""
+    """Memory limits by device, from ``0=10GiB,cpu=30GiB``."""
     if text is None:
         return None
     sizes: dict[int | str, str] = {}
@@ -327,7 +310,7 @@ def memory_of(text: str | None) -> dict[int | str, str] | None:
 
 
 def rule_or_file(text: str | None, known: tuple[str, ...]) -> str | Path | None:
-    """A rule by its name, else the file of that name."""
+    """The name of a rule, or the path of a file of rules."""
     if text is None or text in known:
         return text
     if not Path(text).is_file():
@@ -335,13 +318,13 @@ def rule_or_file(text: str | None, known: tuple[str, ...]) -> str | Path | None:
     return Path(text)
 
 
-def offsets_of(flag: str, text: str) -> list[int]:
-    """Offsets as people write them."""
+def numbers_of(flag: str, text: str, example: str) -> list[int]:
+    """Whole numbers as people write them."""
     try:
-        return [int(offset) for offset in text.replace("\u2212", "-").split(",")]
+        return [int(number) for number in text.replace("\u2212", "-").split(",")]
     except ValueError:
         raise AttnscopeError(
-            f"{flag} is {text!r}: give whole numbers with commas between, negative to the left, as in -1,-64"
+            f"{flag} is {text!r}; expected whole numbers with commas between, as in {example}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What a command prints, where its results lie, and what is drawn of them there."""
+"""Output of commands: text, run folders and pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -48,7 +48,7 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in (0x7F, *_NAMED)}
 
 
 def printable(text: str) -> str:
-    r"""Text in which no character does anything to a terminal: each that would is shown by a picture or its number."""
+    r"""Text without control characters: each is replaced by a picture or its number."""
     return text.translate(_SHOWN).encode(errors="backslashreplace").decode()
 
 
@@ -93,9 +93,16 @@ def print_note(message: str) -> None:
     sys.stderr.flush()
 
 
-def print_path(path: Path) -> None:
-    """Say which file was written, as its user named it; a device, such as /dev/stdout, holds nothing to look up."""
-    if path.is_file():
+def emit_to(path: Path | None, text: str, flag: str) -> None:
+    """Write text to the file that the user named by a flag, or to standard output."""
+    from attnscope.store.files import explained, write_output
+
+    if path is None:
+        emit(text)
+        return
+    with explained(f"write {path}", f"Choose another file with {flag}"):
+        write_output(path, text)
+    if path.is_file():  # not a device, such as /dev/stdout
         new_console().print(f"written: {path}", soft_wrap=True)
 
 
@@ -112,7 +119,7 @@ class CleanConsole(Console):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave in peace when the reader of our output has left."""
+        """Exit without an error when the reader of the output has left."""
         abandon(sys.stdout)
         raise SystemExit(0)
 
@@ -123,7 +130,7 @@ def new_console(*, errors: bool = False) -> Console:
 
 
 def working() -> None:
-    """From here on there is work to stop in order: Ctrl-C raises KeyboardInterrupt."""
+    """Prepare for long work: check the memory, and let Ctrl-C raise KeyboardInterrupt."""
     from attnscope.support.errors import AttnscopeError, leave
 
     try:
@@ -186,7 +193,7 @@ def _number(value: Any) -> str:
 
 
 def prepare() -> None:
-    """Make standard output and error fit to write to, whatever they are, and let warnings be told."""
+    """Make standard output and error writable, and print warnings."""
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] closed by whoever started us
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -202,7 +209,7 @@ def prepare() -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Give up what was not written, so that it is not tried again when Python ends."""
+    """Discard unwritten output, so that Python does not retry it at exit."""
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -226,44 +233,26 @@ PAGE = "report.html"
 
 
 class OutputFolder:
-    """The requested folder, or the one that the signature names; remembers whether the run was finished there
-    before.
-    """
+    """The requested folder, or the one that the signature names; remembers whether the run was finished before."""
 
-    def __init__(self, requested: Path | None, usual: Callable[[Any], Path], parts: Sequence[str] = ()) -> None:
-        self.requested, self.usual, self.parts = requested, usual, tuple(parts)
-        self.finished, self.signature = False, cast("Signature | None", None)
-        self.existed = False
+    def __init__(self, requested: Path | None, command: str, parts: Sequence[str] = ()) -> None:
+        self.requested, self.command, self.parts = requested, command, tuple(parts)
+        self.finished = self.existed = False
 
     def __call__(self, signature: Signature | dict[str, Any]) -> Path:
         """Name the folder of a run with that signature."""
+        from attnscope.measure.stored import default_out
         from attnscope.store.files import RUN
         from attnscope.store.folder import manifest_of
         from attnscope.store.runs import is_finished
-        from attnscope.store.signature import Signature
 
-        self.signature = Signature.of(signature)
-        folder = self.requested or self.usual(signature)
+        usual = default_out(signature)
+        usual = usual if self.command == "scan" else usual.with_name(f"{self.command}-{usual.name}")
+        folder = self.requested or usual
         manifest = manifest_of(folder)
         self.existed = manifest is not None and bool(manifest.files.keys() - {RUN})
         self.finished = is_finished(folder) and all((folder / part).exists() for part in self.parts)
         return folder
-
-    def errors_explained(self, folder: Path) -> AbstractContextManager[None]:
-        """Where results were there before, whatever goes wrong with them is told of in one line."""
-        from attnscope.store.files import read_as
-
-        return read_as(folder) if self.existed else nullcontext()
-
-    def print_paths(self, folder: Path | None, page: Path | None) -> None:
-        """Name the results, the page and the signature; on standard error, that nothing was measured anew."""
-        lines = [] if folder is None else [f"results: {folder}"]
-        lines += [] if page is None else [f"report:  {page}"]
-        lines += [] if self.signature is None else [f"signature: {self.signature.format()}"]
-        for line in lines:
-            new_console().print(line, soft_wrap=True)
-        if self.finished:
-            print_note(f"already finished in {folder}: delete it or give another --out to measure again")
 
 
 def run(
@@ -281,7 +270,7 @@ def run(
     """
     import attnscope
 
-    folders, verb = OutputFolder(output.out, usual_folder(command), parts), getattr(attnscope, command)
+    folders, verb = OutputFolder(output.out, command, parts), getattr(attnscope, command)
     with progress_bar(command) as bar:
         reports_progress = "progress" in inspect.signature(verb).parameters
         result = verb(**arguments, out=folders, **({"progress": bar} if reports_progress else {}))
@@ -289,10 +278,11 @@ def run(
         print_note(result.attrs["task"])
         return
     from attnscope.results import reports
+    from attnscope.store.files import read_as
     from attnscope.store.runs import RunFolder
 
     folder = Path(result.attrs["run"] if "run" in result.attrs else result.encoding["source"])
-    with folders.errors_explained(folder):
+    with read_as(folder) if folders.existed else nullcontext():
         report = reports.report_of(command, result, data=output.as_json or output.as_csv)
         page = None
         if output.report:
@@ -300,83 +290,63 @@ def run(
             page = draw_page(replace(report, heads=shown), RunFolder(folder, report.signature), output.formats)
         if first is not None and not (output.as_json or output.as_csv):
             first(result)
-        show(report, folders, folder, page, output)
+        show(report, output, folder, page, report.signature)
+    if folders.finished and not (output.as_json or output.as_csv):
+        print_note(f"already finished in {folder}: delete it or give another --out to measure again")
 
 
-def show(report: Report, folders: OutputFolder, folder: Path | None, page: Path | None, output: Output) -> None:
-    """Print a report as JSON or CSV; else as tables, and where everything is."""
+def show(
+    report: Report,
+    output: Output,
+    folder: Path | None = None,
+    page: Path | None = None,
+    signature: Mapping[str, Any] | None = None,
+) -> None:
+    """Print a report as JSON or CSV; else as tables, with the paths of results and page."""
     from attnscope.results import render
+    from attnscope.store.signature import Signature
 
     if output.as_json:
         emit(json_text(render.as_json(report, folder or "")) + "\n")
     elif output.as_csv:
         emit_rows(render.as_csv(report))
     else:
-        render.print_report(report, new_console(), legend=output.legend, page=page is not None)
-        folders.print_paths(folder, page)
+        console, cited = new_console(), None if signature is None else Signature.of(signature).format()
+        render.print_report(report, console, legend=output.legend, page=page is not None)
+        for name, value in {"results: ": folder, "report:  ": page, "signature: ": cited}.items():
+            if value is not None:
+                console.print(f"{name}{value}", soft_wrap=True)
 
 
 def finish(
     report: Report, output: Output, folder: OwnedFolder | None, page: bool = True, key: Sequence[object] = ()
 ) -> None:
     """Draw the page of a result that its verb has stored, and print what it found."""
-    from attnscope.store.signature import Signature
-
-    page = page and output.report and folder is not None
-    drawn = draw_page(report, folder, output.formats, key) if page and folder is not None else None
-    folders = OutputFolder(output.out, lambda _: Path())
-    folders.signature = Signature.of(report.signature)
-    where = None if folder is None else folder.path
-    show(report, folders, where, drawn, output)
+    drawn = draw_page(report, folder, output.formats, key) if page and output.report and folder is not None else None
+    show(report, output, None if folder is None else folder.path, drawn, report.signature)
 
 
 def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key: Sequence[object] = ()) -> Path | None:
-    """Draw the figures and the page of a finished run into its folder, unless they are there already."""
-    from attnscope.results import reports
-
-    def draw(new: Path) -> None:
-        from attnscope.results.figures.style import save_figure
-
-        figures = reports.figures_of(report)
-        (new / "figures").mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            save_figure(figure, new / "figures" / name, formats)
-        reports.write_page(report, new / PAGE, figures)
-
-    # of a tree its nodes, and which models' position tables are beside this one's
-    nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))
-    drawn = [nodes, report.heads, formats, *key]
-    with folder:
-        return draw_views(folder, drawn, draw)
-
-
-def draw_views(folder: OwnedFolder, shown: object, draw: Callable[[Path], None]) -> Path | None:
-    """Draw the page and the figures, unless they lie there already or nothing can be written."""
+    """Draw the figures and the page of a finished run, unless they exist already or nothing can be written."""
     from attnscope import __version__
+    from attnscope.results import reports
     from attnscope.store.files import VIEWS, explained
     from attnscope.store.signature import short_hash
 
-    drawn = short_hash([__version__, shown])
-    page = folder.path / PAGE
-    if folder.state.get("views") != drawn or PAGE not in folder.files:
-        with explained("write the page", "The results are safe: free some room and give the same command again"):
-            if folder.is_writable():
-                with folder.replacing(*VIEWS, views=drawn) as new:
-                    draw(new)
-                from attnscope.results.figures.style import LACKING
+    # of a tree its nodes, and which models' position tables are beside this one's
+    nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))
+    drawn = short_hash([__version__, [nodes, report.heads, formats, *key]])
+    with folder, explained("write the page", "The results are safe: free some room and give the same command again"):
+        is_drawn = folder.state.get("views") == drawn and PAGE in folder.files
+        if not is_drawn and folder.is_writable():
+            from attnscope.results.figures.style import LACKING, save_figure
 
-                if LACKING:  # drawn again the next time: a font may have been installed
-                    folder.forget([], views=None)
-    return page if PAGE in folder.files else None
-
-
-def usual_folder(command: str) -> Callable[[Any], Path]:
-    """Name the folders of a command's runs, where nothing else is asked for: one for each signature."""
-
-    def named(signature: Any) -> Path:
-        from attnscope.measure.stored import default_out
-
-        folder = default_out(signature)
-        return folder if command == "scan" else folder.with_name(f"{command}-{folder.name}")
-
-    return named
+            with folder.replacing(*VIEWS, views=drawn) as new:
+                figures = reports.figures_of(report)
+                (new / "figures").mkdir(parents=True, exist_ok=True)
+                for name, figure in figures.items():
+                    save_figure(figure, new / "figures" / name, formats)
+                reports.write_page(report, new / PAGE, figures)
+            if LACKING:  # drawn again the next time: a font may have been installed
+                folder.forget([], views=None)
+        return folder.path / PAGE if PAGE in folder.files else None

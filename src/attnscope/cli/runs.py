@@ -248,8 +248,7 @@ def export(
 
 @app.command(cls=options.Command)
 @options.takes(
-    "report",
-    "figures",
+    "report", "figures",
     own={
         "run": options.argument(
             Path, inspect.Parameter.empty, "Folder of a run by --task; its parts are beside it, in RUN.tasks.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.cli import options
 from attnscope.cli.options import argument, option, varied
-from attnscope.cli.output import PAGE, OutputFolder, emit, finish, json_text, print_note, print_path, progress_bar, show
+from attnscope.cli.output import PAGE, emit, emit_to, finish, json_text, print_note, progress_bar, show
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -21,10 +21,7 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
 
 
 @options.takes(
-    "model",
-    *options.LOADING,
-    "target_language",
-    "seed",
+    "model", *options.LOADING, "target_language", "seed",
     model=argument(str, _NEEDED, "Model: a folder of `attnscope train`, another model folder or a hub id."),
     own={
         "text": argument(Path, Path("-"), "Sentences, one a line (UTF-8); - is standard input."),
@@ -33,9 +30,7 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
         "length_penalty": option(float, 1.0, "Power of the length that log-probabilities are divided by."),
         "n_best": option(int, 1, "Number of translations of each line, the best first.", min=1),
         "sample": option(bool, False, "Sampling: words are drawn instead of searched for.", "--sample"),
-        "temperature": option(
-            float, 1.0, "Temperature of --sample; below 1, unlikely words become rarer.", min=0.01
-        ),
+        "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely words become rarer.", min=0.01),
         "overlong": option(
             Literal["refuse", "split", "cut"], "refuse", "Treatment of lines longer than the model was trained for."
         ),
@@ -52,7 +47,6 @@ def translate(arguments: dict[str, Any], _: options.Output) -> None:
     from attnscope.lineage.translate import report
     from attnscope.lineage.translate import translate as run
     from attnscope.results import render
-    from attnscope.store.files import explained, write_output
 
     out, as_json, n_best = arguments.pop("out"), arguments.pop("as_json"), arguments["n_best"]
     with progress_bar("translate") as bar:
@@ -64,12 +58,7 @@ def translate(arguments: dict[str, Any], _: options.Output) -> None:
         written = json_text(render.as_json(report(translations), "")) + "\n"
     else:
         written = "".join(f"{line}\n" for line in _lines(translations, n_best=n_best))
-    if out is None:
-        emit(written)
-        return
-    with explained(f"write {out}", "Choose another file with --out"):
-        write_output(out, written)
-    print_path(out)
+    emit_to(out, written, "--out")
 
 
 def _lines(translations: Translations, *, n_best: int) -> list[str]:
@@ -83,16 +72,12 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
 
 
 @options.takes(
-    "as_json",
-    "legend",
+    "as_json", "legend",
     own={
         "hypotheses": argument(
-            list[Path], _NEEDED,
-            "Translations, one sentence a line; - is standard input. The first is the baseline.",
+            list[Path], _NEEDED, "Translations, one sentence a line; - is standard input. The first is the baseline.",
         ),
-        "target": option(
-            list[Path], _NEEDED, "Reference translations; given again for a second one of each sentence."
-        ),
+        "target": option(list[Path], _NEEDED, "Reference translations; given again for a second one of each sentence."),
         "tokenize": option(
             Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None, None,
             "Tokenizer of BLEU; none is for tokenised text.",
@@ -103,9 +88,7 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
         ),
         "language": option(str | None, None, "Language of the targets, such as ja; for moses en by default."),
         "text": option(Path | None, None, "Sentences that were translated, for --by-length."),
-        "by_length": option(
-            str | None, None, "Upper limits of source length, with commas between, such as 10,20,30."
-        ),
+        "by_length": option(str | None, None, "Upper limits of source length, with commas between, such as 10,20,30."),
         "length_in": option(Literal["words", "characters"], "words", "Unit of length."),
         "resamples": _RESAMPLES,
         "seed": option(int, 12345, "Seed of the bootstrap."),
@@ -123,32 +106,16 @@ def score(arguments: dict[str, Any], output: options.Output) -> None:
     if text and not by_length:
         raise AttnscopeError("--text is for BLEU by its length: give limits too, such as --by-length 10,20,30")
     with progress_bar("score") as bar:
-        limits = _length_limits(by_length) if by_length else []
+        limits = options.numbers_of("--by-length", by_length, "10,20,30") if by_length else []
         result = run_score(hypotheses, targets, texts=text, by_length=limits, progress=bar, **arguments)
-    show(score_report(result), OutputFolder(None, lambda _: Path()), None, None, output)
-
-
-def _length_limits(text: str) -> list[int]:
-    """Upper limits of length from what the user typed."""
-    try:
-        return [int(limit) for limit in text.split(",")]
-    except ValueError as error:
-        raise AttnscopeError(f"--by-length {text!r}: expected whole numbers such as 10,20,30") from error
+    show(score_report(result), output)
 
 
 _DRAWN = 12  # sentence pairs, where there is a folder for them
 
 
 @options.takes(
-    "model",
-    *options.LOADING,
-    "target_language",
-    *options.UNITS,
-    "batch_size",
-    "out",
-    "figures",
-    "as_json",
-    "legend",
+    "model", *options.LOADING, "target_language", *options.UNITS, "batch_size", "out", "figures", "as_json", "legend",
     model=argument(str, _NEEDED, "Encoder-decoder: the folder of a trained system, or a hub id."),
     batch_size=varied("batch_size", 16, help="Sentence pairs at a time.", show_default=True),
     out=varied(
@@ -158,9 +125,7 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
     own={
         "text": argument(Path, _NEEDED, "Sentences, one a line, words between spaces; - is standard input."),
         "target": option(Path, _NEEDED, "Translations of the text, line by line."),
-        "gold": option(
-            Path | None, None, "File of people's alignments: 1-2 is a sure link, 1p2 a possible one."
-        ),
+        "gold": option(Path | None, None, "File of people's alignments: 1-2 is a sure link, 1p2 a possible one."),
         "gold_first": option(int, 1, "Number of the first word in the gold file: 1 or 0."),
         "layer": option(
             int | None, None, "Decoder layer, counted from 0.",
@@ -176,18 +141,14 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
             "Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it).",
         ),
         "words": option(
-            Literal["space", "piece"], "space",
-            "Unit of alignment: space (words between spaces) or piece (a token).",
+            Literal["space", "piece"], "space", "Unit of alignment: space (words between spaces) or piece (a token).",
         ),
         "rule": option(Literal["argmax", "intersection", "threshold"], "argmax", "Rule that makes links."),
-        "threshold": option(
-            float | None, None, "Least weight of a link under --rule threshold.", show_default="0.2"
-        ),
+        "threshold": option(float | None, None, "Least weight of a link under --rule threshold.", show_default="0.2"),
         "shown": option(
             int | None, None,
             "Number of sentence pairs to keep in --out and draw there; those with more than 40 words on a side are "
-            "passed over.",
-            min=0, max=50, show_default=f"{_DRAWN} with --out",
+            "passed over.", min=0, max=50, show_default=f"{_DRAWN} with --out",
         ),
     },
 )  # fmt: skip
@@ -221,24 +182,17 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
 
 
 @options.takes(
-    "device",
-    "report",
-    "figures",
-    "as_json",
-    "as_csv",
-    "legend",
+    "device", "report", "figures", "as_json", "as_csv", "legend",
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each system."),
     own={
         "systems": argument(
             list[Path] | None, None,
             "Systems: YAML files of settings, to be trained, and folders of `attnscope train`. The first is the "
-            "baseline.",
-            show_default="three that learn a generated task in minutes",
+            "baseline.", show_default="three that learn a generated task in minutes",
         ),
         "out": option(
             Path, Path("attnscope-comparison"),
-            "Folder of trainings, translations, page and figures; given again, it goes on.",
-            parser=options.run_folder,
+            "Folder of trainings, translations, page and figures; given again, it goes on.", parser=options.run_folder,
         ),
         "text": option(
             Path | None, None, "Sentences to translate, one a line.", show_default="what the systems were validated on"
@@ -270,8 +224,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         ),
         "resamples": _RESAMPLES,
         "threads": option(
-            int | None, None, "Threads for training and translating.", min=1,
-            show_default="the processors there are",
+            int | None, None, "Threads for training and translating.", min=1, show_default="the processors there are",
         ),
     },
 )  # fmt: skip
@@ -283,7 +236,7 @@ def compare(arguments: dict[str, Any], output: options.Output) -> None:
 
     systems, text, target = (arguments.pop(name) for name in ("systems", "text", "target"))
     out, by_length = arguments.pop("out"), arguments.pop("by_length")
-    limits = None if by_length is None else _length_limits(by_length)
+    limits = None if by_length is None else options.numbers_of("--by-length", by_length, "10,20,30")
     with progress_bar("compare", lines=True) as bar:
         tree = run(systems or None, text, targets=target, out=out, by_length=limits, progress=bar, **arguments)
     folder = OwnedFolder(out, "compare").look()

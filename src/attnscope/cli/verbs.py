@@ -30,20 +30,9 @@ _TEXT = (
 
 
 @options.takes(
-    *options.READING,
-    "target",
-    "window",
-    "limit",
-    "chat",
-    "chat_template",
-    "device_map",
-    "max_memory",
-    "seed",
-    *options.UNITS,
-    "batch_size",
-    "repair",
-    *options.WRITING,
-    text=argument(list[options.PathOrUrl] | None, None, _TEXT, parser=options.path_or_url),
+    *options.READING, "target", "window", "limit", "chat", "chat_template", "device_map", "max_memory", "seed",
+    *options.UNITS, "batch_size", "repair", *options.WRITING,
+    text=argument(list[str] | None, None, _TEXT, parser=options.path_or_url),
     window=varied("window", show_default="the model's length, at most 2048"),
     limit=varied("limit", help="Largest number of windows or images."),
     batch_size=varied("batch_size", show_default="about 2048 tokens"),
@@ -56,9 +45,7 @@ _TEXT = (
             "Names of statistics, with commas between; 'default' for the usual ones, 'list' shows all.",
             metavar="NAME,...", show_default="default",
         ),
-        "band": option(
-            int | None, None, "Largest offset of the profiles.", show_default="10 tokens; images 3 patches"
-        ),
+        "band": option(int | None, None, "Largest offset of the profiles.", show_default="10 tokens; images 3 patches"),
         "offsets": option(
             str | None, None, "Offsets whose share of weight is measured, such as -1,-64.", metavar="OFFSET,..."
         ),
@@ -74,16 +61,13 @@ _TEXT = (
             str | None, None, "Field of JSON Lines (language, source, year) by which heads are compared.",
             metavar="FIELD",
         ),
-        "clusters": option(
-            int | None, None, "Number of kinds of heads, by k-means.", show_default="as many as are named"
-        ),
+        "clusters": option(int | None, None, "Number of labels, by k-means.", show_default="as many as are named"),
         "rows": option(
             int | None, None, "Random queries measured per window: estimates, at little cost.", show_default="all"
         ),
         "stride": option(int | None, None, "Tokens between window starts.", panel=INPUT, show_default="no overlap"),
         "words": option(
-            str | None, None,
-            "Words to which tokens are merged before measuring: unicode, space, or a file of spans.",
+            str | None, None, "Words to which tokens are merged before measuring: unicode, space, or a file of spans.",
             panel=INPUT, metavar="RULE|FILE",
         ),
         "pool": option(
@@ -118,7 +102,7 @@ def scan(arguments: dict[str, Any], output: options.Output) -> None:
             "--statistics recent_top_key, or leave it out"
         )
     arguments |= {
-        "offsets": None if offsets is None else options.offsets_of("--offsets", offsets),
+        "offsets": None if offsets is None else options.numbers_of("--offsets", offsets, "-1,-64"),
         "observation": _LAST if arguments["observation"] is None else arguments["observation"],
         "groups": options.rule_or_file(arguments["groups"], options.GROUPS),
         "words": options.rule_or_file(arguments["words"], options.WORDS),
@@ -160,19 +144,8 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
 
 
 @options.takes(
-    *options.READING,
-    "window",
-    "limit",
-    "chat",
-    "chat_template",
-    "seed",
-    "batch_size",
-    "repair",
-    "out",
-    "report",
-    "as_json",
-    "as_csv",
-    "legend",
+    *options.READING, "window", "limit", "chat", "chat_template", "seed", "batch_size", "repair", "out", "report",
+    "as_json", "as_csv", "legend",
     model=argument(str, inspect.Parameter.empty, _MODEL),
     window=varied("window", help="Tokens of a prompt, at most.", show_default="what the model takes"),
     limit=varied("limit", help="Largest number of prompts."),
@@ -183,14 +156,10 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
         "beams": option(int, 1, "Beams of the search; 1 is greedy."),
         "sample": option(bool, False, "Sampling: tokens are drawn instead of searched for.", "--sample"),
         "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely tokens become rarer."),
-        "top_p": option(
-            float, 1.0, "Probability that the likeliest tokens have together, among which --sample draws."
-        ),
+        "top_p": option(float, 1.0, "Probability that the likeliest tokens have together, among which --sample draws."),
         "span": option(
-            list[str] | None, None,
-            "Span of the prompts by name, as it reads, with ... for whatever stands between: "
-            "document='<doc>...</doc>'; may be repeated.",
-            metavar="NAME=PATTERN",
+            list[str] | None, None, "Span of the prompts by name, as it reads, with ... for whatever stands between: "
+            "document='<doc>...</doc>'; may be repeated.", metavar="NAME=PATTERN",
         ),
         "groups": option(
             str | None, None,
@@ -248,13 +217,7 @@ def _print_texts(results: xr.Dataset) -> None:
 
 
 @options.takes(
-    *options.READING,
-    "window",
-    "limit",
-    "seed",
-    "batch_size",
-    "repair",
-    *options.WRITING,
+    *options.READING, "window", "limit", "seed", "batch_size", "repair", *options.WRITING,
     limit=32,
     batch_size=varied("batch_size", show_default="about 2,048 tokens' worth"),
     own={
@@ -262,13 +225,11 @@ def _print_texts(results: xr.Dataset) -> None:
             str | None, None, "Roles to look for, with commas between; list names them all.", show_default="all"
         ),
         "needles": option(
-            Path | None, None,
-            "File of needles for retrieval heads: JSON Lines with needle and question in each line.",
+            Path | None, None, "File of needles for retrieval heads: JSON Lines with needle and question in each line.",
             show_default="three sentences in English",
         ),
         "controls": option(
-            str, "initialised,shuffled",
-            "Untrained controls, with commas between: initialised, shuffled; or none.",
+            str, "initialised,shuffled", "Untrained controls, with commas between: initialised, shuffled; or none.",
         ),
     },
     examples=(
@@ -294,15 +255,7 @@ _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was as
 
 
 @options.takes(
-    *options.READING,
-    "target",
-    "window",
-    "limit",
-    "band",
-    "seed",
-    *options.UNITS,
-    "repair",
-    *options.WRITING,
+    *options.READING, "target", "window", "limit", "band", "seed", *options.UNITS, "repair", *options.WRITING,
     limit=100,
     window=varied("window", show_default="the model's length"),
     target=varied("target", help="Text for the decoder, cut like the text; may be repeated."),
@@ -392,22 +345,12 @@ def _print_text_tables(tree: xr.DataTree) -> None:
 
 
 @options.takes(
-    *options.READING,
-    "target",
-    "window",
-    "limit",
-    "band",
-    "seed",
-    *options.UNITS,
-    "batch_size",
-    "variants",
-    "repair",
+    *options.READING, "target", "window", "limit", "band", "seed", *options.UNITS, "batch_size", "variants", "repair",
     *options.WRITING,
     limit=100,
     own={
         "ablations": option(
-            str, "zero,mean,resample",
-            "Stand-ins for a head's output, with commas between: zero, mean, resample.",
+            str, "zero,mean,resample", "Stand-ins for a head's output, with commas between: zero, mean, resample.",
         ),
         "steps": option(int, 5, "Points of the integrated gradients; 0 leaves out all estimates."),
         "search": option(
@@ -452,23 +395,14 @@ _PAIRS = (
 
 
 @options.takes(
-    "model",
-    *options.LOADING,
-    "seed",
-    *options.UNITS,
-    "batch_size",
-    "variants",
-    "repair",
-    *options.WRITING,
+    "model", *options.LOADING, "seed", *options.UNITS, "batch_size", "variants", "repair", *options.WRITING,
     batch_size=varied("batch_size", help="Pairs at a time."),
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each position."),
     own={
         "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
         "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
         "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
-        "what": option(
-            str, "heads", "Activations that are patched: heads, or residual (the stream after each block)."
-        ),
+        "what": option(str, "heads", "Activations that are patched: heads, or residual (the stream after each block)."),
         "by_position": option(bool, False, "Heads at one position at a time.", "--by-position"),
         "direction": option(
             str | None, None,
@@ -476,8 +410,7 @@ _PAIRS = (
             show_default="denoising; noising with --receiver",
         ),
         "receiver": option(
-            str | None, None,
-            "Path patching: layer.head of the later head through which alone the effect goes on.",
+            str | None, None, "Path patching: layer.head of the later head through which alone the effect goes on.",
         ),
         "steps": option(int, 5, "Gradients of the EAP-IG estimate; 0 leaves out all estimates."),
     },
@@ -494,8 +427,7 @@ def patch(arguments: dict[str, Any], output: options.Output) -> None:
 
 
 @options.takes(
-    "seed",
-    *options.WRITING,
+    "seed", *options.WRITING,
     own={
         "before": argument(Path, inspect.Parameter.empty, "Folder of a finished scan: the first model's."),
         "after": argument(
@@ -504,9 +436,7 @@ def patch(arguments: dict[str, Any], output: options.Output) -> None:
         "statistics": option(
             str | None, None, "Statistics to compare, with commas between.", show_default="all that both scans have"
         ),
-        "heads": option(
-            str, "auto", "Rule by which heads are matched within a layer: number, profile, auto."
-        ),
+        "heads": option(str, "auto", "Rule by which heads are matched within a layer: number, profile, auto."),
         "level": option(float, 0.05, "False discovery rate, all heads and statistics together."),
     },
 )  # fmt: skip

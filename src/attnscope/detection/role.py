@@ -272,7 +272,7 @@ ROLES: dict[str, Role] = {
             "local",
             "Share of the weight within 8 tokens on either side; half or more, and twice uniform attention's share, is "
             "local.",
-            "attnscope scan, kinds of heads",
+            "attnscope scan, labels",
             "text",
             lambda shown: shown.near(),
             threshold=LOCAL,

@@ -1,4 +1,4 @@
-"""Aligning the words of a parallel text with a translation model, and judging the result."""
+"""Word alignment of a parallel text with a translation model, and its evaluation."""
 
 from __future__ import annotations
 
@@ -74,35 +74,35 @@ def align(
 ) -> Aligned:
     """Align the words of a parallel text by cross-attention; evaluate it against human alignments.
 
-    Attention weights were not trained to be alignments, and a layer's mean often is a poor one where a single head is
-    a good one. With gold alignments and neither layer nor head given, every head is judged and the best one is used;
-    its error rate is then a choice made on the same sentences, and so a little too good.
+    Attention was not trained to align: the mean of a layer is often poor where a single head is good. With gold
+    alignments and neither `layer` nor `head`, every head is evaluated and the best one is used. Its error rate is then
+    slightly optimistic, because it was chosen on the same sentences.
 
     Parameters
     ----------
     model
         An encoder-decoder: see `attnscope.scan`.
     texts, targets
-        Sentences and their translations: lists of strings, or the `Path` of a file with a sentence a line.
+        Sentences and their translations: lists of strings, or the `Path` of a file with one sentence per line.
     gold
-        People's alignments (see `read_gold`), words as the text's spaces make them.
+        Gold alignments by people (see `read_gold`), with words split at spaces.
     gold_first
         The number of the first word in that file.
     layer, head
-        Layer and head of the decoder, from 0; None for the mean of all.
+        Layer and head of the decoder, counted from 0; None for the mean of all.
     end
-        What becomes of weight on marks such as ``</s>``: ``drop`` it, ``keep`` it as one more column, or ``null``: a
-        word that prefers them has no link.
+        Treatment of weight on marks such as ``</s>``: ``drop`` it, ``keep`` it as one more column, or ``null``: a word
+        that prefers a mark has no link.
     step
-        The decoder step whose row is a word's: the one that ``predicts`` it, or the one that ``reads`` it.
+        The decoder step whose row belongs to a word: the one that ``predicts`` it, or the one that ``reads`` it.
     words, batch_size
-        What is aligned: ``space`` (words between spaces) or ``piece`` (tokens); sentence pairs at a time.
+        Unit of alignment: ``space`` (words between spaces) or ``piece`` (tokens); sentence pairs at a time.
     rule, threshold
-        As in `links`; the threshold, 0.2 by default, is for the rule of that name alone.
+        As in `links`; the threshold, 0.2 by default, is only for the rule ``threshold``.
     shown
-        How many sentence pairs to keep with their weights: in `Aligned.pairs`, and in `out`, as ``run.json`` beside
-        ``links.txt``. Pairs of which a side has no word, or more than 40, are passed over and counted in
-        `Aligned.passed_over`. `attnscope.results.figures.alignment.pair_map` draws one.
+        Number of sentence pairs stored with their weights, in `Aligned.pairs` and in ``run.json`` next to
+        ``links.txt``. Pairs with no word, or more than 40, on one side are skipped and counted in
+        `Aligned.passed_over`. Draw one with `attnscope.results.figures.alignment.pair_map`.
 
     Returns
     -------
@@ -111,22 +111,21 @@ def align(
     Raises
     ------
     AttnscopeError
-        If line counts differ, a text has no spaces between the words that are to be aligned, the model is not an
-        encoder-decoder, a choice does not exist, the folder cannot be used, or a part of it is damaged.
+        If line counts differ, a text has no spaces between words, the model is not an encoder-decoder, an option does
+        not exist, the folder cannot be used, or a part of it is damaged.
     """
     part = task_for(align, locals())
     check_whole(0, 1, gold_first=gold_first)
     check_real(0.0, 1.0, threshold=threshold)
     if threshold is not None and rule != "threshold":
         raise AttnscopeError(
-            f"a threshold (--threshold) is for the rule threshold alone, and the rule (--rule) is {shortly(rule)}"
+            f"found a threshold (--threshold) with the rule {shortly(rule)}: leave it out, or use --rule threshold"
         )
     sources, targets = lines_of_text(texts, "the text"), lines_of_text(targets, "the target")
     for name, lines in (("the text", sources), ("the target", targets)) if words == "space" else ():
         if is_unsegmented(lines):
             raise AttnscopeError(
-                f"{name} has no spaces between words, so that each line would be one word: align pieces instead "
-                "(--words piece), or put spaces between its words"
+                f"{name} has no spaces between words: align tokens with --words piece, or put spaces between the words"
             )
     judges = read_gold(gold, gold_first) if isinstance(gold, str | Path) else gold
     sides: dict[str, Sequence[object]] = {"the text": sources, "the target": targets}
@@ -155,7 +154,7 @@ MOST_WORDS = 40  # of a sentence in a picture
 
 @dataclass(frozen=True, eq=False)
 class ShownPair:
-    """A sentence pair to look at: its weights, the links read off them, and people's where there are any."""
+    """A sentence pair for a figure: its weights, the extracted links, and gold links if any."""
 
     line: int  # from 1
     words: WordAlignment
@@ -172,34 +171,34 @@ class Aligned:
     model: str  # its name
     layer: int | None  # whose weights were read; None for the mean of all
     head: int | None
-    # whether layer and head are those of the lowest error rate on the gold alignments themselves
+    # whether layer and head were chosen by the lowest error rate on these gold alignments
     chosen_on_gold: bool
     links: list[Links]  # for each sentence pair its links
     score: AlignmentScore | None  # against the gold alignments
-    heads: xr.Dataset | None  # ``error_rate``, ``precision`` and ``recall (layer, head)``, where every head was tried
-    outside: int  # how many gold links point past the end of their sentence
-    # some sentence pairs to look at, as many as were asked for; with gold, evenly from the best to the worst
+    heads: xr.Dataset | None  # ``error_rate``, ``precision`` and ``recall (layer, head)``, if every head was evaluated
+    outside: int  # number of gold links beyond the end of their sentence
+    # sentence pairs for figures; with gold alignments, evenly from the best to the worst
     pairs: list[ShownPair]
     signature: str  # JSON: model, texts, settings and versions
-    task: str = ""  # what a task says that is done before others are; there are no links then
-    # error rates that need no model, where there are gold alignments: of the diagonal, and of random links
+    task: str = ""  # message of a task that finished before others; there are no links then
+    # error rates of the diagonal and of random links, if there are gold alignments
     baselines: Baselines | None = None
-    # how many sentence pairs are none to look at, as a side has no word, or more than 40
+    # number of sentence pairs without a figure: no word, or more than 40, on one side
     passed_over: int = 0
 
     @property
     def attrs(self) -> dict[str, str]:
-        """What a result of xarray has in its attributes."""
+        """Attributes, as an xarray result has them."""
         return {"signature": self.signature}
 
     @property
     def compared_heads(self) -> xr.Dataset | None:
-        """What every head would give, where there is more than one: a single head is neither the best nor a grid."""
+        """Error rates of every head, if there is more than one."""
         return self.heads if self.heads is not None and self.heads["error_rate"].size > 1 else None
 
 
 def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
-    """What the links of all pairs come to."""
+    """Totals over the links of all pairs."""
     layer, head, gold = work.layer, work.head, work.gold
     heads = None
     if work.chooses and gold is not None:
@@ -253,20 +252,20 @@ def _by_head(rates: Mapping[str, Any]) -> xr.Dataset:
 
 def _best(heads: xr.Dataset) -> tuple[int, int]:
     rates = heads["error_rate"].values
-    # 2 is above every error rate: a head that has none is never the best; the first of equals is
+    # 2 is above every error rate, so that a head without one is never the best; ties go to the first
     layer, head = np.unravel_index(int(np.nanargmin(np.where(np.isnan(rates), 2, rates))), rates.shape)
     return int(layer), int(head)
 
 
 def _fits(lengths: tuple[int, int]) -> bool:
-    """Whether a pair with so many words is one to look at."""
+    """Whether a pair with these numbers of words is short enough for a figure."""
     return min(lengths) > 0 and max(lengths) <= MOST_WORDS
 
 
 def _pairs(
     work: Work, alignments: list[Links], lengths: list[tuple[int, int]], layer: int | None, head: int | None, shown: int
 ) -> list[ShownPair]:
-    """Weights of some pairs, from a second pass over these alone: they are never held for the whole text."""
+    """Weights of some pairs, from a second pass over these only, to save memory."""
     short = [i for i, of_pair in enumerate(lengths) if _fits(of_pair)]
     nothing: Links = frozenset()
     gold = work.gold or Gold([nothing] * len(alignments), [nothing] * len(alignments))
@@ -293,8 +292,8 @@ _SCORES = (
     Quantity("precision", unit="percent"),
     Quantity("recall", unit="percent"),
     Quantity("links", unit="count"),
-    Quantity("diagonal", unit="percent", meaning="error rate of the diagonal"),
-    Quantity("chance", "random words", "percent", "error rate of as many links to words drawn at random"),
+    Quantity("diagonal", unit="percent", meaning="error rate of diagonal links"),
+    Quantity("chance", "random words", "percent", "error rate of the same number of links to random words"),
     *(Quantity(name, detail="data") for name in ("chance_level", "heads", "above", "below", "chosen_on_gold")),
     Quantity("gold_links_outside", unit="count", detail="data"),
 )
@@ -305,26 +304,26 @@ _HEADS = (
 )
 _LINKS = (Quantity("line", detail="data"), Quantity("links", detail="data"))
 _CARE = {
-    "Attention was not trained to align.": "A weight reports how much of a source word enters the sum of one head; the "
-    "model's output may depend on other words. Other heads may align better or worse.",
-    "One row, one step.": "The row of a word is that of the step named in the settings: the one that predicts it, or "
-    "the next one, which reads it. Some models attend to a word's source one step late.",
+    "Attention was not trained to align.": "The model's output may depend on other words. Other heads may align better "
+    "or worse.",
+    "One row, one step.": "The row of a word is from the step in the settings: the one that predicts it, or the next "
+    "one, which reads it. Some models attend to the source of a word one step late.",
 }
 _BEST = {
-    "The best of many heads.": "The head was chosen on the sentences that it is judged on, so its error rate is a "
-    "little too good. Choose on other sentences to compare systems."
+    "The best of many heads.": "The head was chosen on the sentences that it is evaluated on, so its error rate is "
+    "slightly optimistic. To compare systems, choose it on other sentences."
 }
 
 
 def report(aligned: Aligned) -> Report:
-    """The alignments that `align` made; the best heads first."""
+    """The report of `align`, the best heads first."""
     score, level, pairs = aligned.score, aligned.baselines, count(len(aligned.links), "sentence pair")
-    sentences = [f"{pairs}, no alignments by people to hold the links against."]
+    sentences = [f"{pairs}; no gold alignments to compare with."]
     if score is not None:
         rates = map(percent, (score.error_rate, score.precision, score.recall))
         sentences = ["{}: error rate {}, precision {}, recall {}.".format(pairs, *rates)]
     if score is not None and level is not None:
-        sentences.append(f"To compare: {level.in_words(score.error_rate)}.")
+        sentences.append(f"Baselines: {level.in_words(score.error_rate)}.")
     one: Row = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
     for values in (score, level):
         one |= {} if values is None else {name: value_of(value) for name, value in vars(values).items()}
@@ -334,11 +333,10 @@ def report(aligned: Aligned) -> Report:
     rows.sort(key=lambda row: (row["error_rate"] is None, row["error_rate"]))
     notes: list[str] = []
     if aligned.outside:
-        ends = "points past the end of its" if aligned.outside == 1 else "point past the end of their"
-        notes.append(f"{count(aligned.outside, 'gold link')} {ends} sentence: not found.")
+        notes.append(f"{count(aligned.outside, 'gold link')} beyond the end of the sentence, counted as not found.")
     if aligned.passed_over:
         passed = count(aligned.passed_over, "sentence pair")
-        notes.append(f"{passed} not drawn: a side has no word, or more than {MOST_WORDS}.")
+        notes.append(f"{passed} without a figure: no word, or more than {MOST_WORDS}, on one side.")
     best = aligned.chosen_on_gold and heads is not None
     return Report(
         command="align",
@@ -347,19 +345,19 @@ def report(aligned: Aligned) -> Report:
         read=f"{pairs}, links of {_whose(aligned)}",
         finding=Finding(
             sentences,
-            "the head was chosen on these very sentences" if aligned.chosen_on_gold else "",
+            "the head was chosen on these sentences" if aligned.chosen_on_gold else "",
             [] if aligned.layer is None or aligned.head is None else [(aligned.layer, aligned.head)],
         ),
         tables=[
             Table(
                 "scores",
-                "Against alignments by people",
+                "Comparison with gold alignments",
                 _SCORES,
                 [one | {"gold_links_outside": aligned.outside}],
                 terminal=int(score is not None),
                 page=int(score is not None),
             ),
-            Table("heads", "Alignment error rate of every head, the best first", _HEADS, rows),
+            Table("heads", "Alignment error rate of every head, best first", _HEADS, rows),
             Table("links", "Links", _LINKS, _links_of_lines(aligned.links), terminal=0, page=0),
         ],
         result=aligned,
@@ -373,7 +371,7 @@ def _links_of_lines(alignments: Sequence[Links]) -> list[Row]:
 
 
 def _whose(aligned: Aligned) -> str:
-    """Whose weights were read, in words."""
+    """The layer and head of the weights, in words."""
     if aligned.layer is None:
         return "the mean of all layers" + (" and heads" if aligned.head is None else f", head {aligned.head}")
     if aligned.head is None:
@@ -400,25 +398,25 @@ def stored(work: Work, out: str | Path | Callable[[Signature], Path], task: Task
         return waiting
     try:
         owned = OwnedFolder(folder, "align").__enter__()
-    except InUseError:  # another one that was done at the same moment
+    except InUseError:  # another process finished at the same moment
         return waiting
     with owned:
         return _there(owned, signature) or _written(work, owned, signature, shown)
 
 
 def _there(folder: OwnedFolder, signature: Signature) -> Aligned | None:
-    """What was asked for, where an earlier process made it and nothing has befallen it since."""
+    """The requested alignment, if an earlier process made it and it is undamaged."""
     if folder.state.get(_REQUESTED) != signature.to_dict() or folder.damaged([LINKS, RECORD]):
         return None
     return load_alignment(folder)
 
 
 def _written(work: Work, folder: OwnedFolder, signature: Signature, shown: int) -> Aligned:
-    """Make the alignment, from the parts that tasks have left where these are whole, and write it."""
+    """Make the alignment, from the parts of tasks if these are complete, and write it."""
     parts = Parts(folder.path, signature)
     whole = parts.results() if parts.is_whole() else in_a_row([unit for unit in work.units() if unit is not None])
     aligned = aligned_of(work, whole, shown)
-    where = "Choose another folder with --out, or free some room"
+    where = "Choose another folder with --out, or free some disk space"
     with (
         explained(f"write to {folder.path}", where),
         folder.replacing(LINKS, RECORD, *VIEWS, views=None, **{_REQUESTED: signature.to_dict()}) as new,
@@ -452,7 +450,7 @@ def write_alignment(aligned: Aligned, folder: Path) -> None:
 
 
 def load_alignment(folder: OwnedFolder) -> Aligned:
-    """What `align` returned, from the folder that it was written to."""
+    """Read the result of `align` from its folder."""
     record: dict[str, Any] = json.loads(folder.read(RECORD))
     folder.read(LINKS)  # checks it
     alignments = read_links(folder.path / LINKS)
@@ -474,30 +472,30 @@ def load_alignment(folder: OwnedFolder) -> Aligned:
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """Numbers as they were before JSON, which knows no NaN."""
+    """Restore numbers from JSON, which has no NaN."""
     return {name: math.nan if value is None else value for name, value in record.items()}
 
 
-UNIT = 16  # batches that one process aligns before the next has its turn
+UNIT = 16  # batches per work unit
 
 
 @dataclass
 class Work:
-    """What every pass over the text needs."""
+    """Inputs of every pass over the text."""
 
     forcing: Forcing
     identity: dict[str, str]
     layer: int | None  # as requested
     head: int | None
-    chooses: bool  # whether every head is read, and the one taken that agrees best with people
-    read: dict[str, Any]  # how links are read off the weights
-    how: dict[str, Any]  # how weights between tokens become those between words
+    chooses: bool  # whether every head is evaluated and the best one used
+    read: dict[str, Any]  # how links are extracted from the weights
+    how: dict[str, Any]  # how weights between tokens become weights between words
     gold: Gold | None = None
     tell: Tell = no_progress
-    language: str | None = None  # of the targets, for a tokenizer of many
+    language: str | None = None  # of the targets, for a multilingual tokenizer
 
     def units(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Links of unit after unit, by lines of Pharaoh's format; None for one that is done."""
+        """Links of each work unit, as lines of Pharaoh's format; None for a finished one."""
         pairs_in_all, step = self.forcing.count, UNIT * self.forcing.batch_size
         for start in range(0, pairs_in_all, step):
             lines = range(start, min(start + step, pairs_in_all))
@@ -509,7 +507,7 @@ class Work:
         self.tell(Progress("align", 1.0, {"pairs": pairs_in_all}))
 
     def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:
-        """What links of that layer and head depend on."""
+        """Everything that the links of that layer and head depend on."""
         text = {
             "pairs": self.forcing.count,
             "source_sha256": lines_sha256(self.forcing.sources),
@@ -556,16 +554,16 @@ def _labelled(pairs: Sequence[dict[str, Any]], lines: range) -> xr.Dataset:
 
 @dataclass(frozen=True)
 class AligningHead:
-    """A head and how well it aligns."""
+    """A head and its alignment error rates."""
 
-    # layer and head of the decoder, from 0: the one with the lowest error rate on every second sentence pair
+    # layer and head of the decoder, from 0, chosen by the error rate on every second sentence pair
     layer: int
     head: int
     score: AlignmentScore  # its links against the gold ones, on the other sentence pairs
-    baselines: Baselines  # what the diagonal and links to random words would give on those
+    baselines: Baselines  # error rates of the diagonal and of random links on these pairs
 
     def rates(self) -> dict[str, float]:
-        """Error rate with its interval, precision, recall and, beside them, what needs no model, by name."""
+        """Error rate with its interval, precision, recall and the baselines, by name."""
         score, level = vars(self.score), vars(self.baselines)
         return (
             {name: score[name] for name in ("error_rate", "precision", "recall")}
@@ -575,7 +573,7 @@ class AligningHead:
 
 
 def attends(model: PreTrainedModel) -> bool:
-    """Whether the decoder looks at the source; with a fixed vector it does not."""
+    """Whether the decoder attends to the source; with a fixed vector it does not."""
     return getattr(model.config, "attention", None) != "none"
 
 

@@ -1,4 +1,4 @@
-"""From settings to a model."""
+"""Models, logs and checkpoints of a training."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ _TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam
 
 
 def check_model(config: TrainConfig, vocabulary: int) -> None:
-    """Reject settings of a model that cannot be built, or not be trained here, without building it."""
+    """Reject settings of a model that cannot be built or trained here, without building it."""
     both = 2 * config.encoder_width
     if config.model == "recurrent" and config.attention == "dot" and config.decoder_width != both:
         raise AttnscopeError(
-            "dot-product attention compares the decoder's state with the encoder's two side by side, but decoder_width "
-            f"is {config.decoder_width} and encoder_width {config.encoder_width}: give a decoder_width of {both}, or "
-            "attention bilinear or additive"
+            f"dot-product attention needs decoder_width = 2 × encoder_width, found {config.decoder_width} and "
+            f"{config.encoder_width}: set decoder_width to {both}, or use bilinear or additive attention"
         )
     with torch.device("meta"):  # its sizes alone
         parameters = sum(parameter.numel() for parameter in build_model(config, vocabulary).parameters())
@@ -44,13 +43,13 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
     needed = parameters * _TRAINED
     if needed > memory:
         raise AttnscopeError(
-            f"the settings ask for a model of {parameters:,} parameters, which takes {needed / 1e9:,.0f} GB to train; "
-            f"this machine has {memory / 1e9:,.0f}: choose smaller widths, fewer layers or subwords"
+            f"training a model of {parameters:,} parameters needs {needed / 1e9:,.0f} GB; "
+            f"this machine has {memory / 1e9:,.0f} GB: use smaller widths, fewer layers or a smaller vocabulary"
         )
 
 
 def build_model(config: TrainConfig, vocabulary: int) -> Any:
-    """A new model of the kind and sizes that the settings name."""
+    """Build a new model from the settings."""
 
     def sizes(*names: str) -> dict[str, Any]:
         return {"vocab_size": vocabulary, **{name: getattr(config, name) for name in names}}
@@ -74,10 +73,10 @@ METRICS = {
     "alignment_error_rate_upper": ("upper end of its 95% interval over sentence pairs", "share"),
     "alignment_diagonal": ("alignment error rate of the diagonal", "share"),
     "alignment_chance": ("mean alignment error rate of links to random words", "share"),
-    "alignment_chance_level": ("alignment error rate that links to random words go below in 1 of 100", "share"),
+    "alignment_chance_level": ("alignment error rate below which random links fall in 1 of 100 cases", "share"),
 }
 _LOGGED = {
-    "loss": ("training_loss", "loss since the entry before, with smoothed targets and R-Drop", "nats per token"),
+    "loss": ("training_loss", "loss since the previous entry, with smoothed targets and R-Drop", "nats per token"),
     "learning_rate": ("learning_rate", "learning rate", "1"),
     "tokens_per_second": ("tokens_per_second", "target tokens per second", "tokens/s"),
     "epoch": ("epoch", "epoch, from 0", "1"),
@@ -88,7 +87,7 @@ _VALIDATED = {f"valid_{name}": (f"validation_{name}", *METRICS[name]) for name i
 
 
 def training_results(folder: OwnedFolder) -> xr.Dataset:
-    """The result of `train`, of a folder whose training is finished."""
+    """The result of `train`, from the folder of a finished training."""
     log = read_log(folder.path)
     metrics: dict[str, float] = folder.state["metrics"]
     dataset = xr.Dataset(
@@ -122,7 +121,7 @@ def _attributes(long_name: str, units: str) -> dict[str, str]:
 
 
 LOG = "log.jsonl"
-_SAFE = "The checkpoints are whole: make room and give the same command again"
+_SAFE = "The checkpoints are complete: free some disk space and repeat the command"
 
 
 class Log:
@@ -154,14 +153,14 @@ class Log:
 
     def close(self) -> None:
         """Write out what is held back."""
-        with suppress(OSError):  # every line is written out already, or was told of
+        with suppress(OSError):  # every line is already written, or its error was reported
             self._file.close()
         if self._board is not None:
             self._board.close()
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Lines of a training's log; a last line that is not whole is passed over."""
+    """Lines of a training log; an incomplete last line is skipped."""
     path = folder / LOG
     known = manifest_of(folder)
     if known is not None:
@@ -192,15 +191,15 @@ class Checkpoints:
         self.folder = folder
 
     def updates(self) -> list[int]:
-        """Numbers of the whole checkpoints, ascending."""
+        """Numbers of the complete checkpoints, ascending."""
         return sorted({_update(name) for name in self.folder.files if name.startswith(_PLACE)})
 
     def save(self, update: int, model: nn.Module, moments: Moments, state: dict[str, Any], keep: Iterable[int]) -> None:
-        """Write one, and in the same moment remove all others but those to keep; the log grew with it."""
+        """Write a checkpoint and remove the outdated ones in one step."""
         place = f"{_PLACE}{update:08d}/"
         stay = {update, *keep}
         gone = [name for name in self.folder.files if name.startswith(_PLACE) and _update(name) not in stay]
-        safe = "Those before it are whole: make room and give the same command again"
+        safe = "Earlier checkpoints are complete: free some disk space and repeat the command"
         named = dict(model.named_parameters())
         weights = {name: parameter.detach().cpu().contiguous() for name, parameter in named.items()}
         stored = {
@@ -220,19 +219,19 @@ class Checkpoints:
             )
 
     def drop_damaged(self, damaged: Iterable[str]) -> None:
-        """Give up every checkpoint of which a file is not what was written."""
+        """Discard every checkpoint with a damaged file."""
         broken = {_update(name) for name in damaged if name.startswith(_PLACE)}
         if not broken:
             return
         self.folder.forget([name for name in self.folder.files if name.startswith(_PLACE) and _update(name) in broken])
         whole = self.updates()
         after = f"update {whole[-1]}" if whole else "the beginning"
-        message = "the checkpoint of update %s in %s is damaged: the training goes on from %s"
+        message = "the checkpoint of update %s in %s is damaged: training resumes from %s"
         for update in sorted(broken):
             _log.warning(message, update, self.folder.path, after)
 
     def load(self, update: int, model: nn.Module, moments: Moments) -> dict[str, Any]:
-        """Bring weights and moments to where they were, and return the state of the training."""
+        """Restore weights and moments, and return the state of the training."""
         place = self.folder.path / f"{_PLACE}{update:08d}"
         named = dict(model.named_parameters())
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Comparing translation systems: trained alike, outputs on one text, laid side by side."""
+"""Comparison of translation systems on one text."""
 
 from __future__ import annotations
 
@@ -70,38 +70,38 @@ def compare(
     ----------
     systems
         YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
-        made, taken as they are; or a mapping from names to these. None, the default, trains three that learn the
+        made, used as they are; or a mapping from names to these. None, the default, trains three that learn the
         generated task in a few minutes each: a recurrent model with one fixed vector, the same with additive attention,
         and a Transformer.
     texts, targets
-        Sentences to translate and their right translations: lists of strings, or paths as `read_parallel` reads them.
-        By default what `read_test_text` says: new sentences of the generated task, or the validation text that all
-        systems share.
+        Sentences to translate and their references: lists of strings, or paths as `read_parallel` reads them.
+        By default new sentences of the generated task, or the validation text that all systems share (see
+        `read_test_text`).
     out
-        Folder of trainings (``systems``), translations and results. Given again, it goes on where it was stopped, and
-        what is done is not done again.
+        Folder of trainings (``systems``), translations and results. Use the same folder again to resume an interrupted
+        comparison.
     join
-        Neighbouring pairs of the text joined into one, at most; by default as the systems were trained.
+        Largest number of neighbouring pairs joined into one; by default as in training.
     by_length
         Upper limits of the buckets of source length, as in `attnscope.score`; by default about six from the text.
     length_in
-        ``words`` or ``characters``; by default words where any sentence has a space.
+        ``words`` or ``characters``; by default words if any sentence has a space.
     line
-        Line of the sentence pair whose alignments are laid side by side, from 1; by default the longest of at most 24
-        words a side.
+        Line of the sentence pair whose alignments are compared, from 1; by default the longest of at most 24 words
+        per side.
     beams
-        Translations followed at a time; 1 is greedy.
+        Beam width; 1 is greedy.
     tokenize, lowercase, resamples
-        As in `attnscope.score`; by default tokenizer and case that the first system was validated with.
+        As in `attnscope.score`; by default the tokenizer and case of the first system's validation.
     threads, device
         For training and translating.
     progress
-        Called with a `Progress` while it works: its name says what is done with which system.
+        Called with a `Progress` during the work; its name says which step of which system is running.
 
     Returns
     -------
     xarray.DataTree
-        Three nodes, which also lie in `out`, each as a file such as ``scores.npz``:
+        Three nodes, which are also stored in `out`, each as a file such as ``scores.npz``:
 
         ``scores``
             What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
@@ -109,23 +109,23 @@ def compare(
             ``training_tokens_per_second`` (target tokens, median of the log), ``training_seconds``,
             ``training_tokens``; on the generated task ``alignment_error_rate``, ``alignment_precision`` and
             ``alignment_recall`` (see `best_aligning_head`), with ``alignment_error_rate_lower`` and
-            ``alignment_error_rate_upper``, the interval over sentence pairs; beside them the error rates of links on
-            the diagonal and to random words, ``alignment_diagonal`` and ``alignment_chance``, and what the latter go
-            below in 1 of 100, ``alignment_chance_level``.
+            ``alignment_error_rate_upper``, the interval over sentence pairs; as baselines, ``alignment_diagonal`` and
+            ``alignment_chance`` (random words), and ``alignment_chance_level``, below which random words fall in 1 of
+            100 cases.
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
             ``tokens`` (target tokens seen) and ``seconds`` at each.
         ``alignment``
             One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
-            without attention; ``read_from`` says from which heads; ``translation (system)``; ``gold`` where the right
-            links are.
+            without attention; ``read_from``, the heads used; ``translation (system)``; ``gold``, the known links if
+            any.
 
         Attributes: ``signature`` (JSON) and ``run``, the folder.
 
     Raises
     ------
     AttnscopeError
-        For systems, files, texts and settings that do not fit: see the message.
+        If systems, files, texts or settings are invalid.
     """
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
@@ -152,7 +152,7 @@ def compare(
         )
 
     tell = progress or no_progress
-    scored({"reference": text.target}, min(resamples, 0))  # rejects wrong settings before hours of training
+    scored({"reference": text.target}, min(resamples, 0))  # rejects invalid settings before hours of training
     with OwnedFolder(out, "compare") as folder:
         sides = {"text/source.txt": text.source, "text/reference.txt": text.target}
         with explained(f"write to {out}", "Choose another folder with --out"):
@@ -191,7 +191,7 @@ def load_comparison(folder: OwnedFolder) -> xr.DataTree:
 
 
 def length_limits(sources: Sequence[str], length_in: str = "words") -> list[int]:
-    """Round limits of length that cut a text into about six buckets, the last one not empty."""
+    """Round limits of length that divide a text into about six buckets, the last one not empty."""
     lengths = [len(line.split()) if length_in == "words" else len("".join(line.split())) for line in sources]
     reach = float(np.quantile(lengths, 0.98))  # the very longest few do not make a bucket
     wide = next(step * 10**power for power in range(9) for step in (1, 2, 5) if reach <= _BUCKETS * step * 10**power)
@@ -209,7 +209,7 @@ def _shown_pair(text: ParallelText, line: int | None) -> int:
 
 
 def _by_system(systems: Sequence[System], outputs: dict[str, SystemOutput], text: ParallelText) -> xr.Dataset:
-    """What there is of each system beside its scores."""
+    """Properties of each system other than its scores."""
     records = [output.record for output in outputs.values()]
     efforts = [training_effort(system.folder) for system in systems]
     values: dict[str, list[float]] = {
@@ -251,7 +251,7 @@ _SPENT = ("tokens", "seconds")
 
 
 def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
-    """How far each training was at each of its validations."""
+    """The progress of each training at each validation."""
     curves = [_curve(read_log(folder)) for folder in folders.values()]
     longest = max(len(curve["updates"]) for curve in curves)
 
@@ -264,7 +264,7 @@ def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
 
 
 def training_effort(folder: Path) -> dict[str, float]:
-    """What a training took: median rate of the log's lines, target tokens and seconds in all; NaN without a log."""
+    """Cost of a training: median rate of the log, target tokens and seconds in total; NaN without a log."""
     lines = [line for line in read_log(folder) if "tokens_per_second" in line]
     rates, last = [line["tokens_per_second"] for line in lines], lines[-1] if lines else {}
     return {
@@ -288,13 +288,13 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
-_MAKE_ROOM = "Free some room and give the same command again"
+_MAKE_ROOM = "Free some disk space and repeat the command"
 _log = logging.getLogger("attnscope")
 
 
 @dataclass(frozen=True, eq=False)
 class SystemOutput:
-    """What one system made of the text."""
+    """The output of one system."""
 
     lines: list[str]  # its translations
     # ``signature`` (model, text, settings and versions), ``parameters`` (how many were learned), ``seconds`` of
@@ -318,7 +318,7 @@ class Work:
     tell: Tell
 
     def output_of(self, system: System) -> SystemOutput:
-        """The system trained, its translations and alignments, as far as that is not done."""
+        """Train the system, translate and align, skipping finished steps."""
         if not system.trained and system.config is not None:
             changed = {"threads": self.threads, "device": self.device}
             train(
@@ -330,7 +330,9 @@ class Work:
         with own_threads(self.threads or threads_of_one()):
             loaded = load_model(system.folder, device=self.device)
             if not loaded.model.config.is_encoder_decoder:
-                raise AttnscopeError(f"{system.folder} holds no translation model: {type(loaded.model).__name__}")
+                raise AttnscopeError(
+                    f"{system.folder} contains a {type(loaded.model).__name__}; expected a translation model"
+                )
             lines, record = self._stored(system, loaded) or self._translate(system, loaded)
             return SystemOutput(lines, record, *self._weights(loaded, record["aligned"]))
 
@@ -344,10 +346,10 @@ class Work:
         ).to_dict()
 
     def _stored(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]] | None:
-        """What an earlier run found with the same model, text and settings."""
+        """The output of an earlier run with the same model, text and settings."""
         file, record = system.files
         if self.folder.damaged([file, record] if {file, record} <= self.folder.files.keys() else []):
-            _log.warning("the translations of %s are damaged, and are made anew", system.name)
+            _log.warning("the translations of %s are damaged and will be recomputed", system.name)
             self.folder.forget([file, record])
         if not {file, record} <= self.folder.files.keys():
             return None
@@ -357,7 +359,7 @@ class Work:
         return lines_of(self.folder.read(file).decode()), stored
 
     def _translate(self, system: System, loaded: LoadedModel) -> tuple[list[str], dict[str, Any]]:
-        """Translate the text and write it down; on the generated task, judge the alignments."""
+        """Translate the text and store the result; on the generated task, evaluate the alignments."""
         name = f"translate {system.name}"
         self.tell(Progress(name, _TRAINING))
         before = time.perf_counter()
@@ -388,7 +390,7 @@ class Work:
         return translations.texts, record
 
     def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:
-        """Attention on the shown pair, and which heads it is of: the judged one, else the mean of all."""
+        """Attention on the shown pair, and its heads: the evaluated one, else the mean of all."""
         if not attends(loaded.model):
             return None, NO_ATTENTION
         layer, head = aligned.get("layer"), aligned.get("head")
@@ -400,7 +402,7 @@ class Work:
 
 
 def _part(tell: Tell, number: int, count: int) -> Tell:
-    """Tells of one of several equal parts of the work."""
+    """Report the progress of one of several equal parts of the work."""
     return lambda at: tell(replace(at, share=0.99 * (number + at.share) / count))
 
 
@@ -408,17 +410,17 @@ def _lines(lines: Sequence[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
 
 
-SYSTEMS = "systems"  # where a comparison trains what is not trained yet
+SYSTEMS = "systems"  # where a comparison trains its systems
 
 
 @dataclass(frozen=True)
 class System:
     """One system."""
 
-    name: str  # by which the table, the page and the files call it
-    folder: Path  # where the model lies, or will
-    config: TrainConfig | None  # its settings; None where something else than `attnscope train` made the folder
-    as_it_is: bool = False  # whether it is a trained folder, which is not trained again
+    name: str  # in the table, the page and the file names
+    folder: Path  # of the model
+    config: TrainConfig | None  # its settings; None if `attnscope train` did not make the folder
+    as_it_is: bool = False  # whether it is a trained folder
 
     @property
     def trained(self) -> bool:
@@ -427,7 +429,7 @@ class System:
 
     @property
     def files(self) -> tuple[str, str]:
-        """Of its translations, and of what was found with them."""
+        """Files of its translations and of their record."""
         return f"translations/{self.name}.txt", f"translations/{self.name}.json"
 
 
@@ -442,15 +444,15 @@ def read_systems(
         paths = [Path(system) for system in systems]
         named = [(path.resolve().name if path.is_dir() else path.stem, path) for path in paths]
     if not named:
-        raise AttnscopeError("there is no system to compare: give YAML files of settings, or trained folders")
+        raise AttnscopeError("found no system to compare: pass YAML files of settings, or trained folders")
     folders = [Path(system).resolve() for _, system in named if isinstance(system, str | Path)]
     twice = [folder for folder in folders if folders.count(folder) > 1]
     if twice:
-        raise AttnscopeError(f"{twice[0].name} is named twice: name each system once")
+        raise AttnscopeError(f"{twice[0].name} is listed twice: list each system once")
     found: dict[str, System] = {}
     for name, system in named:
         own, number = name, 1
-        while own.casefold() in map(str.casefold, found):  # some file systems take them for one
+        while own.casefold() in map(str.casefold, found):  # some file systems ignore case
             number += 1
             own = f"{name}-{number}"
         found[own] = _read(own, system, out)
@@ -458,7 +460,7 @@ def read_systems(
 
 
 def check_untrained(systems: Sequence[System]) -> None:
-    """Refuse settings that cannot be trained by, of every system, before hours of training of the first."""
+    """Reject invalid settings of any system before hours of training of the first."""
     for system in systems:
         config = system.config
         if system.trained or config is None:
@@ -469,7 +471,7 @@ def check_untrained(systems: Sequence[System]) -> None:
             raise AttnscopeError(f"{system.name}: {error}") from None
         for text in (config.source, config.target, config.valid_source, config.valid_target):
             if text is not None and not text.exists():
-                raise AttnscopeError(f"{system.name}: {shown(text)}: no such file: expected a text to train by")
+                raise AttnscopeError(f"{system.name}: {shown(text)}: no such file; expected a training text")
 
 
 def is_trained(config: TrainConfig | None, folder: Path) -> bool:
@@ -480,8 +482,7 @@ def is_trained(config: TrainConfig | None, folder: Path) -> bool:
 def _read(name: str, system: str | Path | TrainConfig, out: Path) -> System:
     if Path(name).name != name or name.startswith(".") or not name.isprintable() or "\\" in name:
         raise AttnscopeError(
-            f"a system cannot be called {name!r}, as files are named by it: rename the file or folder, or give a "
-            "name in Python's mapping"
+            f"{name!r} cannot be part of a file name: rename the file or folder, or pass a mapping from names in Python"
         )
     own = OwnedFolder(out, "compare").path_of(f"{SYSTEMS}/{name}")
     check_kind("a file of settings, a trained folder or a TrainConfig", str, Path, TrainConfig, **{name: system})
@@ -489,13 +490,13 @@ def _read(name: str, system: str | Path | TrainConfig, out: Path) -> System:
         return System(name, own, _of_translation(system, name))
     path = Path(system)
     if not path.exists():
-        raise AttnscopeError(f"{path}: no such file or folder: give YAML files of settings, or trained folders")
+        raise AttnscopeError(f"{path}: no such file or folder; expected YAML files of settings, or trained folders")
     if not path.is_dir():
         return System(name, own, _of_translation(read_config(path), path))
     if not (path / "config.json").is_file():
         raise AttnscopeError(
-            f"{path} holds no finished model (no config.json): give a YAML file of settings, or finish the training by "
-            "`attnscope train`"
+            f"{path} contains no finished model (no config.json): pass a YAML file of settings, or finish the "
+            "training with `attnscope train`"
         )
     settings = path / SETTINGS
     config = _of_translation(read_config(settings), path) if settings.is_file() else None
@@ -504,19 +505,19 @@ def _read(name: str, system: str | Path | TrainConfig, out: Path) -> System:
 
 def _of_translation(config: TrainConfig, where: str | Path) -> TrainConfig:
     if config.model == "masked-lm":
-        raise AttnscopeError(f"{where} is of a masked language model: expected settings of a translation model")
+        raise AttnscopeError(f"{where} describes a masked language model; expected a translation model")
     return config
 
 
-TASK_SEED = 1_000_003  # of the sentences that are translated: other ones than those the weights were chosen on
+TASK_SEED = 1_000_003  # of the test sentences, which differ from the validation sentences
 
 
 def read_test_text(
     systems: Sequence[System], texts: Lines | None = None, targets: Lines | None = None, *, join: int | None = None
 ) -> ParallelText:
-    """Read the text that was asked for; else sentences of the generated task; else the systems' validation text."""
+    """Read the requested text; else sentences of the generated task; else the systems' validation text."""
     if (texts is None) != (targets is None):
-        raise AttnscopeError("found only one of texts and targets (--text, --target): give both or neither")
+        raise AttnscopeError("found only one of texts and targets (--text, --target): pass both or neither")
     configs = {system.name: system.config for system in systems}
     if join is None:
         joined = [config.join for config in configs.values() if config is not None]
@@ -535,12 +536,10 @@ def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
     settings = {name: config for name, config in configs.items() if config is not None}
     without = [name for name in configs if name not in settings]
     if without:
-        raise AttnscopeError(
-            f"{without[0]} has no config.yaml that names a text: give one to translate (--text, --target)"
-        )
+        raise AttnscopeError(f"{without[0]} has no config.yaml with a text: pass one to translate (--text, --target)")
     if all(config.source is None for config in settings.values()):
         longest = max(config.task_longest for config in settings.values())
-        pairs = HELD_OUT * (join + 1) // 2  # so that about as many are left when they are joined
+        pairs = HELD_OUT * (join + 1) // 2  # about as many remain after joining
         return generate_task(pairs, TASK_SEED, longest, held_out=True)
     (first, text), *others = ((name, training_pairs(config)[1]) for name, config in settings.items())
     for name, other in others:
@@ -548,6 +547,6 @@ def _shared(configs: dict[str, TrainConfig | None], join: int) -> ParallelText:
             raise AttnscopeError(
                 f"{first} and {name} were not validated on the same text ({len(text)} pairs that begin "
                 f"{text.source[0][:30]!r}, {len(other)} that begin {other.source[0][:30]!r}):\n"
-                "give one to translate (--text, --target)"
+                "pass a text to translate (--text, --target)"
             )
     return text

@@ -1,4 +1,4 @@
-"""What a training is made of: every setting, checked before anything is done."""
+"""The settings of a training, checked before it starts."""
 
 from __future__ import annotations
 
@@ -36,20 +36,18 @@ class TrainConfig(BaseModel):
     valid_text: Path | None = setting(None, "Plain text for validation of a masked language model.")
     sides: str = setting("source,target", "Names of the fields of both sides in JSON Lines.")
     join: int = setting(
-        1, "Largest number of neighbouring pairs joined into one, at random, for longer sentences.", ge=1, le=1_000
+        1, "Largest number of neighbouring pairs joined at random into longer sentences.", ge=1, le=1_000
     )
-    task_pairs: int = setting(20_000, "Pairs of the generated task, where no data is given.", ge=100, le=10_000_000)
+    task_pairs: int = setting(20_000, "Pairs of the generated task, if no data is given.", ge=100, le=10_000_000)
     task_longest: int = setting(40, "Words in the longest sentence of the generated task.", ge=1, le=10_000)
     vocabulary: int = setting(8_000, "Vocabulary size: joint subwords of source and target.", ge=300, le=1_000_000)
     lowercase: bool = setting(False, "Lower-casing of all text.")
-    longest: int = setting(
-        128, "Longest sentence in tokens; longer pairs are left out and counted.", ge=2, le=1_000_000
-    )
+    longest: int = setting(128, "Longest sentence in tokens; longer pairs are dropped and counted.", ge=2, le=1_000_000)
 
     # model
-    model: Literal["transformer", "recurrent", "masked-lm"] = setting("transformer", "Kind of model.")
+    model: Literal["transformer", "recurrent", "masked-lm"] = setting("transformer", "Type of model.")
     attention: Literal["none", "dot", "scaled_dot", "bilinear", "additive"] = setting(
-        "additive", "Attention of a recurrent model; none is the encoder-decoder with one fixed vector."
+        "additive", "Attention of a recurrent model; none: encoder-decoder with one fixed vector."
     )
     cell: Literal["gru", "lstm"] = setting("gru", "Cell of a recurrent model.")
     embedding_width: int = setting(256, "Width of the embeddings of a recurrent model.", ge=1, le=WIDEST)
@@ -57,63 +55,62 @@ class TrainConfig(BaseModel):
     decoder_width: int = setting(512, "Width of a recurrent decoder.", ge=1, le=WIDEST)
     width: int = setting(128, "Model width of a Transformer.", ge=1, le=WIDEST)
     heads: int = setting(4, "Heads of each attention layer of a Transformer.", ge=1, le=1_024)
-    feed_forward: int = setting(256, "Hidden width of a Transformer's feed-forward part.", ge=1, le=4 * WIDEST)
+    feed_forward: int = setting(256, "Hidden width of a Transformer's feed-forward layers.", ge=1, le=4 * WIDEST)
     layers: int = setting(4, "Layers of a Transformer's encoder, and of its decoder.", ge=1, le=1_000)
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "t5", "none"] = setting(
         "sinusoidal", "Position scheme of a Transformer."
     )
     norm: Literal["pre", "post"] = setting(
-        "pre", "Place of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum)."
+        "pre", "Position of LayerNorm in a Transformer: pre (before sublayers) or post (after the sum)."
     )
     dropout: float = setting(0.1, "Dropout rate of embeddings and sublayers.", ge=0, lt=1)
 
     # training
     batch_tokens: int = setting(
-        2_048, "Tokens of one update, at most, over all processes; each pair counts by its longer side.", ge=1
+        2_048, "Largest number of tokens per update over all processes; each pair counts by its longer side.", ge=1
     )
-    accumulate: int = setting(1, "Parts that an update is computed in, to save memory.", ge=1)
-    updates: int = setting(5_000, "Number of updates, at most.", ge=1)
+    accumulate: int = setting(1, "Parts of each update, to save memory.", ge=1)
+    updates: int = setting(5_000, "Largest number of updates.", ge=1)
     learning_rate: float = setting(2e-3, "Learning rate at its peak.", gt=0)
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = setting(
         "inverse_sqrt", "Schedule of the learning rate after the warm-up."
     )
     warmup: int = setting(500, "Updates until the learning rate peaks.", ge=0)
-    cooldown: int = setting(0, "Updates at the end over which the learning rate also falls linearly to 0.", ge=0)
+    cooldown: int = setting(0, "Updates at the end over which the learning rate falls linearly to 0.", ge=0)
     optimizer: Literal["adamw", "muon"] = setting(
         "adamw",
-        "Optimizer; muon takes orthogonalised steps for the matrices of the layers, as large as AdamW's, and "
-        "AdamW's for all else.",
+        "Optimizer; muon uses orthogonalised steps of the size of AdamW's for the matrices of the layers, and "
+        "AdamW for the rest.",
     )
     weight_decay: float = setting(0.0, "Weight decay, on matrices and embedding tables.", ge=0)
     adam_beta2: float = setting(0.98, "Second decay rate of Adam (beta 2).", gt=0, lt=1)
-    clip: float = setting(1.0, "Largest norm of the gradient; larger ones are clipped.", gt=0)
-    label_smoothing: float = setting(0.1, "Share of the target distribution that is spread over all words.", ge=0, lt=1)
+    clip: float = setting(1.0, "Largest gradient norm before clipping.", gt=0)
+    label_smoothing: float = setting(0.1, "Share of the target distribution spread over all words.", ge=0, lt=1)
     r_drop: float = setting(
         0.0,
-        "Weight of R-Drop: each batch passes twice, and the divergence between both predictions is part of "
-        "the loss (Liang et al. 2021; 5 in their translations); an update then takes twice the work. The "
-        "training loss in the log has it, the loss in validation does not.",
+        "Weight of R-Drop: the loss includes the divergence between two passes of each batch (Liang et al. "
+        "2021, who use 5). Each update takes twice the time. The validation loss excludes it.",
         ge=0,
     )
     mask_share: float = setting(0.15, "Share of tokens that are masked, for a masked language model.", gt=0, lt=1)
     bpe_dropout: float = setting(
         0.0,
-        "Share of merges left out at random when text for training is cut into subwords, again in each update "
-        "(Provilkov et al. 2020); lengths count without.",
+        "BPE dropout: share of merges skipped at random in each update (Provilkov et al. 2020); sentence lengths "
+        "are counted without it.",
         ge=0,
         le=1,
     )
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "Precision of training; auto is bfloat16 where the processor multiplies it natively."
+        "auto", "Precision of training; auto: bfloat16 if the processor supports it natively."
     )
     threads: int | None = setting(
-        None, "Threads of each process. [default: the processors that this process may use]", ge=1, le=THREADS
+        None, "Threads of each process. [default: all available processors]", ge=1, le=THREADS
     )
     device: str | None = setting(None, "Device: cpu, cuda, ... [default: cuda if there is one]")
     seed: int = setting(0, "Seed of the random number generator.", ge=0, lt=SEEDS)
 
-    # looking, keeping, stopping
-    log_every: int = setting(50, "Updates between two lines of the log.", ge=1)
+    # log, checkpoints, stopping
+    log_every: int = setting(50, "Updates between log lines.", ge=1)
     validate_every: int = setting(500, "Updates between validations, each with a checkpoint.", ge=1)
     metric: Literal["bleu", "loss"] = setting(
         "bleu", "Metric of early stopping and of the best checkpoint (see average)."
@@ -121,15 +118,13 @@ class TrainConfig(BaseModel):
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "char", "none"] = setting(
         "13a", "Tokenizer of BLEU in validation."
     )
-    patience: int | None = setting(None, "Validations without a better metric before training stops.", ge=1)
-    average: int = setting(
-        5, "Number of last checkpoints that are averaged; the best one is kept where its loss is lower.", ge=1
-    )
-    keep: int = setting(3, "Number of last checkpoints that stay on the disk, if more than are averaged.", ge=1)
-    tensorboard: bool = setting(False, "Files for TensorBoard beside the log.")
+    patience: int | None = setting(None, "Validations without improvement before training stops.", ge=1)
+    average: int = setting(5, "Number of last checkpoints to average; the best one is used if its loss is lower.", ge=1)
+    keep: int = setting(3, "Number of last checkpoints to store, if more than are averaged.", ge=1)
+    tensorboard: bool = setting(False, "TensorBoard files next to the log.")
 
     def settings(self) -> dict[str, Any]:
-        """Those that its kind of model has."""
+        """The settings that apply to this type of model."""
         return {
             name: value
             for name, value in self.model_dump().items()
@@ -140,12 +135,12 @@ class TrainConfig(BaseModel):
     def _go_together(self) -> TrainConfig:
         if self.r_drop and not self.dropout:
             raise ValueError(
-                f"r_drop is {self.r_drop:g} and dropout 0, so that both passes are the same: give dropout, or leave "
-                "r_drop out"
+                f"r_drop is {self.r_drop:g} and dropout is 0, so both passes are equal: set dropout, or leave r_drop "
+                "out"
             )
         for whole, part in _NEEDS.items():
             if getattr(self, whole) is not None and getattr(self, part) is None:
-                raise ValueError(f"found {whole} without {part}: give both")
+                raise ValueError(f"found {whole} without {part}: set both")
         return self
 
 
@@ -164,14 +159,14 @@ _OF_MODELS: dict[str, tuple[str, ...]] = {
 
 
 def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
-    """Settings from a YAML file (without one, the defaults), with some of them replaced; None leaves the file's."""
+    """Read settings from a YAML file (or the defaults) and replace some; None keeps the value of the file."""
     values = {} if path is None else _from_yaml(path)
     values |= {name: value for name, value in overrides.items() if value is not None}
     unknown = [str(name) for name in values if name not in TrainConfig.model_fields]
     if unknown:
         nearest = difflib.get_close_matches(unknown[0], TrainConfig.model_fields, n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]!r}?" if nearest else f"choose from {', '.join(TrainConfig.model_fields)}"
-        raise AttnscopeError(f"there is no setting {unknown[0]!r}: {hint}")
+        raise AttnscopeError(f"unknown setting {unknown[0]!r}: {hint}")
     try:
         config = TrainConfig(**values)
     except ValidationError as error:
@@ -179,34 +174,32 @@ def read_config(path: Path | None = None, **overrides: Any) -> TrainConfig:
         where = ".".join(map(str, first["loc"]))
         place = f"{where} is {shortly(first['input'])}: " if where else ""
         raise AttnscopeError(f"{place}{first['msg'].removeprefix('Value error, ')}") from None
-    if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them are of another configuration
+    if {*values, *overrides} != {*TrainConfig.model_fields}:  # all of them: a complete configuration
         reject_other_settings(values, config.model)
     text = "source" if config.source else "text" if config.text else ""
     for name in ("task_pairs", "task_longest") if text else ():
         if getattr(config, name) != TrainConfig.model_fields[name].default:
-            raise AttnscopeError(
-                f"{name} is of the generated task, and {text} is given in its place: leave out one of them"
-            )
+            raise AttnscopeError(f"{name} applies to the generated task only, but found {text}: leave out one of them")
     return config
 
 
 def reject_other_settings(names: Iterable[str], model: str) -> None:
-    """Reject settings that the kind of model does not have: they would change nothing."""
+    """Reject settings that this type of model does not have."""
     for name in names:
         owners = _OF_MODELS.get(name, (model,))
         if model not in owners:
             raise AttnscopeError(
-                f"{name!r} is a setting of model {' and '.join(map(repr, owners))}, and the model is {model!r}: leave "
-                f"it out, or choose model {owners[0]}"
+                f"{name!r} applies to model {' and '.join(map(repr, owners))}, but the model is {model!r}: leave it "
+                f"out, or use model {owners[0]}"
             )
 
 
 class _Plain(yaml.SafeLoader):
-    """YAML without aliases, by which a few lines can stand for billions."""
+    """YAML without aliases, which can expand a few lines to billions."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it holds an alias (*name): write the value out")
+            raise yaml.YAMLError("found an alias (*name): write the value in full")
         return super().compose_node(parent, index)
 
 
@@ -219,24 +212,22 @@ def _from_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise AttnscopeError(f"{shown(path)} is not YAML: {reason_of(error)}") from None
     if values is None:
-        raise AttnscopeError(
-            f"{shown(path)} holds no setting; expected one 'name: value' a line, or {{}} for what is usual"
-        )
+        raise AttnscopeError(f"{shown(path)} is empty; expected one 'name: value' per line, or {{}} for the defaults")
     if not isinstance(values, dict):
         raise AttnscopeError(
-            f"{shown(path)} holds a {type(values).__name__}; expected settings, one 'name: value' a line"
+            f"{shown(path)} contains a {type(values).__name__}; expected settings, one 'name: value' per line"
         )
     return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType]
 
 
 def config_bytes(config: TrainConfig) -> bytes:
-    """Settings as YAML, which `read_config` reads."""
+    """Settings as YAML, for `read_config`."""
     values = {name: str(value) if isinstance(value, Path) else value for name, value in config.settings().items()}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True).encode()
 
 
-# Every word is one token. Up to four sentences in one have up to 67 words, more than a vector of 128 numbers was found
-# to hold, and there are enough short ones to begin with.
+# Every word is one token. Four joined sentences have up to 67 words, more than a vector of 128 numbers can store, and
+# there are enough short sentences for the start of training.
 _TASK: dict[str, Any] = {
     "task_longest": 16,
     "task_pairs": 50_000,
@@ -250,21 +241,21 @@ _TASK: dict[str, Any] = {
     "dropout": 0.0,
     "label_smoothing": 0.0,
     "average": 3,
-    "threads": 1,  # steps this small are not worth sharing,
-    "precision": "float32",  # nor their matrices casting to bfloat16 and back
+    "threads": 1,  # steps are too small to parallelise
+    "precision": "float32",  # and to cast to bfloat16
 }
 _RECURRENT = {"model": "recurrent", "embedding_width": 64, "encoder_width": 64, "decoder_width": 128}
 _TRANSFORMER = {"model": "transformer", "width": 96, "feed_forward": 192, "layers": 2, "learning_rate": 3e-3}
 _OF_PRESETS: dict[str, dict[str, Any]] = {
     "fixed vector": _RECURRENT | {"attention": "none", "updates": 2400},  # twice as many: it learns slowly
-    "additive": _RECURRENT | {"attention": "additive", "updates": 1100, "dropout": 0.2},  # 0: attention to neighbours
+    "additive": _RECURRENT | {"attention": "additive", "updates": 1100, "dropout": 0.2},  # 0: it attends to neighbours
     "Transformer": _TRANSFORMER | {"positions": "rope", "updates": 1500},  # sinusoidal: worse on long sentences
 }
 PRESETS = {name: TrainConfig(**_TASK | settings) for name, settings in _OF_PRESETS.items()}
 
 
 def shown_default(name: str, usual: str) -> str:
-    """A setting's default in words, and what the generated task takes in its place."""
+    """A setting's default in words, and its value for the generated task."""
     default = TrainConfig.model_fields[name].default
     of = {system: getattr(config, name) for system, config in PRESETS.items() if name in config.settings()}
     if name == "attention" or all(value == default for value in of.values()):
@@ -287,7 +278,7 @@ def describe_preset(config: TrainConfig) -> str:
 
 
 def settings_for(config: TrainConfig | Path | str | None, **settings: object) -> TrainConfig:
-    """What a training takes: a file or settings, else the preset of the model, with some of them replaced."""
+    """The settings of a training: a file or settings, else the preset of the model, with some of them replaced."""
     changed: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
     if config is None and not {"source", "text"} & changed.keys():
         recurrent = "fixed vector" if changed.get("attention") == "none" else "additive"

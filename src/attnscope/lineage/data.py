@@ -1,4 +1,4 @@
-"""What a training reads: subwords of both languages, batches of pairs or of masked windows, equal for equal seeds."""
+"""Training data: subwords, and batches of pairs or masked windows, reproducible from the seed."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SPACE = "▁"
 LONGEST_SUBWORD = 16  # characters: bounds the time where words are not divided by spaces
 LINES_AT_ONCE = 10_000  # encoded together: bounds the memory
 
-# Punctuation and symbols stand alone, with the space before them. Not cut: an apostrophe or hyphen between letters
-# (don't, T-shirt), a point or comma between digits (3.5).
+# Punctuation and symbols are tokens of their own, with the space before them, except an apostrophe or hyphen between
+# letters (don't, T-shirt) and a point or comma between digits (3.5).
 INSIDE_WORDS = r"(?<=\p{L})['’\-](?=\p{L})|(?<=\p{N})[.,](?=\p{N})"
 PUNCTUATION = rf"{SPACE}?(?!{INSIDE_WORDS})[\p{{P}}\p{{S}}&&[^{SPACE}]]"
 
@@ -50,8 +50,8 @@ def train_subwords(
     if size < fixed + len(alphabet):
         raise AttnscopeError(
             f"found a vocabulary of {size} tokens for {len(alphabet)} characters; expected at least "
-            f"{fixed + len(alphabet)} ({fixed} special tokens and bytes, and the characters): "
-            "ask for more tokens (--vocabulary), or in Python leave rarer characters to bytes (coverage)"
+            f"{fixed + len(alphabet)} (with {fixed} special tokens and bytes): increase --vocabulary, or in Python "
+            "lower the coverage, which encodes rare characters as bytes"
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizer
@@ -78,12 +78,12 @@ def train_subwords(
 
 
 def _alphabet(texts: Iterable[str], coverage: float) -> list[str]:
-    """The fewest characters that make up this share of the texts, sorted."""
+    """The smallest set of characters that covers this share of the texts, sorted."""
     counts = Counter(chain.from_iterable(texts))
     counts = Counter({character: count for character, count in counts.items() if character != " "})
     wanted = coverage * counts.total()
     if not wanted:
-        raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences: give some text")
+        raise AttnscopeError("found no characters to learn a vocabulary from; expected sentences")
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     before = accumulate((count for _, count in ordered), initial=0)
     alphabet = [character for (character, _), reached in zip(ordered, before, strict=False) if reached < wanted]
@@ -130,18 +130,18 @@ def encode_lines(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> li
 
 
 Batch = dict[str, Tensor]
-_BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that find no word where there is no space
-HELD_OUT = 500  # pairs that are set aside where no validation text is given
+_BY_SPACES = ("13a", "intl")  # tokenizers of BLEU that need spaces
+HELD_OUT = 500  # pairs held out if no validation text is given
 
 
 @dataclass(eq=False)
 class Pairs:
-    """Parallel text as tokens, and how it is cut into batches."""
+    """Parallel text as tokens, and its division into batches."""
 
     config: TrainConfig
     train: EncodedText  # encoded pairs
-    text: ParallelText  # what they were encoded from; `train.index` says which pair of it each one is
-    valid: ParallelText  # texts to be translated
+    text: ParallelText  # their text; `train.index` maps each to its pair
+    valid: ParallelText  # the validation text
     tokenizer: Any
 
     def __post_init__(self) -> None:
@@ -151,11 +151,11 @@ class Pairs:
         self.segmenter = Segmenter(self.tokenizer, share) if share else None
 
     def epoch(self, number: int) -> list[np.ndarray]:
-        """Batches of about `batch_tokens` target tokens, of like lengths."""
+        """Batches of about `batch_tokens` target tokens, of similar lengths."""
         return epoch_batches(self.lengths, self.config.batch_tokens, self.config.seed, number)
 
     def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:
-        """Padded tokens of these pairs in `count` parts, None where one is empty; `seed` decides what is random.
+        """Padded tokens of these pairs in `count` parts, None for an empty one; `seed` determines the randomness.
 
         They are divided by their lengths without dropout.
         """
@@ -175,13 +175,13 @@ class Pairs:
         return new if max(map(len, new)) <= self.config.longest else plain
 
     def validation(self) -> list[Batch]:
-        """Batches of the validation pairs, always cut as the tokenizer does it."""
+        """Batches of the validation pairs, always tokenized without dropout."""
         encoded = encode_pairs(self.tokenizer, self.valid, longest=self.config.longest)
         batches = epoch_batches(encoded.lengths(), self.config.batch_tokens, 0, 0)
         return [collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches]
 
     def sha256(self) -> str:
-        """Of the tokens of all pairs and the text for validation, by which a training knows its own texts."""
+        """Hash of all training and validation text, which identifies the texts of a training."""
         tokens = json.dumps([self.train.source, self.train.target])
         return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
 
@@ -200,8 +200,8 @@ class MaskedWindows:
         for name, ids in (("training", self.train_ids), ("validation", self.valid_ids)):
             if len(ids) < self.body:
                 raise AttnscopeError(
-                    f"the {name} text has {len(ids)} tokens; expected {self.body} or more: give more, or a "
-                    "smaller 'longest'"
+                    f"the {name} text has {len(ids)} tokens; expected {self.body} or more: add text, or reduce "
+                    "'longest'"
                 )
 
     @property
@@ -228,13 +228,13 @@ class MaskedWindows:
         return [{name: values[part] for name, values in whole.items()} if len(part) else None for part in rows]
 
     def validation(self) -> list[Batch]:
-        """All of the held-out text, window by window, masked the same way each time."""
+        """The held-out text, window by window, with a fixed mask."""
         starts = np.arange(0, len(self.valid_ids) - self.body + 1, self.body)
         size = self.batch
         return [self._masked(self.valid_ids, starts[i : i + size], i) for i in range(0, len(starts), size)]
 
     def sha256(self) -> str:
-        """Of all tokens."""
+        """Hash of all tokens."""
         return hashlib.sha256(self.train_ids.tobytes() + b"|" + self.valid_ids.tobytes()).hexdigest()
 
     def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
@@ -245,7 +245,7 @@ class MaskedWindows:
         draw = torch.Generator().manual_seed(seed)
         chosen = torch.rand(window.shape, generator=draw, dtype=torch.float32) < self.config.mask_share
         chosen[:, [0, -1]] = False
-        chosen[:, 1] |= ~chosen.any(1)  # every window has something to say
+        chosen[:, 1] |= ~chosen.any(1)  # every window has a masked token
         how = torch.rand(window.shape, generator=draw, dtype=torch.float32)
         other = torch.randint(len(self.tokenizer), window.shape, generator=draw)
         masked = torch.where(chosen & (how < 0.8), self.tokenizer.mask_token_id, window)  # noqa: PLR2004
@@ -261,7 +261,7 @@ TrainingData: TypeAlias = Pairs | MaskedWindows
 
 
 def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
-    """Read the texts that a configuration names, and learn their vocabulary if there is none yet."""
+    """Read the texts of a configuration, and learn their vocabulary if there is none yet."""
     return _masked(config, tokenizer) if config.model == "masked-lm" else _pairs(config, tokenizer)
 
 
@@ -269,8 +269,8 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
     train, valid = (text.joined(config.join, config.seed) for text in training_pairs(config))
     if config.bleu_tokenizer in _BY_SPACES and is_unsegmented(valid.target):
         raise AttnscopeError(
-            f"the validation target has no spaces between words, so that BLEU with {config.bleu_tokenizer} finds none: "
-            "choose --bleu-tokenizer ja-mecab, zh or char"
+            f"the validation target has no spaces between words, which BLEU with {config.bleu_tokenizer} needs: "
+            "use --bleu-tokenizer ja-mecab, zh or char"
         )
     if tokenizer is None:
         tokenizer = train_subwords([*train.source, *train.target], config.vocabulary, lowercase=config.lowercase)
@@ -292,14 +292,14 @@ def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
         return text, read_parallel(config.valid_source, config.valid_target, sides=sides)
     cut = len(text) - min(HELD_OUT, len(text) // 10)
     if cut == len(text):
-        raise AttnscopeError(f"found {len(text)} pairs; expected 10 or more: give more text")
+        raise AttnscopeError(f"found {len(text)} pairs; expected 10 or more: add text")
     train = ParallelText(text.source[:cut], text.target[:cut], text.left_out)
     return train, ParallelText(text.source[cut:], text.target[cut:])
 
 
 def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows:
     if config.text is None:
-        raise AttnscopeError("a masked language model wants plain text: give 'text'")
+        raise AttnscopeError("found no plain text for the masked language model: set 'text'")
     lines = _lines(config.text)
     if config.valid_text is None:
         cut = max(1, len(lines) * 19 // 20)
@@ -320,7 +320,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _stream(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> np.ndarray:
-    """All tokens one after the other, without what marks the ends of a line."""
+    """All tokens in sequence, without the marks at the ends of lines."""
     encoded = encode_lines(tokenizer, lines)
     return np.array([token for line in encoded for token in line if token not in tokenizer.all_special_ids])
 
@@ -337,7 +337,7 @@ class EncodedText:
     source: list[list[int]]  # ids of each pair, ``</s>`` included
     target: list[list[int]]
     index: list[int]  # which pair of the parallel text each one is
-    left_out: dict[str, int]  # how many pairs were left out, by reason: those of the parallel text, and ``too long``
+    left_out: dict[str, int]  # number of dropped pairs, by reason: those of the parallel text, and ``too long``
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -350,14 +350,14 @@ class EncodedText:
 
 
 def encode_pairs(tokenizer: PreTrainedTokenizerBase, text: ParallelText, *, longest: int | None = None) -> EncodedText:
-    """Encode both sides, and leave out the pairs that are too long."""
+    """Encode both sides, and drop the pairs that are too long."""
     source, target = encode_lines(tokenizer, text.source), encode_lines(tokenizer, text.target)
     lengths = (max(map(len, pair)) for pair in zip(source, target, strict=True))
     short = [i for i, length in enumerate(lengths) if longest is None or length <= longest]
     if not short:
         raise AttnscopeError(
-            f"every one of {len(text)} pairs has more than {longest} tokens on a side; "
-            "expected shorter ones: allow longer pairs, or divide the lines into sentences"
+            f"found no pair of at most {longest} tokens per side among {len(text)}: increase 'longest', or split "
+            "the lines into sentences"
         )
     left_out = dict(text.left_out)
     if len(short) < len(text):
@@ -393,7 +393,7 @@ def epoch_batches(
 def _divide(
     part: np.ndarray, count: int, lengths: np.ndarray, keys: tuple[np.ndarray, np.ndarray], *, every: bool
 ) -> list[tuple[np.ndarray, int]]:
-    """Divide what makes `count` batches into two parts, by the side and at the cut that leave the fewest cells."""
+    """Divide the pairs of `count` batches into two parts, by the side and cut with the least padding."""
     ways: list[tuple[int, np.ndarray, int, int]] = []
     for key in keys:
         order = part[np.argsort(key[part])]
@@ -409,7 +409,7 @@ def _divide(
 def split_batch(
     batch: Int[np.ndarray, " batch"], lengths: Int[np.ndarray, "pair side"], world: int
 ) -> list[Int[np.ndarray, " _"]]:
-    """Divide one batch among processes, so that together they see exactly this batch."""
+    """Divide one batch among processes, so that together they process exactly this batch."""
     reached = np.cumsum(lengths[batch].max(1))
     shares = reached[-1] * np.arange(1, world) / world
     return np.split(batch, np.searchsorted(reached, shares, side="right"))
@@ -418,7 +418,7 @@ def split_batch(
 def collate(
     source: Sequence[Sequence[int]], target: Sequence[Sequence[int]] | None = None, *, pad_id: int = 0
 ) -> dict[str, Int[Tensor, "pair position"]]:
-    """Put pairs side by side, padded on the right to the longest."""
+    """Stack pairs, padded on the right to the longest."""
     batch = {"input_ids": _pad(source, pad_id), "attention_mask": _pad([[1] * len(ids) for ids in source], 0)}
     if target is not None:
         batch["labels"] = _pad(target, IGNORED)
@@ -434,7 +434,7 @@ CACHED = 2**16  # partly merged pieces whose next merges are remembered: some 50
 
 
 class Segmenter:
-    """Byte-pair encoding that leaves out merges at random."""
+    """Byte-pair encoding that skips merges at random."""
 
     def __init__(self, tokenizer: Any, dropout: float) -> None:
         self.dropout = dropout

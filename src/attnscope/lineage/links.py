@@ -1,4 +1,4 @@
-"""Word alignments: cross-attention as weights between words, links read off them, and how wrong these are."""
+"""Word alignments: weights between words from cross-attention, links extracted from them, and error rates."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def word_weights(
     by_target = _membership(target_words, targets).T  # (target, n)
     if step == "reads":
         if by_target[:, -1:].any():
-            raise AttnscopeError("no step reads the last target token: it must end with a mark such as </s>")
+            raise AttnscopeError("no step reads the last target token; expected a mark such as </s> at the end")
         by_target = np.roll(by_target, 1, axis=1)  # row t + 1 reads token t
     by_target = by_target / np.maximum(by_target.sum(1, keepdims=True), 1)
     rows = by_target @ weights.astype(np.float64)
@@ -78,11 +78,11 @@ def word_weights(
 
 
 def _membership(words: np.ndarray, count: int) -> np.ndarray:
-    """(token, word): 1 where the token belongs to the word."""
+    """(token, word): 1 if the token belongs to the word."""
     return (words[:, None] == np.arange(count)).astype(np.float64)
 
 
-_CHECKED = 16  # tokens of the first pair that tell whether the model's attention is captured
+_CHECKED = 16  # tokens of the first pair, to check that the model's attention is captured
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +98,12 @@ class ForcedPair:
         weights = self.weights
         for name, number, count in zip(("layer", "head"), (layer, head), weights.shape, strict=False):
             if number is not None and not 0 <= number < count:
-                raise AttnscopeError(f"there is no {name} {number}: the decoder has {name}s 0 to {count - 1}")
+                raise AttnscopeError(f"found {name} {number}; expected a {name} of the decoder from 0 to {count - 1}")
         of_layer = weights.mean(0) if layer is None else weights[layer]
         return self._merged(of_layer.mean(0) if head is None else of_layer[head], how)
 
     def words_of_heads(self, **how: Any) -> WordAlignment:
-        """Between words, ``(layer, head, target, source)``: every head for itself."""
+        """Between words, ``(layer, head, target, source)``, for every head."""
         return self._merged(self.weights, how)
 
     def _merged(self, weights: np.ndarray, how: dict[str, Any]) -> WordAlignment:
@@ -129,24 +129,24 @@ class Forcing:
         self.count = check_parallel({"the source": sources, "the target": targets})
         if not model.config.is_encoder_decoder:
             raise AttnscopeError(
-                f"{type(model).__name__} is not an encoder-decoder: alignments are read off the attention of a decoder "
-                "to an encoder"
+                f"{type(model).__name__} is not an encoder-decoder; alignment needs the attention of a decoder to an "
+                "encoder"
             )
         if not getattr(tokenizer, "is_fast", False):
-            raise AttnscopeError("the tokenizer gives no character offsets: a fast one (tokenizer.json) is needed")
+            raise AttnscopeError("the tokenizer has no character offsets; expected a fast tokenizer (tokenizer.json)")
         self.model, self.tokenizer, self.sources, self.targets = model, tokenizer, sources, targets
         self.cut: Words = words
         self.batch_size = batch_size
         self._checked = False
 
     def only(self, lines: Sequence[int]) -> Iterator[ForcedPair]:
-        """Some lines alone."""
+        """A subset of the lines."""
         texts = ([side[i] for i in lines] for side in (self.sources, self.targets))
         part = Forcing(self.model, self.tokenizer, *texts, words=self.cut, batch_size=self.batch_size)
         return part.pairs(range(len(lines)))
 
     def pairs(self, lines: range, tell: Tell = no_progress) -> Iterator[ForcedPair]:
-        """Those lines in batches, which begin anew at the first of them."""
+        """Batches of these lines."""
         for start in range(lines.start, lines.stop, self.batch_size):
             stop = min(start + self.batch_size, lines.stop)
             left = cut(self.tokenizer, list(self.sources[start:stop]), self.cut, target=False)
@@ -166,7 +166,7 @@ class Forcing:
 
 
 def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], right: list[Pieces], first: int) -> None:
-    """Reject a model whose attention to the source is not captured as it is, by the start of the first pair."""
+    """Check on the first pair that the model's attention to the source is captured correctly."""
     pairs = enumerate(zip(left, right, strict=True), start=first)
     chosen = next((pair for pair in pairs if pair[1][0].ids and pair[1][1].ids), None)
     if chosen is None:
@@ -177,8 +177,7 @@ def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], r
         sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
     if not any(site.kind == "cross" for site in sites):
         raise AttnscopeError(
-            f"{type(model).__name__} has no attention of its decoder to the source that is captured: nothing can "
-            "be aligned with it"
+            f"{type(model).__name__} cannot align: no attention of its decoder to the source was captured"
         )
 
 
@@ -202,7 +201,7 @@ def _cross_attention(
     except (IndexError, ValueError, RuntimeError) as error:
         longest = max(range(len(left)), key=lambda i: max(len(left[i].ids), len(right[i].ids)))
         raise out_of_memory(error) or AttnscopeError(
-            f"the model cannot take one of the pairs from line {first} to {first + len(left) - 1}; the longest is line "
+            f"the model fails on one of the pairs from line {first} to {first + len(left) - 1}; the longest is line "
             f"{first + longest} ({len(left[longest].ids)} source and {len(right[longest].ids)} target tokens): "
             f"{reason_of(error)}"
         ) from error
@@ -212,7 +211,7 @@ def _cross_attention(
 def _inputs(
     model: PreTrainedModel, tokenizer: Any, sources: list[list[int]], targets: list[list[int]]
 ) -> dict[str, Tensor]:
-    """Arguments of a forward pass that says the targets."""
+    """Arguments of a forward pass over the targets."""
     fill = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
     return {name: tensor.to(model.device) for name, tensor in collate(sources, targets, pad_id=fill).items()}
 
@@ -231,7 +230,7 @@ class Pieces:
 
 def cut(tokenizer: Any, texts: list[str], words: str, *, target: bool) -> list[Pieces]:
     options = {"return_offsets_mapping": True, "return_special_tokens_mask": True, "truncation": False}
-    options["verbose"] = False  # too long is refused below, by its line
+    options["verbose"] = False  # overlong lines are rejected below, with their number
     coded = tokenizer(text_target=texts, **options) if target else tokenizer(texts, **options)
     rows = zip(texts, coded["input_ids"], coded["offset_mapping"], coded["special_tokens_mask"], strict=True)
     belongs = _spaced if words == "space" else _each
@@ -251,7 +250,7 @@ def _spaced(text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int])
 
 
 def _each(text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-    """Every token that is no mark is a word."""
+    """Every token except marks is a word."""
     is_word = np.array(marks, dtype=np.int64) == 0
     word = np.where(is_word, np.cumsum(is_word) - 1, NO_WORD)
     pieces = [text[start:stop] for (start, stop), keep in zip(offsets, is_word, strict=True) if keep]
@@ -260,7 +259,7 @@ def _each(text: str, offsets: Sequence[tuple[int, int]], marks: Sequence[int]) -
 
 Links: TypeAlias = frozenset[tuple[int, int]]  # (source word, target word), counted from 0
 
-Rule = Literal["argmax", "intersection", "threshold"]  # the last makes links of all weights from a least one on
+Rule = Literal["argmax", "intersection", "threshold"]  # threshold: links are all weights above a minimum
 LEAST_WEIGHT = 0.2
 _LONGEST_LINK = 40  # characters
 _LINK = re.compile("([0-9]+)([-p?])([0-9]+)")
@@ -268,24 +267,24 @@ _LINK = re.compile("([0-9]+)([-p?])([0-9]+)")
 
 @dataclass(frozen=True)
 class Gold:
-    """Alignments made by people, for each sentence pair."""
+    """Gold alignments of each sentence pair, made by people."""
 
-    sure: list[Links]  # links that must be there
-    possible: list[Links]  # links that may be there; the sure ones are always among them
+    sure: list[Links]  # required links
+    possible: list[Links]  # allowed links, including the sure ones
 
 
 @dataclass(frozen=True)
 class AlignmentScore:
-    """How well links agree with people's."""
+    """Agreement of links with gold alignments."""
 
-    error_rate: float  # AER, between 0 and 1; NaN where there are neither links nor sure links
+    error_rate: float  # AER, between 0 and 1; NaN with neither links nor sure links
     precision: float  # share of the links that are possible; NaN without links
     recall: float  # share of the sure links that were found; NaN without sure links
-    links: int  # how many links were made
+    links: int  # number of links
 
 
 def links(weights: Float[np.ndarray, "target source"], rule: Rule = "argmax", threshold: float = LEAST_WEIGHT) -> Links:
-    """Read links off the weights of one sentence pair."""
+    """Extract links from the weights of one sentence pair."""
     if not threshold > 0:
         raise AttnscopeError(f"threshold must be above 0, found {threshold}")
     chosen = weights >= threshold if rule == "threshold" else weights > 0
@@ -297,7 +296,7 @@ def links(weights: Float[np.ndarray, "target source"], rule: Rule = "argmax", th
 
 
 def score_alignments(aligned: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links]) -> AlignmentScore:
-    """Compare links with people's over a corpus: AER, precision and recall."""
+    """Compare links with gold alignments over a corpus: AER, precision and recall."""
     check_parallel({"the alignment": aligned, "the sure links": sure, "the possible links": possible})
     made, wanted = sum(map(len, aligned)), sum(map(len, sure))
     hits = sum(len(a & s) for a, s in zip(aligned, sure, strict=True))
@@ -316,7 +315,7 @@ def read_links(path: Path | str, first: int = 0) -> list[Links]:
 
 
 def read_gold(path: Path | str, first: int = 1) -> Gold:
-    """Read a file of people's alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one."""
+    """Read a file of gold alignments: ``1-2`` is a sure link and ``1p2`` (or ``1?2``) a possible one."""
     gold = Gold([], [])
     for number, line in enumerate(read_lines(path), start=1):
         kind_of: dict[tuple[int, int], set[str]] = {}
@@ -324,7 +323,7 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
             match = _LINK.fullmatch(part) if len(part) <= _LONGEST_LINK else None
             if match is None or min(int(match[1]), int(match[3])) < first:
                 raise AttnscopeError(
-                    f"{shown(path)}, line {number}: {shortly(part)} is not a link; expected such as "
+                    f"{shown(path)}, line {number}: {shortly(part)} is not a link; expected "
                     f"{first}-{first + 1}, or {first}p{first + 1} for a possible one, words counted from {first} "
                     "(--gold-first)"
                 )
@@ -377,14 +376,14 @@ class Baselines:
     below: float = math.nan
 
     def in_words(self, error_rate: float) -> str:
-        """What stands beside an error rate wherever one is shown."""
-        diagonal = f"the diagonal alone {percent(self.diagonal)}"
+        """The baselines next to an error rate, in words."""
+        diagonal = f"diagonal {percent(self.diagonal)}"
         if math.isnan(self.above):
-            diagonal += ", too few sentence pairs to tell which is lower" if math.isfinite(error_rate) else ""
+            diagonal += " (too few sentence pairs for a test)" if math.isfinite(error_rate) else ""
         elif self.above > 0:
-            diagonal = f"the diagonal alone is better, {percent(self.diagonal)}"
+            diagonal = f"diagonal {percent(self.diagonal)} (significantly better)"
         elif self.below >= 0:
-            diagonal += ", not told from it"
+            diagonal += " (no significant difference)"
         best = f"the best of {self.heads} such heads " if self.heads > 1 else ""
         return f"{diagonal}; random words {percent(self.chance)}, {best}below {percent(self.chance_level)} in 1 of 100"
 

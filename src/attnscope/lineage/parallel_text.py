@@ -1,4 +1,4 @@
-"""Parallel text: lines of which one translates the other."""
+"""Parallel text: pairs of lines that are translations of each other."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from attnscope.support.errors import AttnscopeError
 class ParallelText:
     """Pairs of lines, in the order of the files."""
 
-    source: list[str]  # line i of one translates line i of the other
+    source: list[str]  # line i of each translates line i of the other
     target: list[str]
-    # how many pairs were left out, by reason: ``empty source``, ``empty target``, ``both empty``
+    # number of dropped pairs, by reason: ``empty source``, ``empty target``, ``both empty``
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         if len(self.source) != len(self.target):
             raise AttnscopeError(
                 f"found {len(self.source)} source lines and {len(self.target)} target lines; "
-                "expected as many: line i of one translates line i of the other"
+                "expected equal numbers: line i of each translates line i of the other"
             )
 
     def __len__(self) -> int:
@@ -40,21 +40,21 @@ class ParallelText:
         return len(self.source)
 
     def sha256(self) -> str:
-        """Hash all pairs in order: 64 hexadecimal digits, the same wherever the files lie."""
+        """Hash all pairs in order: 64 hexadecimal digits, independent of the location of the files."""
         digest = hashlib.sha256()
         for pair in zip(self.source, self.target, strict=True):
             for line in pair:
                 data = line.encode()
-                digest.update(len(data).to_bytes(8, "big"))  # so that no two texts give the same bytes
+                digest.update(len(data).to_bytes(8, "big"))  # different texts give different bytes
                 digest.update(data)
         return digest.hexdigest()
 
     def joined(self, most: int, seed: int) -> ParallelText:
-        """Neighbouring pairs made into longer ones, so that a corpus of short sentences has long ones too."""
+        """Join neighbouring pairs, so that a corpus of short sentences also has long ones."""
         return ParallelText(*self._sides(self._groups(most, seed), " "), self.left_out)
 
     def _groups(self, most: int, seed: int) -> list[range]:
-        """Numbers of the pairs cut at random into runs of 1 to `most`."""
+        """Divide the numbers of the pairs at random into runs of 1 to `most`."""
         generator = random.Random(seed)
         groups: list[range] = []
         while (start := groups[-1].stop if groups else 0) < len(self):
@@ -69,7 +69,7 @@ class ParallelText:
 def read_parallel(
     source: Path, target: Path | None = None, *, sides: tuple[str, str] = ("source", "target")
 ) -> ParallelText:
-    """Read two text files of a sentence a line, or one of JSON Lines with a field for each side."""
+    """Read two text files with one sentence per line, or JSON Lines with a field for each side."""
     sources: list[str] = []
     targets: list[str] = []
     left_out: dict[str, int] = defaultdict(int)
@@ -83,8 +83,8 @@ def read_parallel(
             left_out["empty source" if second else "empty target" if first else "both empty"] += 1
     if not sources:
         raise AttnscopeError(
-            f"{shown(source)}: no pair of lines (left out for an empty side: {sum(left_out.values())}); "
-            "expected at least one: check the files"
+            f"{shown(source)}: found no pair of lines (dropped for an empty side: {sum(left_out.values())}); "
+            "expected at least one"
         )
     return ParallelText(sources, targets, dict(left_out))
 
@@ -93,25 +93,22 @@ def _pairs_of_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     objects = next((path for path in (source, target) if path.suffix.lower() == ".jsonl"), None)
     if objects is not None:
         raise AttnscopeError(
-            f"{shown(objects)}: JSON Lines of both sides stand alone; found another file beside it: give it as the "
-            "source and no target"
+            f"{shown(objects)} is JSON Lines with both sides, but found another file too: pass it as the source, "
+            "without a target"
         )
     first, second = read_lines(source), read_lines(target)
     if len(first) != len(second):
         raise AttnscopeError(
-            f"{shown(source)} has {len(first)} lines and {shown(target)} {len(second)}; expected as many: "
-            "line i of one translates line i of the other.\n"
-            f"Mend the files; the shorter ends after line {min(len(first), len(second))}"
+            f"{shown(source)} has {len(first)} lines and {shown(target)} {len(second)}; expected equal "
+            "numbers: line i of each translates line i of the other.\n"
+            f"Correct the files; the shorter ends after line {min(len(first), len(second))}"
         )
     return zip(first, second, strict=True)
 
 
 def _pairs_of_objects(path: Path, sides: tuple[str, str]) -> Iterator[tuple[str, str]]:
     if path.suffix.lower() != ".jsonl":
-        raise AttnscopeError(
-            f"{shown(path)}: one text file alone; expected two (source and target), or a .jsonl file: "
-            "name the file of the other side too"
-        )
+        raise AttnscopeError(f"{shown(path)}: found one text file; expected two (source and target), or a .jsonl file")
     for number, value in json_objects(path, sides[0]):
         where = f"{shown(path)}, line {number}"
         yield text_field(value, sides[0], where), text_field(value, sides[1], where)
@@ -133,7 +130,7 @@ Lines: TypeAlias = str | Path | Sequence[str]  # sentences: a text of one a line
 
 
 def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
-    """The sentences that were given: of a file where it is a path, else the strings themselves."""
+    """The sentences of a file, or the strings themselves."""
     if isinstance(text, Path):
         return read_lines(text)
     if not has_entries(text):
@@ -147,32 +144,32 @@ def lines_of_text(text: Lines, name: str = "the text") -> list[str]:
 
 
 def lines_sha256(lines: Iterable[str]) -> str:
-    """Hash of the lines, as signatures have it."""
+    """Hash of the lines, for signatures."""
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def has_entries(value: object) -> bool:
-    """Whether something goes through as a list does: no bytes, no mapping, no array without dimensions."""
+    """Whether a value can be iterated like a list: not bytes, a mapping, or an array without dimensions."""
     single = isinstance(value, bytes | Mapping) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not single
 
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
-    """The number of lines that all texts share."""
+    """The number of lines, which must be equal in all texts."""
     counts = {name: len(lines) for name, lines in texts.items()}
     (first, count), *others = counts.items()
     for name, other in others:
         if other != count:
             raise AttnscopeError(
-                f"{first} has {count} lines and {name} has {other}: line i of each must be the same sentence"
+                f"{first} has {count} lines and {name} has {other}; expected equal numbers, line by line"
             )
     if count == 0:
-        raise AttnscopeError(f"{first} is empty: expected one sentence a line")
+        raise AttnscopeError(f"{first} is empty; expected one sentence per line")
     return count
 
 
 def is_unsegmented(lines: Iterable[str]) -> bool:
-    """Whether most letters are of a script that puts no spaces between words, and no tool has put them there."""
+    """Whether most letters are of a script without spaces between words, and the text is not segmented."""
     words = [word for line in islice(lines, _SAMPLED) for word in line.split()]
     letters = [letter for word in words for letter in word if letter.isalpha()]
     spaceless = [letter for letter in letters if unicodedata.name(letter, "").startswith(_WITHOUT_SPACES)]
@@ -199,16 +196,16 @@ NOTATION = {
     "thousand": "1000",
     ",": ",",
 }  # "and" has none
-HELD_OUT = 10  # one sentence of so many is never trained on
+HELD_OUT = 10  # one in this number of sentences is never trained on
 DATES = 0.4  # of the items
 UNITS = 0.5  # of the numbers have thousands; as many have hundreds
 PAIR = 2  # words, as in "twenty one"
-PATIENCE = 100  # sentences drawn for each one that is wanted, before giving up
+PATIENCE = 100  # draws for each sentence before an error
 
 
 @dataclass(frozen=True)
 class _Phrase:
-    """Source words, and the places of those that are translated in the order of the target."""
+    """Source words, and the positions of the translated ones in the order of the target."""
 
     words: tuple[str, ...]
     order: tuple[int, ...]
@@ -219,7 +216,7 @@ class _Phrase:
 
     @classmethod
     def join(cls, parts: Sequence[_Phrase], target: Sequence[int] | None = None) -> _Phrase:
-        """Parts one after the other; on the target side in the order of `target`."""
+        """Parts in sequence; on the target side in the order of `target`."""
         starts = list(accumulate((len(part.words) for part in parts), initial=0))
         places = range(len(parts)) if target is None else target
         return cls(
@@ -230,7 +227,7 @@ class _Phrase:
 
 @dataclass(frozen=True)
 class TaskText(ParallelText):
-    """Parallel text whose alignments are known."""
+    """Parallel text with known alignments."""
 
     # for each pair: source word and target word, both counted from 0, in the order of the target
     alignments: list[tuple[tuple[int, int], ...]] = field(kw_only=True)
@@ -242,9 +239,9 @@ class TaskText(ParallelText):
         return TaskText(*self._sides(groups, " , "), self.left_out, alignments=links)
 
     def _links(self, group: range) -> tuple[tuple[int, int], ...]:
-        """Of these pairs joined by commas."""
+        """Join these pairs with commas."""
         links: list[tuple[int, int]] = []
-        source, target = 0, 0  # words that stand before
+        source, target = 0, 0  # words before this part
         for i in group:
             if i != group[0]:
                 links.append((source - 1, target - 1))
@@ -268,7 +265,7 @@ def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, hel
     else:
         raise AttnscopeError(
             f"found only {len(by_source)} different sentences of {shortest} to {longest} words; expected {pairs}: "
-            "ask for fewer pairs, or for longer sentences"
+            "request fewer pairs, or longer sentences"
         )
     phrases = by_source.values()
     return TaskText(
@@ -279,7 +276,7 @@ def generate_task(pairs: int, seed: int, longest: int, *, shortest: int = 1, hel
 
 
 def _sentence(generator: random.Random, words: int) -> _Phrase:
-    """Items with commas between them, of exactly so many words."""
+    """Items with commas between them, of exactly `words` words."""
     parts: list[_Phrase] = []
     while words > 0:
         item = _date(generator) if generator.random() < DATES else _number(generator)

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF with signatures, intervals and paired tests, by length too."""
+"""Translation scores: BLEU and chrF with signatures, intervals and paired tests, also by length."""
 
 from __future__ import annotations
 
@@ -48,36 +48,37 @@ def score(
 ) -> xr.Dataset:
     """Score translations with sacreBLEU's BLEU and chrF; compare systems; follow the score over length.
 
-    Intervals are of a bootstrap over sentences, expanded for few (Hesterberg 2015): with the default seed, and 400
-    sentences or more, they are sacreBLEU's. All systems share the resamples, so that each is compared with the first
-    one, the baseline, in pairs. `p_value` is two-sided: the share of resamples whose gap is as far from the mean gap as
-    the difference is from 0. The interval of the difference leaves out 0 where it is 0.05 or less. sacreBLEU's paired
-    bootstrap centres the size of the gap instead, and calls equal systems different in 9% to 20% of cases at 5%.
+    Intervals come from a bootstrap over sentences, widened for small samples (Hesterberg 2015). With the default seed
+    and 400 sentences or more, they equal those of sacreBLEU. All systems share the resamples, so that each is compared
+    in pairs with the first one, the baseline. `p_value` is two-sided: the share of resamples whose gap is at least as
+    far from the mean gap as the difference is from 0. It is 0.05 or less when the interval of the difference excludes
+    0. sacreBLEU's paired bootstrap centres the absolute gap instead; at the 5% level it calls equal systems different
+    in 9% to 20% of cases.
 
     Parameters
     ----------
     hypotheses
-        What a system made: a list of sentences, or the `Path` of a file with a sentence a line. Of several systems a
-        list of these, or a mapping from their names.
+        The output of a system: a list of sentences, or the `Path` of a file with one sentence per line. For several
+        systems, a list of these or a mapping from names to these.
     targets
-        The references, right translations, given in the same way; several where a sentence has several.
+        The references, in the same form; several if each sentence has several.
     texts
         The sentences that were translated; needed for `by_length`.
     by_length
-        Rising upper limits of the buckets of source length: ``(10, 20)`` makes 1-10, 11-20 and 21 or more. A sentence
-        of length 0 belongs to the first.
+        Increasing upper limits of the buckets of source length: ``(10, 20)`` makes 1-10, 11-20 and 21 or more. A
+        sentence of length 0 belongs to the first.
     length_in
-        What a length counts: words between spaces, or characters other than spaces.
+        Unit of length: words between spaces, or characters other than spaces.
     tokenize
-        How BLEU finds words: ``13a`` (the default of sacreBLEU), ``intl``, ``zh``, ``ja-mecab`` (needs
+        Tokenizer of BLEU: ``13a`` (the default of sacreBLEU), ``intl``, ``zh``, ``ja-mecab`` (needs
         ``attnscope[ja]``), ``char``, ``none`` (the text is tokenised already), or ``moses``: the tokenizer of the
         Moses scripts in its Python form, sacremoses, for `language`, without their normalisation of punctuation.
-        By default ``ja-mecab`` and ``zh`` for their languages, else ``13a``. chrF always reads the text as it is.
+        By default ``ja-mecab`` and ``zh`` for their languages, else ``13a``. chrF always uses the original text.
     lowercase
-        Ignore case. Many published numbers are of ``multi-bleu.perl`` on text tokenised by Moses and lower-cased: that
-        is ``tokenize="moses", lowercase=True`` here (or ``none`` where the files are tokenised), except that
-        multi-bleu gives 0 where no n-gram of some order matches and sacreBLEU smooths. Such a number must not be
-        compared with a cased ``13a`` one.
+        Ignore case. Many published scores come from ``multi-bleu.perl`` on text tokenised by Moses and lower-cased.
+        Here this is ``tokenize="moses", lowercase=True`` (or ``none`` for tokenised files), except that multi-bleu
+        gives 0 if no n-gram of some order matches, and sacreBLEU smooths. Do not compare such a score with a cased
+        ``13a`` one.
     language
         Language of the references, such as ``ja`` or ``ja-JP``; for ``moses`` English by default.
     resamples
@@ -85,25 +86,25 @@ def score(
     seed
         Seed of the bootstrap.
     progress
-        Called with a `Progress` before the whole text, each bucket of it, and at the end.
+        Called with a `Progress` before the whole text, before each bucket, and at the end.
 
     Returns
     -------
     xarray.Dataset
         ``score``, ``lower`` and ``upper`` (its 95% interval), ``p_value``, ``difference``,
         ``difference_lower``, ``difference_upper`` (from the baseline, which has NaN itself), all ``(system, metric)``
-        in points of 0 to 100. Fewer than 20 sentences have no interval of a score, fewer than 6 no test: on 5 no
-        paired test can go below 1 in 16, whatever they are. With `by_length` also ``score_by_length``,
+        in points from 0 to 100. Intervals need 20 sentences or more, tests 6 or more (with 5, no paired test can
+        reach p below 1 in 16). With `by_length` also ``score_by_length``,
         ``lower_by_length``, ``upper_by_length`` ``(system, metric, bucket)`` and ``sentences (bucket)``; an empty
-        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric; ``note`` stands where the
-        references have no spaces between words and the tokenizer looks for some.
+        bucket is NaN. The attribute ``signature`` is JSON with the signature of each metric; ``note`` is a warning if
+        the references have no spaces between words and the tokenizer needs them.
 
     Raises
     ------
     AttnscopeError
-        If a file cannot be read, line counts differ, two systems have one name, a tokenizer is not known or not
-        installed, the limits do not rise, or the references have no spaces between words and neither a tokenizer is
-        given nor a language that has one.
+        If a file cannot be read, line counts differ, two systems have the same name, a tokenizer is unknown or not
+        installed, the limits do not increase, or the references have no spaces between words and neither a tokenizer
+        nor a language with one is given.
 
     References
     ----------
@@ -157,21 +158,21 @@ def score(
     result.attrs |= {"sentences": count, "signature": json.dumps(signatures)}
     if tokenizer not in _OF_NO_SPACES and any(map(is_unsegmented, references)):
         result.attrs["note"] = (
-            f"the references have no spaces between words: for {tokenizer} a whole sentence is one word, and its BLEU "
-            "says little; ja-mecab, zh and char find words in them"
+            f"the references have no spaces between words, so {tokenizer} treats a sentence as one word and BLEU is "
+            "not meaningful: use ja-mecab, zh or char"
         )
     return result
 
 
 def _several(texts: Any, name: str) -> list[Lines]:
-    """One or several lists of sentences; strings side by side are the sentences of one."""
+    """One or several lists of sentences; a list of strings is one list of sentences."""
     if isinstance(texts, str | Path):
         return [texts]
     if not has_entries(texts):
         raise unexpected("sentences, a pathlib.Path, or several of these", texts, name)
     several = list(texts)
     if not several:
-        raise AttnscopeError(f"{name} is empty: expected sentences, a pathlib.Path, or several of these")
+        raise AttnscopeError(f"{name} is empty; expected sentences, a pathlib.Path, or several of these")
     return [several] if all(isinstance(line, str) for line in several) else several
 
 
@@ -187,25 +188,25 @@ def _systems(hypotheses: Any) -> dict[str, Sequence[str]]:
         if isinstance(text, Path):
             name = "standard input" if str(text) == "-" else text.name if short else str(text)
         if name in named:
-            raise AttnscopeError(f"{name} is named twice: name each system once")
+            raise AttnscopeError(f"{name} is listed twice: list each system once")
         named[name] = lines_of_text(text, name)
     return named
 
 
 def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: str) -> dict[str, np.ndarray]:
-    """From a bucket's name to the sentences in it."""
+    """The sentences in each bucket, by the bucket's name."""
     if not limits:
         return {}
     if sources is None:
-        raise AttnscopeError("scores by length need the source sentences: give texts (--text FILE)")
+        raise AttnscopeError("scores by length need the source sentences: pass texts (--text FILE)")
     if list(limits) != sorted(set(limits)) or limits[0] < 1:
-        raise AttnscopeError(f"the limits of length must be positive and rise, found {list(limits)}")
+        raise AttnscopeError(f"found limits of length {list(limits)}; expected positive, increasing numbers")
     words = [line.split() for line in sources]
     lengths = np.array([len(parts if length_in == "words" else "".join(parts)) for parts in words])
     if length_in == "words" and lengths.max() <= 1 < max(map(len, sources)):
         raise AttnscopeError(
-            "no source sentence has a space, so each counts as one word: tokenise them, or count characters "
-            "(--length-in characters)"
+            "no source sentence has a space, so each has length 1: tokenise them, or count characters with "
+            "--length-in characters"
         )
     below = [0, *limits]
     names = [f"{low + 1}-{high}" for low, high in zip(below, limits, strict=False)] + [f"{limits[-1] + 1}+"]
@@ -219,8 +220,8 @@ def _tokenizer_for(language: str | None, references: list[list[str]]) -> str:
     if any(map(is_unsegmented, references)):
         known = "" if language is None else f", and {shortly(language)} has no tokenizer here"
         raise AttnscopeError(
-            f"the references have no spaces between words, so that BLEU finds none{known}: give their language "
-            "(--language ja or zh), or say how to find words (--tokenize char)"
+            f"the references have no spaces between words, which BLEU needs{known}: set their language "
+            "(--language ja or zh), or a tokenizer (--tokenize char)"
         )
     return "13a"
 
@@ -229,7 +230,7 @@ def _bleu(tokenize: str, *, lowercase: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
     try:
-        # force: text that is tokenised is the user's decision, which the signature records
+        # force: tokenised text is the user's choice, which the signature records
         return BLEU(tokenize="none" if tokenize == "moses" else tokenize, lowercase=lowercase, force=True)
     except (ImportError, RuntimeError) as error:
         raise AttnscopeError("ja-mecab needs MeCab and its dictionary: pip install 'attnscope[ja]'") from error
@@ -242,7 +243,7 @@ def _moses(language: str) -> Callable[[str], str]:
     known = NonbreakingPrefixes().available_langs
     if language not in known:
         raise AttnscopeError(
-            f"language {shortly(language)} has no rules of Moses: choose {', '.join(sorted(set(known.values())))}"
+            f"Moses has no rules for language {shortly(language)}: choose {', '.join(sorted(set(known.values())))}"
         )
     tokenizer = MosesTokenizer(lang=language)
     return lambda line: str(tokenizer.tokenize(line, return_str=True, escape=False))
@@ -251,7 +252,7 @@ def _moses(language: str) -> Callable[[str], str]:
 def _statistics(
     metric: Any, systems: list[Sequence[str]], references: list[list[str]], change: Callable[[str], str] | None
 ) -> list[np.ndarray]:
-    """What adds up over sentences, (sentence, statistic) for each system; references are read once."""
+    """Additive statistics (sentence, statistic) of each system; references are processed once."""
     if change is not None:
         systems = [[change(line) for line in lines] for lines in systems]
         references = [[change(line) for line in lines] for lines in references]
@@ -292,7 +293,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     low, high = ordered[:, cut], ordered[:, resamples - cut - 1]
     error, quantile = drawn.std(1) * stretch, special.stdtrit(sentences - 1, 0.975)
     left, right = (error * long_tail(quantile, np.maximum(sign * skewness, 0)) for sign in (-1, 1))
-    if sentences >= FEW:  # that of fewer holds too seldom if their quality is very skewed
+    if sentences >= FEW:  # with fewer, coverage is too low if quality is very skewed
         left, right = np.fmin(low, score - left), np.fmax(high, score + right)
         out["lower"][:, column] = np.where(skewness < -SKEWED, left, low).clip(0)
         out["upper"][:, column] = np.where(skewness > SKEWED, right, high).clip(max=100)
@@ -301,7 +302,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     difference = out["score"][1:, column] - out["score"][0, column]
     beyond = (away >= np.abs(difference)[:, None]).sum(1)
     out["p_value"][1:, column] = (beyond + 1) / (resamples + 1)
-    most = int(0.05 * (resamples + 1) + 1e-9) - 1  # resamples beyond, where the p-value is 0.05 or less
+    most = int(0.05 * (resamples + 1) + 1e-9) - 1  # resamples beyond the difference at p = 0.05
     half = away[:, resamples - 1 - most] if most >= 0 else np.nan
     out["difference_lower"][1:, column], out["difference_upper"][1:, column] = (difference - half, difference + half)
 
@@ -320,12 +321,12 @@ def _value(metric: Any, total: np.ndarray) -> float:
     return float(metric._compute_score_from_stats(total.tolist()).score)  # noqa: SLF001
 
 
-NO_ATTENTION = "no attention"  # where the alignment of a system would be read from
+NO_ATTENTION = "no attention"  # for a system without heads
 _ENDS = ("lower", "upper", "difference", "difference_lower", "difference_upper", "p_value")
 _EFFORT = (
     Quantity("parameters", unit="count", detail="page"),
     Quantity("training_seconds", "training, s", "count", detail="page"),
-    Quantity("training_tokens_per_second", "train tokens/s", "count", "target tokens in training, median of the log"),
+    Quantity("training_tokens_per_second", "train tokens/s", "count", "target tokens in training, median over the log"),
     Quantity("sentences_per_second", "lines/s", "rate", "while translating this text"),
     Quantity(
         "alignment_error_rate",
@@ -336,15 +337,13 @@ _EFFORT = (
         interval=True,
     ),
 )
-#: Of a system in a comparison, beside what its columns show.
+#: Further quantities of a system, for JSON and CSV.
 _MORE = ("training_tokens", "alignment_diagonal", "alignment_chance", "alignment_chance_level", "sentences_cut")
 _CARE = {
-    "One training each.": "Intervals and p-values are over sentences; another seed gives another system. Sizes and "
-    "training times differ too: see the table.",
-    "BLEU of short and long sentences.": "A score of a length is corpus BLEU over its sentences; few sentences give "
-    "wide intervals.",
-    "Attention was not trained to align.": "A weight is a share of the sum of one head; it does not report whether the "
-    "output depends on it.",
+    "Each system was trained once.": "Intervals and p-values cover sentences, not training seeds. Sizes and training "
+    "times differ too: see the table.",
+    "BLEU by length is corpus BLEU over the sentences of a bucket.": "Few sentences give wide intervals.",
+    "Attention was not trained to align.": "The output may depend on other words.",
 }
 
 
@@ -352,12 +351,12 @@ _SENTENCE = (Quantity("system"), Quantity("text", unit="text"))
 
 
 def score_report(scores: xr.Dataset) -> Report:
-    """What `attnscope.score` found."""
+    """The report of `attnscope.score`."""
     sentences, names = int(scores.attrs["sentences"]), [str(name) for name in scores["system"].values]
     notes = [scores.attrs[name] for name in ("note",) if name in scores.attrs]
     if sentences < FEW:
-        untested = f"; not tested: fewer than {LEAST}" if sentences < LEAST else ""
-        notes.append(f"No interval of scores: fewer than {FEW} sentences{untested}.")
+        untested = f", and no tests: these need {LEAST}" if sentences < LEAST else ""
+        notes.append(f"No intervals of scores: these need {FEW} or more sentences{untested}.")
     return Report(
         command="score",
         title="Scores of translations",
@@ -372,7 +371,7 @@ def score_report(scores: xr.Dataset) -> Report:
 
 @reads("compare")
 def report(tree: xr.DataTree) -> Report:
-    """What a comparison of systems found."""
+    """The report of a comparison of systems."""
     scores, curves = tree["scores"].to_dataset(), tree["curves"].to_dataset()
     names = [str(name) for name in scores["system"].values]
     lines: list[Row] = [
@@ -406,7 +405,7 @@ def report(tree: xr.DataTree) -> Report:
 
 
 def _by_length(scores: xr.Dataset) -> list[str]:
-    """BLEU of the shortest and the longest sentences by each system, and whether their intervals are apart."""
+    """BLEU of the shortest and the longest sentences for each system, and whether the intervals overlap."""
     bleu = scores.sel(metric="BLEU").isel(bucket=[0, -1])
     if scores.sizes["bucket"] == 1:
         return []
@@ -417,8 +416,8 @@ def _by_length(scores: xr.Dataset) -> list[str]:
             overlap = " (their intervals overlap)" * bool((low <= high[::-1]).all())
             trends.append(f"from {value[0]:.1f} to {value[1]:.1f} with {name}{overlap}")
     (first, last), counts = bleu["bucket"].values, scores["sentences"].values[[0, -1]]
-    ends = f"From sentences of {first} {scores.attrs['length_in']} ({counts[0]}) to those of {last} ({counts[1]})"
-    return [f"{ends}, BLEU goes {', '.join(trends)}."] if trends else []
+    ends = f"From {counts[0]} sentences of {first} {scores.attrs['length_in']} to {counts[1]} of {last}"
+    return [f"{ends}, BLEU changes {', '.join(trends)}."] if trends else []
 
 
 def _sentences(scores: xr.Dataset) -> list[str]:
@@ -486,7 +485,7 @@ def _score(metric: str, *, interval: bool) -> Quantity:
 
 def _difference(metric: str) -> tuple[Quantity, Quantity]:
     name, shown = f"{metric.lower()}_difference", metric == "BLEU"
-    meaning = "from the first system"
+    meaning = "difference from the first system"
     detail, low, high = "table" if shown else "data", f"{name}_lower", f"{name}_upper"
     return (
         Quantity(name, "difference", "gain", meaning, detail, low=low, high=high, interval=True),
@@ -495,24 +494,24 @@ def _difference(metric: str) -> tuple[Quantity, Quantity]:
 
 
 def _error_rate_note(scores: xr.Dataset) -> str:
-    """Say what the alignment error rates of a comparison are, and what needs no model to reach."""
+    """Explain the alignment error rates of a comparison, and give the baselines."""
     text = (
-        "AER: links of the best head against the known ones, on sentences on which the head was not chosen, with its "
-        "95% interval over sentences."
+        "AER: alignment error rate of the best head, on sentences not used to choose it, with its 95% interval over "
+        "sentences."
     )
     diagonal, chance, level = (scores[f"alignment_{name}"] for name in ("diagonal", "chance", "chance_level"))
     if diagonal.isnull().all():
         return text
     return (
-        f"{text} To compare: the diagonal {percent(float(diagonal.mean()))}, random words "
+        f"{text} Baselines: diagonal {percent(float(diagonal.mean()))}, random words "
         f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
     )
 
 
 def _cut_sentences(scores: xr.Dataset) -> list[str]:
-    """Of which systems how many sentences were cut."""
+    """The number of truncated sentences, by system."""
     return [
-        f"{name}: {counted(int(cut), 'sentence')} longer than it was trained for {'was' if cut == 1 else 'were'} cut"
+        f"{name}: {counted(int(cut), 'sentence')} longer than in training {'was' if cut == 1 else 'were'} truncated"
         for name, cut in zip(scores["system"].values, scores["sentences_cut"].values, strict=True)
         if cut
     ]

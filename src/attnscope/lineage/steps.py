@@ -1,4 +1,4 @@
-"""A walk in words: for each step a title, what happens, its formula, and a legible corner of its numbers."""
+"""A walk in words: for each step a title, an explanation, its formula, and some of its numbers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from attnscope.read.shown import split_character, with_marked_spaces
 from attnscope.support.errors import AttnscopeError
 
 LANGUAGES = ("en", "ja")
-_SAME = 1e-3  # difference of a factor from another that does not count
+_SAME = 1e-3  # tolerance for equal factors
 
 _LONGEST_NAME = 12  # columns of a terminal
 _MOST_ROWS = 6  # of a matrix with one row a token
-_WHOLE_ROW = 12  # tokens up to which the followed row is shown in full
-_LARGEST = 10  # weights of it that are shown otherwise
+_WHOLE_ROW = 12  # longest row shown in full
+_LARGEST = 10  # weights shown of longer rows
 _CONTRIBUTIONS = 4
 _BAR = 10  # columns of a weight of 1
 
@@ -40,8 +40,8 @@ Named = list[tuple[int, str]]  # positions with the names of their tokens
 class Table:
     """Cells of text under a caption."""
 
-    caption: str  # what it is, with its shape
-    headings: tuple[str, ...]  # one for each column; the first column holds the names of the rows
+    caption: str  # name and shape
+    headings: tuple[str, ...]  # one for each column; the first column has the names of the rows
     rows: tuple[tuple[str, ...], ...]
     marked: int | None = None  # the row of the token that is followed
 
@@ -59,14 +59,14 @@ class Step:
 
 @cache
 def words(language: str) -> dict[str, str]:
-    """All text of a language, by key, with ``{names}`` to be filled; formulas are the same in all and stand here."""
+    """All text of a language by key, with ``{names}`` to fill in; formulas are in this module."""
     if language not in LANGUAGES:
-        raise AttnscopeError(f"language {language!r} is not known: choose {' or '.join(LANGUAGES)}")
+        raise AttnscopeError(f"unknown language {language!r}: choose {' or '.join(LANGUAGES)}")
     return yaml.safe_load((Path(__file__).parent / f"walk.{language}.yaml").read_text(encoding="utf-8"))
 
 
 def steps(walk: Walk, language: str = "en", *, columns: int = 8) -> list[Step]:
-    """Put a walk into words."""
+    """Explain a walk step by step."""
     writer = _Writer(walk, words(language), columns)
     written = [writer.input(), writer.projections(), writer.products(), writer.division(), writer.mask()]
     written += [writer.softmax(), writer.sum()]
@@ -171,7 +171,7 @@ class _Writer:
         return self._step("products", [text], self._square("products", "Q Kᵀ"), latex=r"Q K^\top", characters="Q Kᵀ")
 
     def division(self) -> Step:
-        """The scores: products times a factor, bent and shifted where the model does so."""
+        """The scores: products times a factor, with the model's soft cap and bias if any."""
         walk = self.walk
         width = walk["Q"].shape[1]
         spread = {"before": float(walk["products"].std()), "after": float(walk["scaled"].std())}
@@ -208,7 +208,7 @@ class _Writer:
         )
 
     def mask(self) -> Step:
-        """Which keys each query may attend to."""
+        """The keys that each query may attend to."""
         allowed = self.walk["allowed"]
         facts = {"count": allowed.shape[1], "seen": int(allowed[self.at].sum())}
         if allowed.all():
@@ -283,7 +283,7 @@ class _Writer:
         return self._step("sum", text, self._of_queries("head_output", "O"), table, latex=latex, characters=characters)
 
     def heads(self) -> Step:
-        """All heads side by side."""
+        """The outputs of all heads, concatenated."""
         walk = self.walk
         width, last = walk["head_output"].shape[1], walk.heads - 1
         columns = {"first": walk.head * width, "last": (walk.head + 1) * width - 1}
@@ -293,7 +293,7 @@ class _Writer:
         return self._step("concat", [text], latex=latex, characters=characters)
 
     def result(self) -> Step:
-        """The output of the layer, where the matrix behind the heads is known."""
+        """The output of the layer, if the output matrix is known."""
         walk = self.walk
         if "result" not in walk:
             return self._step("result", [self.say("result.unknown")])
@@ -308,7 +308,7 @@ class _Writer:
         return self._step("result", [text], table, latex=latex, characters=characters)
 
     def check(self) -> Step:
-        """How far these numbers are from the model's own."""
+        """The differences from the model's own numbers."""
         errors = (f"{self.wording['errors.' + name]} {error:.0e}" for name, error in self.walk.errors.items())
         key = "check.toy" if self.walk.is_toy else "check.text"
         text = self.say(key, errors=self.wording["errors.comma"].join(errors), model=self.walk.model)
@@ -368,7 +368,7 @@ def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]
 
 
 def number(value: float, decimals: int) -> str:
-    """Write a number; what is too large for its column, in powers of ten."""
+    """Write a number; with a power of ten if it is too wide for its column."""
     if abs(value) >= 1e5:  # noqa: PLR2004 six columns
         return f"{value:.0e}"
     text = f"{value:.{decimals}f}"
@@ -394,18 +394,18 @@ def plain(value: float) -> str:
 
 
 def visible(token: str) -> str:
-    r"""Write a token so that it can be seen: marks for the spaces at its ends, and for what has no shape."""
+    r"""Write a token with its spaces at the ends and its invisible characters marked."""
     shown = re.sub(r"\r\n?|\n", "⏎", with_marked_spaces(token)) or "∅"
     return "".join(letter if letter.isprintable() else f"U+{ord(letter):04X}" for letter in shown)
 
 
 def spoken(token: str) -> str:
-    """Write a token within a sentence: without the spaces around it, where it has more."""
+    """Write a token within a sentence, without surrounding spaces if it has other characters."""
     return visible(token.strip() or token)
 
 
 def short(text: str, columns: int) -> str:
-    """Cut a text to so many columns of a terminal, where a Japanese character takes two."""
+    """Cut a text to a number of terminal columns; a Japanese character takes two."""
     if cell_len(text) <= columns:
         return text
     return set_cell_size(text, columns - 1).rstrip() + "…"
@@ -435,7 +435,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|$~])")
 
 
 def markdown(walk: Walk, language: str = "en") -> str:
-    r"""Write a walk as Markdown; formulas stand between ``$$``."""
+    r"""Write a walk as Markdown, with formulas between ``$$``."""
     title, below = heading(walk, language)
     parts = [f"# {escape(title)}", *map(escape, below)]
     for place, step in enumerate(steps(walk, language, columns=_COLUMNS), 1):
@@ -449,7 +449,7 @@ def markdown(walk: Walk, language: str = "en") -> str:
 
 
 def escape(text: str) -> str:
-    r"""Write characters that mean something in Markdown so that they mean themselves."""
+    r"""Escape the special characters of Markdown."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
@@ -493,7 +493,7 @@ def _terminal_step(place: int, step: Step, width: int) -> list[RenderableType]:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Break a text into lines: between words, and between any two Japanese characters but before a 、 or a 。."""
+    """Break a text into lines: between words, and between any two Japanese characters except before 、 or 。."""
     lines = [""]
     for unit in _UNIT.findall(text):
         if cell_len(lines[-1] + unit.rstrip()) > width and lines[-1]:
@@ -508,7 +508,7 @@ def _terminal_table(table: Table, width: int) -> RichTable:
     roomy = len("▸ ") + needed + 3 * len(columns) - 1 <= width
     shown = RichTable(
         box=box.SIMPLE_HEAD,
-        padding=(0, int(roomy)),  # rather close together than cut
+        padding=(0, int(roomy)),  # narrow rather than truncated
         show_edge=False,
     )
     for index, name in enumerate(table.headings):

@@ -1,8 +1,8 @@
-"""Training: the same weights for the same settings, however often it was stopped.
+"""Training: the same settings give the same weights, even if training was interrupted.
 
-Not transformers' Trainer: a checkpoint here is whole or not there, also after kill -9 or on a full disk; an update has
-the same pairs however many processes share it; and whatever is random follows from the seed and the update alone, so
-that nothing but weights and moments needs to be restored.
+This is not the Trainer of transformers. A checkpoint is complete or absent, even after kill -9 or on a full disk. An
+update has the same pairs for any number of processes. Randomness depends only on the seed and the update, so that only
+weights and moments need to be restored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers, own_threads
 
 _MAY_CHANGE = {"updates", "cooldown", "patience", "log_every", "threads", "device", "tensorboard", "average", "keep"}
-NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # to the weights
+NO_MATTER = dict.fromkeys(("threads", "device", "log_every", "tensorboard", "keep"))  # no effect on the weights
 _MODEL = ("model", "config.json", "generation_config.json")  # prefixes of the model's files
 _log = logging.getLogger("attnscope")
 
@@ -57,20 +57,20 @@ def train(
     progress: Tell | None = None,
     **settings: object,
 ) -> xr.Dataset:
-    """Train a model of the lineage: on parallel text, on plain text, or on the generated task.
+    """Train a model on parallel text, on plain text, or on the generated task.
 
     Parameters
     ----------
     config
-        Settings, or a YAML file of them. Without them and without data: those of `PRESETS` for this kind of model (by
-        default additive attention) on the generated task, learned in a few minutes on two cores.
+        Settings, or a YAML file of them. Without settings and data, the preset in `PRESETS` for this type of model (by
+        default additive attention) on the generated task, which takes a few minutes on two cores.
     out
-        Folder of the training; given again, it goes on where it was stopped.
+        Folder of the training. Use the same folder again to resume an interrupted training.
     progress
-        Called with a `Progress` for every line of the log: it tells of ``update``, ``loss`` (nats per target token,
-        since the line before), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
+        Called with a `Progress` for every line of the log, with ``update``, ``loss`` (nats per target token since the
+        previous line), ``tokens/s`` and the metrics of the last validation (``validation loss``, ...).
     **settings
-        Fields of `TrainConfig`, which take the place of those in `config`.
+        Fields of `TrainConfig`, which override those in `config`.
 
     Returns
     -------
@@ -78,18 +78,18 @@ def train(
         On the validation text at the end: ``loss`` (nats per token), for translation ``bleu`` (greedy), and on the
         generated task, for a model with attention, ``alignment_error_rate`` of its best head against the known
         alignments (between 0 and 1; see `best_aligning_head`) with its interval, ``alignment_error_rate_lower`` and
-        ``alignment_error_rate_upper``, beside those of the diagonal and of random words, ``alignment_diagonal`` and
-        ``alignment_chance`` (``alignment_chance_level``: these go below it in 1 of 100). The learning curve:
+        ``alignment_error_rate_upper``, with the baselines ``alignment_diagonal``, ``alignment_chance`` (random words)
+        and ``alignment_chance_level`` (below which random words fall in 1 of 100 cases). The learning curve:
         ``validation_loss`` and ``validation_bleu (validation_update)``; ``training_loss``, ``learning_rate``,
         ``tokens_per_second``, ``tokens`` (target tokens seen), ``seconds`` and ``epoch (training_update)``, an entry
         for each line of the log.
-        Attributes: ``signature``, ``model``, ``chosen`` (which weights were kept), ``left_out``;
-        ``.encoding["source"]`` holds the folder.
+        Attributes: ``signature``, ``model``, ``chosen`` (which weights were saved), ``left_out``;
+        ``.encoding["source"]`` is the folder.
 
     Raises
     ------
     AttnscopeError
-        For settings, texts and folders that do not fit: see the message.
+        If settings, texts or the folder are invalid.
     """
     config = settings_for(config, **settings)
     folder = OwnedFolder(local_folder(out), "train")
@@ -101,7 +101,7 @@ def train(
 
 
 def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, float] | None:
-    """What a finished training with these settings ended with, if all of it is whole; else None."""
+    """The result of a finished, undamaged training with these settings; else None."""
     if not folder.state.get("complete") or folder.damaged():
         return None
     before = TrainConfig(**folder.state["config"]).settings()
@@ -111,7 +111,7 @@ def finished_metrics(config: TrainConfig, folder: OwnedFolder) -> dict[str, floa
 
 @dataclass
 class _State:
-    """What a training resumes from, beside its weights; all of it goes into a checkpoint."""
+    """The resume point of a training, stored in each checkpoint with the weights."""
 
     update: int = 0
     epoch: int = 0
@@ -145,28 +145,28 @@ class Training:
         texts = self.data.sha256()
         own = torch.tensor(int(texts[:12], 16), device=self.device)
         if int(group.sum(own.clone())) != group.world * int(own):
-            raise AttnscopeError("the texts changed while the processes were reading them: give the same command again")
+            raise AttnscopeError("the texts changed during reading: repeat the command")
         done = self.checkpoints.updates()
         self.state = _State(texts=texts)
         if done:
             self.state = _State(**self.checkpoints.load(done[-1], self.model, self.optimizers.state))
         if self.state.texts != texts:
             raise AttnscopeError(
-                f"the texts are not those with which the training in {folder.path} began: give these, or another folder"
+                f"the texts differ from those of the training in {folder.path}: use the same texts, or another folder"
             )
         self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
         left_out = self.data.left_out
         if self.log is not None and left_out:
             counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-            _log.warning("pairs left out: %s", counts)
+            _log.warning("dropped pairs: %s", counts)
             if not done:
                 self.log.write(0, left_out=left_out)
 
     def _prepare(self) -> TrainingData:
-        """The folder, its settings and the texts, read once; the first process makes what the others read."""
+        """The folder, its settings and the texts, read once; the first process writes what the others read."""
         data = None
         if self.group.first:
-            with explained(f"write to {self.folder.path}", "Choose another folder (--out), or make room"):
+            with explained(f"write to {self.folder.path}", "Choose another folder with --out, or free some disk space"):
                 data = self._prepare_folder()
         self.group.wait()
         if not self.group.first:
@@ -179,12 +179,12 @@ class Training:
         return data
 
     def _prepare_folder(self) -> TrainingData | None:
-        """Drop what is damaged, reject another training, and write what is not there yet."""
+        """Drop damaged files, reject a different training, and write missing files."""
         damaged = self.folder.damaged()
         self.checkpoints.drop_damaged(damaged)
         others = [name for name in damaged if name in self.folder.files]
         for name in others:
-            _log.warning("%s is damaged, and is made anew", self.folder.path / name)
+            _log.warning("%s is damaged and will be recomputed", self.folder.path / name)
         done = updates_done(self.config, self.folder)
         files, data = {SETTINGS: config_bytes(self.config)}, None
         if not done or any(name.startswith("tokenizer") for name in others):
@@ -208,12 +208,12 @@ class Training:
                 self.log.close()
 
     def _epoch(self) -> None:
-        """The batches of an epoch that are not done yet."""
+        """The remaining batches of an epoch."""
         state, config = self.state, self.config
         for members in self.data.epoch(state.epoch)[state.batch :]:
             before = time.monotonic()
             loss, tokens = self._update(members)
-            seconds = time.monotonic() - before  # of training alone, not of validations
+            seconds = time.monotonic() - before  # training only, without validations
             for name, value in {"loss": loss, "tokens": tokens, "seconds": seconds}.items():
                 state.since_log[name] += value
             state.update, state.batch = state.update + 1, state.batch + 1
@@ -237,7 +237,7 @@ class Training:
         total = torch.zeros((), dtype=torch.float32, device=self.device)
         first = self.group.rank * config.accumulate
         for number, part in enumerate(parts[first : first + config.accumulate], first):
-            torch.manual_seed(seed * 1009 + number)  # what is random depends on nothing that was before
+            torch.manual_seed(seed * 1009 + number)  # randomness does not depend on earlier updates
             if part is None:
                 continue
             with self._precision():
@@ -252,8 +252,8 @@ class Training:
         summed = float(self.group.sum(total))
         if not math.isfinite(summed):
             raise AttnscopeError(
-                f"the loss of update {step} is {summed}: try a smaller learning_rate (now {config.learning_rate:g}), a "
-                "longer warmup or float32"
+                f"the loss of update {step} is {summed}: reduce learning_rate (now {config.learning_rate:g}), increase "
+                "warmup, or use float32"
             )
         return summed, count
 
@@ -319,7 +319,7 @@ class Training:
         return metrics
 
     def _finish(self) -> None:
-        """Of the mean of the last checkpoints and the best one, write the one with the lower validation loss."""
+        """Write the mean of the last checkpoints or the best one, whichever has the lower validation loss."""
         last = self.checkpoints.updates()[-self.config.average :]
         candidates = {"mean of the last checkpoints": last, "best checkpoint": [self.state.best_update]}
         metrics_of: dict[str, dict[str, float]] = {}
@@ -332,7 +332,7 @@ class Training:
         self._report(1.0, metrics)
         if self.log is not None:
             self.log.write(self.state.update, chosen=chosen, **{f"final_{k}": v for k, v in metrics.items()})
-            safe = "The checkpoints are whole: make room and give the same command again"
+            safe = "The checkpoints are complete: free some disk space and repeat the command"
             ended = {"metrics": metrics, "signature": self._signature().to_dict()}
             with (
                 explained(f"write the model to {self.folder.path}", safe),
@@ -343,7 +343,7 @@ class Training:
         self.group.wait()
 
     def _signature(self) -> Signature:
-        """What the weights depend on."""
+        """Everything that the weights depend on."""
         settings = self.config.model_dump(mode="json", include=self.config.settings().keys() - NO_MATTER.keys())
         return Signature(
             "train",
@@ -355,7 +355,7 @@ class Training:
         )
 
     def _alignment_error(self) -> dict[str, float]:
-        """Alignment error rate on the generated task, of a model with attention, and what needs no model."""
+        """Alignment error rate of a model with attention on the generated task, and the baselines."""
         data = self.data
         if not isinstance(data, Pairs) or not isinstance(data.valid, TaskText):
             return {}
@@ -371,7 +371,7 @@ class Training:
 
 
 def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
-    """How many updates the training in a folder has behind it; 0 where there is none."""
+    """Number of finished updates of the training in a folder; 0 without a training."""
     done = max(Checkpoints(folder).updates(), default=0)
     if done:
         _same_training(config, TrainConfig(**folder.state["config"]), folder.path, done)
@@ -379,26 +379,26 @@ def updates_done(config: TrainConfig, folder: OwnedFolder) -> int:
 
 
 def _same_training(config: TrainConfig, old: TrainConfig, folder: Path, done: int) -> None:
-    """Refuse to resume another training than the folder's, of which so many updates are done."""
+    """Reject settings that differ from the training in the folder, which has `done` updates."""
     before, now = old.model_dump(), config.settings()
     changed = [name for name in now if now[name] != before[name] and name not in _MAY_CHANGE]
     if changed:
         name = changed[0]
         raise AttnscopeError(
-            f"{folder} holds a training with {name} = {before[name]}; found {now[name]}: give another folder, "
+            f"{folder} contains a training with {name} = {before[name]}; found {now[name]}: use another folder, "
             "or the same settings"
         )
     if config.updates < done:
         raise AttnscopeError(
-            f"{folder} holds a training of {done} updates; found updates = {config.updates}: give another folder, or "
-            "as many or more"
+            f"{folder} contains a training of {done} updates; found updates = {config.updates}: use another folder, "
+            "or at least as many updates"
         )
     steps = range(1, done + 1)
     other = next((step for step in steps if learning_rate(config, step) != learning_rate(old, step)), None)
     if other is not None:
         raise AttnscopeError(
-            f"{folder} holds a training of {done} updates at rates for updates = {old.updates} and cooldown = "
-            f"{old.cooldown}; with {config.updates} and {config.cooldown} update {other} would have had another: give "
+            f"{folder} contains a training of {done} updates with updates = {old.updates} and cooldown = "
+            f"{old.cooldown}; {config.updates} and {config.cooldown} change the learning rate of update {other}: use "
             "another folder, or the same settings"
         )
 
@@ -421,11 +421,11 @@ class Optimizers:
         self.state = self._each[0].state
         if muon:
             self._each.append(Muon(muon, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
-            # all moments together, as checkpoints store them: each optimizer reads those of its own parameters
+            # all moments together, as checkpoints store them: each optimizer uses those of its own parameters
             self._each[1].state = self.state
 
     def step(self, rate: float) -> None:
-        """Move all parameters at a learning rate, and forget the gradients."""
+        """Update all parameters at a learning rate, and clear the gradients."""
         for optimizer in self._each:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -434,7 +434,7 @@ class Optimizers:
 
 
 def target_tokens(batch: Batch) -> int:
-    """How many tokens a batch asks for."""
+    """Number of target tokens in a batch."""
     return int((batch["labels"] != IGNORED).sum())
 
 
@@ -467,47 +467,47 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of this process, and how many there are."""
+    """The rank of this process, and the number of processes."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this one writes and prints."""
+        """Whether this process writes and prints."""
         return self.rank == 0
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Add up the gradients of all processes."""
+        """Sum the gradients over all processes."""
         for parameter in model.parameters() if self.world > 1 else ():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             distributed.all_reduce(parameter.grad)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add up numbers of all processes."""
+        """Sum numbers over all processes."""
         if self.world > 1:
             distributed.all_reduce(values)
         return values
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait for all processes."""
         if self.world > 1:
             distributed.barrier()
 
 
 def is_first() -> bool:
-    """Whether this process is the one that prints, as torchrun tells it before the processes know each other."""
+    """Whether this process prints, from torchrun's variables, before the process group exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def threads_of_one() -> int:
-    """Processors that this process may use, shared with the others that torchrun started on this machine."""
+    """Processors for this process, shared with the other processes of torchrun on this machine."""
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 @contextmanager
 def processes(device: str) -> Generator[Processes]:
-    """The processes that torchrun started, or this one alone."""
+    """The process group of torchrun, or this process only."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Processes()

@@ -60,40 +60,40 @@ def translate(
     Parameters
     ----------
     model
-        An encoder-decoder, of `attnscope train` or any other of transformers: see `attnscope.scan`.
+        An encoder-decoder from `attnscope train` or transformers: see `attnscope.scan`.
     texts
-        Sentences: a list of strings, one string of a sentence a line, or the `Path` of such a file. An empty one stays
-        empty.
+        Sentences: a list of strings, a string with one sentence per line, or the `Path` of such a file. Empty lines
+        stay empty.
     beams
-        Translations that are followed at a time; 1 is greedy.
+        Beam width; 1 is greedy.
     length_penalty
-        Power of the length in tokens, by which a finished translation's log-probability is divided.
+        Exponent of the length in tokens that divides the log-probability of a finished translation.
     n_best
         Number of translations of each sentence.
     sample, temperature, seed
-        Whether tokens are drawn instead of taking the best; divisor of their logits; seed of the draws.
+        Whether to sample tokens; divisor of their logits; seed of the samples.
     batch_tokens
-        Source tokens that are translated at a time, times the beams.
+        Source tokens times beams per batch.
     overlong
         Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``refuse`` it
         (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
     scores
-        Whether to score translations, by one more forward pass over what was made: ``.score`` is None without. Several
-        samples of a sentence (`sample` with `n_best` above 1) are scored in any case, as the scores order them.
+        Whether to score translations, with one more forward pass; otherwise ``.score`` is None. Several samples of a
+        sentence (`sample` with `n_best` above 1) are always scored, because the scores order them.
     progress
-        Called with a `Progress` after each batch; it tells of ``lines`` done.
+        Called with a `Progress` after each batch, with the number of ``lines`` done.
 
     Returns
     -------
     Translations
-        For each sentence, in their order, its translations, the best first; ``.texts`` has the best ones alone. With
-        ``scores=True`` each has its ``.score``.
+        The translations of each sentence in order, best first; ``.texts`` has only the best ones. With ``scores=True``
+        each has its ``.score``.
 
     Raises
     ------
     AttnscopeError
-        If the model is not an encoder-decoder, the file cannot be read, a line is too long and is to be refused, or
-        settings do not go together.
+        If the model is not an encoder-decoder, the file cannot be read, a line is too long (with ``refuse``), or
+        settings contradict each other.
     """
     lines, language = lines_of_text(texts, "the text"), options["target_language"]
     settings: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best, "sample": sample}
@@ -102,7 +102,7 @@ def translate(
     if not loaded.model.config.is_encoder_decoder:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} is not an encoder-decoder: "
-            "give a translation model, such as `attnscope train` makes"
+            "use a translation model, such as one from `attnscope train`"
         )
     begin = {} if language is None else _beginning(loaded.tokenizer, language)
     made = translate_lines(
@@ -120,7 +120,7 @@ def translate(
 
 
 def _beginning(tokenizer: PreTrainedTokenizerBase, language: str) -> dict[str, int]:
-    """What `generate` needs for a translation into that language: its token is the first, or starts the decoder."""
+    """Arguments of `generate` for a target language: its token is forced first, or starts the decoder."""
     coded = TargetTokenizer(tokenizer, language)("a", return_special_tokens_mask=True)
     first, *_, last = coded.input_ids
     return {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
@@ -149,22 +149,22 @@ def translate_lines(
     check_real(0.0, 1e3, temperature=temperature)
     check_real(-1e3, 1e3, length_penalty=length_penalty)
     if n_best > beams and not sample:
-        raise AttnscopeError(f"found {n_best} best of {beams} beams: give as many beams, or sample")
+        raise AttnscopeError(f"found n_best {n_best} with {beams} beams: use at least {n_best} beams, or sample")
     if temperature != 1 and not sample:
-        raise AttnscopeError("temperature is of sampling: give sample (--sample) too")
+        raise AttnscopeError("temperature applies to sampling only: add sample (--sample)")
     if seed and not sample:
-        raise AttnscopeError("the seed (--seed) is of sampling: give sample (--sample) too")
+        raise AttnscopeError("the seed (--seed) applies to sampling only: add sample (--sample)")
     if sample and beams not in {1, _USUAL_BEAMS}:
-        raise AttnscopeError("beams (--beams) are of the search: leave them out, or sample (--sample)")
+        raise AttnscopeError("beams (--beams) do not apply to sampling: leave out beams, or sample (--sample)")
     scored = scores or (sample and n_best > 1)
     if length_penalty != 1 and (sample or beams == 1) and not scored:
         raise AttnscopeError(
-            "length_penalty (--length-penalty) is of several beams and of scores: give more beams (--beams) too, or "
-            "ask for scores"
+            "length_penalty (--length-penalty) applies to several beams or to scores: increase --beams, or "
+            "request scores"
         )
     encoded, longest = encode_lines(tokenizer, lines), min(int(tokenizer.model_max_length), positions_of(model))
     pieces, owner = _pieces(encoded, lines, longest, overlong)
-    if pieces:  # a tokenizer of another model is found by the largest id, before anything is translated
+    if pieces:  # detect a tokenizer of another model by its largest id, before translating
         index = max(range(len(pieces)), key=lambda index: max(pieces[index]))
         check_ids(model, {"input_ids": torch.tensor([pieces[index]])}, lambda _: f"line {owner[index] + 1}")
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": n_best, "do_sample": sample, **(begin or {})}
@@ -191,7 +191,7 @@ def translate_lines(
 
 
 def positions_of(model: Any) -> int:
-    """Rows of the model's position table, on either side; a very large number where positions are computed."""
+    """Rows of the model's position table, on either side; a very large number if positions are computed."""
     computed = getattr(model.config, "positions", "learned") != "learned"
     rows = None if computed else configured_length(model.config)
     return rows or sys.maxsize
@@ -200,7 +200,7 @@ def positions_of(model: Any) -> int:
 def _pieces(
     encoded: list[list[int]], lines: Sequence[str], longest: int, overlong: str
 ) -> tuple[list[list[int]], list[int]]:
-    """What is translated at a time, and the line that each piece belongs to; empty lines have none."""
+    """The pieces to translate, and the line of each; empty lines have none."""
     pieces: list[list[int]] = []
     owner: list[int] = []
     for number, ids in enumerate(encoded):
@@ -208,8 +208,8 @@ def _pieces(
             continue
         if len(ids) > longest and overlong == "refuse":
             raise AttnscopeError(
-                f"line {number + 1} has {len(ids)} tokens; the model was trained for {longest}: shorten it, or choose "
-                "overlong 'split' or 'cut' (--overlong)"
+                f"line {number + 1} has {len(ids)} tokens; the model was trained for at most {longest}: shorten it, or "
+                "use --overlong split or cut"
             )
         body, end = ids[:-1], ids[-1:]
         step = longest - 1
@@ -221,7 +221,7 @@ def _pieces(
 
 
 def _batches(pieces: list[list[int]], budget: int) -> Iterator[list[int]]:
-    """Pieces of like length together, the longest first."""
+    """Group pieces by length, the longest first."""
     order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i]))
     start = 0
     while start < len(order):
@@ -245,12 +245,12 @@ def _generate(
     each = options["num_return_sequences"]
     with (
         quiet(),  # no reminder of a length that computed positions do not have
-        explaining(f"{type(model).__name__} does not generate", "Is generation_config.json the one of this model?"),
+        explaining(f"{type(model).__name__} cannot generate", "Check its generation_config.json"),
     ):
         made = model.generate(ids, attention_mask=mask, max_new_tokens=most, **options)
         texts = tokenizer.batch_decode(made, skip_special_tokens=True)
         numbers = [None] * len(texts) if penalty is None else _scores(model, ids, mask, made, each, penalty)
-    # Bytes too can be generated: a line stays one line, and holds no NUL, which no text has.
+    # A model can also generate bytes: keep each line on one line, without NUL.
     one_line = (re.sub(r"[\0\r\n]+", " ", text).strip() for text in texts)
     together = [Translation(text, score) for text, score in zip(one_line, numbers, strict=True)]
     return [together[i : i + each] for i in range(0, len(together), each)]
@@ -276,7 +276,7 @@ def _scores(
 
 
 def _joined(pieces: list[list[Translation]], *, scored: bool) -> list[Translation]:
-    """The translations of a line; those of its pieces side by side, the best with the best."""
+    """The translations of a line, joined from those of its pieces, best with best."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -287,7 +287,7 @@ def _joined(pieces: list[list[Translation]], *, scored: bool) -> list[Translatio
     ]
 
 
-_SHOWN = 10  # sentences: more are counted
+_SHOWN = 10  # sentences shown; further ones are counted
 _LONGEST = 60  # characters of a text that is shown
 
 
@@ -299,7 +299,7 @@ class Translation:
     # log-probability in nats over ``tokens ** length_penalty``, the end counted; None if it was not asked for
     # (``scores=True``), NaN of an empty line, for which nothing was generated
     score: float | None = None
-    left_out: int = 0  # tokens of the source that were cut off
+    left_out: int = 0  # truncated tokens of the source
 
 
 @dataclass(frozen=True, repr=False)
@@ -323,7 +323,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     @property
     def left_out(self) -> list[int]:
-        """Tokens of each sentence that were cut off."""
+        """Number of truncated tokens of each sentence."""
         return [several[0].left_out for several in self.candidates]
 
     def __len__(self) -> int:
@@ -334,11 +334,11 @@ class Translations(Sequence[tuple[Translation, ...]]):
     @overload
     def __getitem__(self, line: slice) -> Translations: ...
     def __getitem__(self, line: int | slice) -> tuple[Translation, ...] | Translations:
-        """Return the translations of one sentence, or of some of them; the first sentence is 0."""
+        """The translations of one sentence or several; the first sentence is 0."""
         if isinstance(line, slice):
             return replace(self, sources=self.sources[line], candidates=self.candidates[line])
         if not -len(self) <= line < len(self):
-            raise IndexError(f"there is no sentence {line}: there are {len(self)}, and the first is 0")
+            raise IndexError(f"found sentence {line}; expected 0 to {len(self) - 1}")
         return self.candidates[line]
 
     def __repr__(self) -> str:
@@ -353,11 +353,11 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     @property
     def account(self) -> str:
-        """How many were translated, and how many cut."""
+        """The numbers of translated and truncated sentences."""
         most = max(map(len, self.candidates), default=1)
         best = f", the best of up to {most} each" if most > 1 else ""
         tokens = [left_out for left_out in self.left_out if left_out]
-        cut = f", {len(tokens)} of them cut ({count(sum(tokens), 'token')} left out)" if tokens else ""
+        cut = f", {len(tokens)} of them truncated ({count(sum(tokens), 'token')} dropped)" if tokens else ""
         return f"{count(len(self), 'sentence')} translated{best}{cut}"
 
     @property
@@ -365,7 +365,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
         return [f"... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
 
     def _shown(self) -> Iterator[tuple[str, str]]:
-        """The first sentences, and of each the best translation with its score where scores were computed."""
+        """The first sentences, each with its best translation and score (if computed)."""
         scored = any(several[0].score is not None for several in self.candidates)
         for source, (best, *_) in zip(self.sources[:_SHOWN], self.candidates, strict=False):
             number = "–" if best.score is None or math.isnan(best.score) else f"{best.score:.2f}"
@@ -373,7 +373,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
 
 def _on_a_line(text: str) -> str:
-    """A text as a line that is not too long to look at."""
+    """A text as one line of limited length."""
     shown = " ".join(text.split())
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1].rstrip() + "…"
 
@@ -384,7 +384,7 @@ _COLUMNS = tuple(
 
 
 def report(translations: Translations) -> Report:
-    """The translations that `translate` made, the best first."""
+    """The report of `translate`, best translations first."""
     rows = [
         {"line": line, "rank": rank, "source": source, "translation": one.text}
         | {"score": one.score, "tokens_cut": one.left_out}

@@ -1,4 +1,4 @@
-"""One head of any model over one sentence: what it computes, taken apart and put together again."""
+"""One head of any model over one sentence, computed step by step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
 _BUNDLED_LAYER = 1  # its heads are soft
-MOST_TOKENS = 1024  # more than anyone walks through
+MOST_TOKENS = 1024  # far more than a reader needs
 
 Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "K", "V"
 
@@ -70,46 +70,45 @@ def walk(
     Parameters
     ----------
     model
-        See `attnscope.scan`; or a module of one head, with linear layers for queries, keys and values, which takes X
-        and returns its output, or that and its weights.
+        See `attnscope.scan`; or a module of one head, with linear layers for queries, keys and values, which maps X to
+        its output, or to its output and weights.
     texts
-        One sentence, of at least two tokens; by default the one about the tired animal. For a module, X of shape
-        ``(text, token, width)``, of which the first text is followed.
+        One sentence of at least two tokens; by default a sentence about a tired animal. For a module, X of shape
+        ``(text, token, width)``, whose first text is shown.
     targets
-        What the decoder of an encoder-decoder says; it reads this one token late, as in training. By default the
-        model's own greedy translation of the sentence.
+        Target text of an encoder-decoder, which the decoder reads shifted by one token, as in training. By default the
+        model's own greedy translation.
     layer, head
         Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of the bundled model
-        layer 1: heads of its first layer look at one token each, so that the division by √d_k would change little.
+        layer 1: each head of its first layer attends to a single token, so that the division by √d_k changes little.
     query_token
-        Whose row is followed: a position, or a piece of the sentence (of the target in layers of its decoder). By
-        default the last token that is not special, and in the default sentence "it".
+        Query whose row is shown: a position, or a piece of the sentence (of the target in decoder layers). By default
+        the last token that is not special; in the default sentence, "it".
     progress
-        Called with a `Progress` before the model is loaded, before it reads, and at the end.
+        Called with a `Progress` before loading the model, before the forward pass, and at the end.
 
     Returns
     -------
     Walk
-        The numbers. `attnscope.lineage.steps.steps` puts them into words, `markdown` and `terminal` into form.
+        The numbers. Use `attnscope.lineage.steps.steps` to explain them, and `markdown` or `terminal` to format them.
 
     Raises
     ------
     AttnscopeError
-        If the steps do not give the model's or module's own numbers, a text is empty or too long, there is no such
-        layer, head or token, there is a target for a model that is no encoder-decoder, or an encoder-decoder that
-        cannot translate has none.
+        If the steps differ from the model's own numbers, a text is empty or too long, a layer, head or token does not
+        exist, a target is given for a model that is not an encoder-decoder, or no target for one that cannot translate.
     """
     if isinstance(inner := inner_model(model), nn.Module) and not isinstance(inner, PreTrainedModel):
         if not isinstance(texts, Tensor) or targets is not None or any(options.values()):
             raise AttnscopeError(
-                f"{type(model).__name__} is not a model of transformers: give X, a tensor (text, token, width), in "
-                "place of the sentence, and leave out what belongs to a model (tokenizer, device, ...)"
+                f"{type(model).__name__} is not a transformers model: pass a tensor X (text, token, width) instead of "
+                "a sentence, and leave out options for models (tokenizer, device, ...)"
             )
         check_number("layer", layer or 0, 1)
         check_number("head", head, 1)
         return walk_module(inner, texts, token=query_token)
     if isinstance(texts, Tensor):
-        raise AttnscopeError("texts is a tensor, which a module of your own reads; a model reads a sentence")
+        raise AttnscopeError("texts is a tensor, which only your own modules accept; pass a sentence to a model")
     if layer is None:
         bundled = model is None or (isinstance(model, str | Path) and model in {"bundled", MODEL})
         layer = _BUNDLED_LAYER if bundled else 0
@@ -153,8 +152,8 @@ def walk_inputs(
     sites, _ = verify(model, inputs, text="the sentence")
     if all(site.kind == "cross" for site in sites):
         raise AttnscopeError(
-            f"{type(model).__name__} has no self-attention, and so it is no Transformer, whose steps these are. Where "
-            "it looks, scan (with --target) and align say"
+            f"{type(model).__name__} has no self-attention; walk needs a Transformer. Use scan (with --target) or "
+            "align to see its attention"
         )
     layers = list(projections(model, inputs).items())
     site, projected = layers[check_number("layer", layer, len(layers))]
@@ -191,8 +190,8 @@ def walk_inputs(
     for array, error in errors.items():
         if not error <= limit:
             raise AttnscopeError(
-                f"the steps give another {array} than the model (largest difference {error:.0e} of the largest, "
-                f"allowed {limit:.0e}): its attention does something that is not known here. Try --dtype float32"
+                f"the steps and the model differ in {array} (relative difference {error:.0e}, allowed "
+                f"{limit:.0e}): this form of attention is not supported. Try --dtype float32"
             )
     names = tokens or tuple(map(str, range(queries)))
     return Walk(
@@ -218,7 +217,7 @@ def walk_inputs(
 def _head_steps(
     call: AttentionCall, states: list[Tensor], projected: Projections, head: int
 ) -> tuple[xr.Dataset, dict[str, float], float]:
-    """Every step of one head, how far its Q, K and V are from the model's, and the factor of its scores."""
+    """Every step of one head, the errors of its Q, K and V, and the factor of its scores."""
     X = _numbers(states[0][0])
     memory = X if states[1] is states[0] else _numbers(states[1][0])
     other = head // call.group  # the head of keys and values
@@ -248,14 +247,14 @@ def _head_steps(
 
 
 def _factor(target: np.ndarray, made: np.ndarray) -> float:
-    """What the model multiplied by; exactly 1 where it is 1 up to rounding."""
+    """The factor of the model; exactly 1 if it is 1 up to rounding."""
     power = float((made * made).sum())
     factor = float((target * made).sum()) / power if power else 1.0
     return 1.0 if abs(factor - 1) < 1e-2 else factor  # noqa: PLR2004 no model has such a factor; half types round
 
 
 def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Which keys a query may attend to, by mask, causality and biases low enough to forbid; and the other biases."""
+    """The allowed keys of each query (by mask, causality and very low biases), and the other biases."""
     queries, keys = call.query.shape[2], call.key.shape[2]
 
     def of_head(tensor: Tensor) -> Tensor:
@@ -279,7 +278,7 @@ def _numbers(tensor: Tensor) -> np.ndarray:
 
 
 def _own_result(model: PreTrainedModel, inputs: dict[str, Any], name: str, number: int) -> np.ndarray:
-    """What the output projection gives when the model runs on its own attention; a module may serve several layers."""
+    """The output projection of the model on its own attention; a module may serve several layers."""
     outputs: list[Tensor] = []
     hook = model.get_submodule(name).register_forward_hook(lambda *arguments: outputs.append(arguments[2]))
     try:
@@ -291,14 +290,14 @@ def _own_result(model: PreTrainedModel, inputs: dict[str, Any], name: str, numbe
 
 @dataclass(frozen=True)
 class _Side:
-    """A text and the tokens that the model reads of it."""
+    """A text and its tokens."""
 
     name: str
     text: str
     window: Window
 
     def position(self, wanted: int | str | None) -> int:
-        """Position of a token by its number, or by characters of the text that it covers; of the last by default."""
+        """Position of a token by number or by characters that it covers; by default the last token."""
         window = self.window
         if wanted is None:
             return max((i for i, special in enumerate(window.special) if not special), default=0)
@@ -311,7 +310,7 @@ class _Side:
         covering = [i for i, (first, last) in enumerate(window.spans) if first <= start < last]
         if start < 0 or not covering:
             shown = " ".join(f"{i}:{token.strip()}" for i, token in enumerate(window.tokens[:40]))
-            raise AttnscopeError(f"{self.name} has no {wanted!r}; choose by position or text among\n{shown}")
+            raise AttnscopeError(f"{self.name} has no token {wanted!r}: choose a position or text from\n{shown}")
         return covering[0]
 
 
@@ -330,26 +329,26 @@ def _read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> tuple
 
 def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
     if not text.strip():
-        raise AttnscopeError(f"{name} is empty: give some words to walk through")
+        raise AttnscopeError(f"{name} is empty; expected a sentence")
     length = max(len(text), most) * 4
     (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
     if len(window) > most:
-        raise AttnscopeError(f"{name} has {len(window)} tokens; at most {most} can be walked through: shorten it")
+        raise AttnscopeError(f"{name} has {len(window)} tokens; expected at most {most}: shorten it")
     if len(window) < 2:  # noqa: PLR2004
-        raise AttnscopeError(f"{name} is one token, which can only look at itself: give a longer one")
+        raise AttnscopeError(f"{name} is a single token; expected two or more")
     return window
 
 
 def _translation(loaded: LoadedModel, sentence: str) -> str:
-    """The model's own, the likeliest token at a time."""
+    """The model's own greedy translation."""
     try:
         (text,) = translate_lines(loaded.model, loaded.tokenizer, [sentence], beams=1).texts
         if not text:
-            raise AttnscopeError("it says nothing")  # noqa: TRY301 it is explained like the others
-    except Exception as error:  # families raise what they like where a head or a setting is missing
+            raise AttnscopeError("its output is empty")  # noqa: TRY301 it is explained like the others
+    except Exception as error:  # model families raise various errors if a head or a setting is missing
         raise out_of_memory(error) or AttnscopeError(
-            f"{type(loaded.model).__name__} does not translate the sentence itself ({reason_of(error)}): say what its "
-            "decoder reads (--target)"
+            f"{type(loaded.model).__name__} cannot translate the sentence ({reason_of(error)}): pass a target "
+            "with --target"
         ) from error
     return text
 
@@ -363,28 +362,27 @@ class Walk:
     model, module
         Names of the model and of the attention module; the latter is empty for a module without a model around it.
     layer, head, heads, kv_heads
-        Which one, of how many, counted from 0; heads that have keys and values of their own.
+        Its layer and head, counted from 0; numbers of heads and of key-value heads.
     kinds
         ``"self"``, ``"causal"`` or ``"cross"``, of every layer.
     form, reason
-        Form of the scores, and why it is so: see `attnscope.explanation.projections.Projections`. Where the form is
-        ``"rope"``, Q and K are turned by their positions; where it is ``"normalised"`` or ``"unknown"``, they are the
-        model's own.
+        Form of the scores, and its reason: see `attnscope.explanation.projections.Projections`. With ``"rope"``, Q and
+        K are rotated by their positions; with ``"normalised"`` or ``"unknown"``, they are the model's own.
     scale, softcap
         Factor of the scores, which become ``softcap * tanh(scores / softcap)`` unless it is None.
     tokens, keys, token
-        What is shown for each query and each key; position of the query whose row is followed.
+        Names of queries and keys; position of the query whose row is shown.
     arrays
         By symbol, with the dimensions ``query``, ``key`` and those of the matrices: ``X``, ``W_Q``, ``b_Q`` and so on
         (where they are known), ``Q``, ``K``, ``V``, ``products`` (Q Kᵀ), ``scaled``, ``scores`` (after soft cap and
-        bias), ``allowed``, ``weights``, ``unscaled_weights`` (had nobody divided), ``head_output``, ``concatenated``,
+        bias), ``allowed``, ``weights``, ``unscaled_weights`` (without the division), ``head_output``, ``concatenated``,
         ``result``.
     errors
         Largest difference from the model's own numbers, as a share of the largest of these.
     texts
-        How many texts were computed at once; the arrays are those of the first.
+        Number of texts in the batch; the arrays are those of the first.
     target, translated
-        What the decoder of an encoder-decoder says, where that is known, and whether it is the model's translation.
+        Target text of an encoder-decoder, if known, and whether it is the model's own translation.
     drawn
         Whether X and the matrices were drawn at random.
     """
@@ -417,22 +415,22 @@ class Walk:
 
     @property
     def kind(self) -> str:
-        """That of the layer."""
+        """The kind of the layer."""
         return self.kinds[self.layer]
 
     @property
     def of_decoder(self) -> bool:
-        """Whether the layer is one of a decoder beside an encoder."""
+        """Whether the layer belongs to a decoder with an encoder."""
         return "cross" in self.kinds and self.kind != "self"
 
     @property
     def starts_stack(self) -> bool:
-        """Whether the layer reads words: the first of all, or of a decoder beside an encoder."""
+        """Whether the layer reads embeddings: the first of the encoder or decoder."""
         return self.layer == 0 or (self.of_decoder and self.kinds.index("causal") == self.layer)
 
     @property
     def is_toy(self) -> bool:
-        """Whether it is one module without a model around it: the example, or yours."""
+        """Whether it is a module without a model."""
         return not self.module
 
     def __getitem__(self, symbol: str) -> np.ndarray:
@@ -491,7 +489,7 @@ def follow(
 
 
 def _with_matrices(X: np.ndarray, memory: np.ndarray, matrices: Matrices) -> dict[str, Any]:
-    """X, what keys and values are made of, and the matrices and biases, as variables."""
+    """X, the input of keys and values, and the matrices and biases, as variables."""
     variables: dict[str, Any] = {"X": (("query", "width"), X)}
     if memory is not X:
         variables["memory"] = (("key", "key_width"), memory)
@@ -512,7 +510,7 @@ def difference(mine: np.ndarray, theirs: np.ndarray) -> float:
 def check_number(what: str, number: int, count: int) -> int:
     """The number if there is such a layer, head or token."""
     if not 0 <= number < count:
-        raise AttnscopeError(f"there is no {what} {number}: they go from 0 to {count - 1}")
+        raise AttnscopeError(f"there is no {what} {number}: {what}s go from 0 to {count - 1}")
     return number
 
 
@@ -529,15 +527,15 @@ def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
     return replace(walk_module(attention, x, token=token), drawn=True)
 
 
-_INSTEAD = "For attention of another form, pass its weights to attnscope.measure_weights"
+_INSTEAD = "For other forms of attention, pass the weights to attnscope.measure_weights"
 _LOWERED = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 @torch.no_grad()
 def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None) -> Walk:
-    """Follow a module of one head: three linear layers of X, products, softmax, weighted sum, causal or not.
+    """Walk through a module of one head: three linear layers, products, softmax, weighted sum, causal or not.
 
-    Which layer makes the queries, the keys and the values is found by computing the module's own output.
+    The layers of queries, keys and values are identified by reproducing the module's output.
     """
     name = type(module).__name__
     if x.ndim not in {2, 3} or not x.is_floating_point() or not x.numel():
@@ -547,7 +545,7 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
         )
     tokens, width = x.shape[-2:]
     if tokens > MOST_TOKENS:
-        raise AttnscopeError(f"X has {tokens} tokens; a walk takes at most {MOST_TOKENS}")
+        raise AttnscopeError(f"X has {tokens} tokens; expected at most {MOST_TOKENS}")
     layers, own = _run(module, x)
     if len(layers) != len("QKV"):
         raise AttnscopeError(
@@ -556,7 +554,7 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
         )
     names = tuple(f"x{str(number).translate(_LOWERED)}" for number in range(1, tokens + 1))
     if isinstance(token, str) and not (token.isascii() and token.isdecimal()):
-        raise AttnscopeError(f"query_token is {token!r:.40}: the tokens of X go by position, from 0")
+        raise AttnscopeError(f"query_token is {token!r:.40}; expected a position in X, from 0")
     number = check_number("token", tokens - 1 if token is None else int(token), tokens)
     arrays, scale, causal = _fitted(name, _of_first_text(x), layers, own, TOLERANCE.get(x.dtype, 1e-4))
     return Walk(
@@ -585,7 +583,7 @@ def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], dict[str, np.nd
         for part in module.modules():
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
-        with explaining(f"{name} does not take X of shape {tuple(x.shape)}", "Try another shape"):
+        with explaining(f"{name} fails on X of shape {tuple(x.shape)}", "Try another shape"):
             returned: Any = module(x)
     output, *rest = (returned if isinstance(returned, tuple | list) else (returned,)) or (None,)
     if not isinstance(output, Tensor) or output.shape[:-1] != x.shape[:-1]:
@@ -613,8 +611,8 @@ def _fitted(
         if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
             return arrays.assign(_with_matrices(X, X, matrices)), scale, causal
     raise AttnscopeError(
-        f"{name} computes something else than softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a "
-        f"causal mask (call .eval() where it has dropout). {_INSTEAD}"
+        f"{name} does not compute softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a causal mask "
+        f"(call .eval() if it has dropout). {_INSTEAD}"
     )
 
 

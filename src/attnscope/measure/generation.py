@@ -1,4 +1,4 @@
-"""`generate`: where does every head look while the model writes? Prompts from texts, new tokens, each one measured."""
+"""`generate`: where does every head attend while the model writes? Prompts, new tokens, and measurements of each."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
     from attnscope.measure.generation_rows import Spans
 
 
-ANY = "..."  # in a pattern: whatever stands between
+ANY = "..."  # in a pattern: any text
 
 
 def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, limit: int | None) -> list[Window]:
-    """The first `length` tokens of each text; a chat, whose end matters, must fit as a whole."""
+    """The first `length` tokens of each text; a chat must fit as a whole."""
     prompts: list[Window] = []
     if isinstance(texts, ChatTexts):
         for window in texts.windows(length=length):
             if prompts and window.source == prompts[-1].source:
                 raise AttnscopeError(
-                    f"{window.source} has more than {length} tokens, all that fit before what is generated: leave that "
+                    f"{window.source} has more than the {length} tokens that fit before the generated ones: leave that "
                     "chat out, or raise --window"
                 )
             if len(prompts) == limit:
@@ -66,7 +66,7 @@ def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, li
     elif isinstance(texts, Corpus):
         frame = Frame.of(loaded.tokenizer)
         if not loaded.model.config.is_encoder_decoder:
-            frame = replace(frame, suffix=())  # a text that goes on has no end
+            frame = replace(frame, suffix=())  # a text to continue has no end
         for text in texts:
             if len(prompts) == limit:
                 break
@@ -74,7 +74,7 @@ def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, li
     else:
         prompts += texts.windows(loaded.tokenizer, length=length, limit=limit)
     if not prompts:
-        raise AttnscopeError("no prompt: expected a text at least")
+        raise AttnscopeError("found no prompt; expected at least one text")
     return prompts
 
 
@@ -97,7 +97,7 @@ def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | N
 
 
 def reject_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> None:
-    """Refuse a pattern that marks nothing in any prompt."""
+    """Reject a pattern without a match in any prompt."""
     left = dict(patterns)
     for prompt in prompts:
         for name in spans_of(prompt, left, None):
@@ -107,47 +107,46 @@ def reject_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> 
     for name, pattern in left.items():
         is_cut = next((len(prompt) for prompt in prompts if _stretches(prompt.text, pattern)), None)
         raise AttnscopeError(
-            f"the span {name!r} (--span) is {pattern!r:.60}, which stands in "
+            f"the span {name!r} (--span) is {pattern!r:.60} and matches "
             + (
-                f"none of the {len(prompts)} prompts: give it as the text reads, with ... for whatever stands between"
+                f"none of the {len(prompts)} prompts: write it as in the text, with ... for any text in between"
                 if is_cut is None
-                else f"no prompt, but in a text behind its first {is_cut} tokens: raise window (--window), or leave "
-                "the span out"
+                else f"only after the first {is_cut} tokens of a text: raise window (--window), or leave the span out"
             )
         )
 
 
-def patterns_of(given: object) -> dict[str, str]:
+def patterns_of(spans: object) -> dict[str, str]:
     """Spans as patterns by name."""
-    if given is None:
+    if spans is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise AttnscopeError(f'spans are {given!r:.60}; expected patterns by name, as {{"document": "<doc>...</doc>"}}')
-    named = cast("Mapping[Any, Any]", given)
+    if not isinstance(spans, Mapping):
+        raise AttnscopeError(f'spans are {spans!r:.60}; expected patterns by name, as {{"document": "<doc>...</doc>"}}')
+    named = cast("Mapping[Any, Any]", spans)
     for name, pattern in named.items():
         if not isinstance(name, str) or not name.strip() or name in {PROMPT, SOURCE, START, OWN}:
-            raise AttnscopeError(f"a span has the name {name!r:.60}; expected another word")
+            raise AttnscopeError(f"a span has the name {name!r:.60}, which is reserved or empty: choose another")
         if not isinstance(pattern, str) or not pattern:
             raise AttnscopeError(
-                f'the span {name!r} is {pattern!r:.60}; expected how it reads, as "<doc>...</doc>", with ... for '
-                "whatever stands between"
+                f'the span {name!r} is {pattern!r:.60}; expected its text, such as "<doc>...</doc>", with ... for '
+                "any text in between"
             )
     return {str(name): str(pattern) for name, pattern in named.items()}
 
 
 def _stretches(text: str, pattern: str) -> list[tuple[int, int]]:
-    """Characters from a pattern's beginning to its end, each time that it is there."""
+    """Characters from a pattern's beginning to its end, for each match."""
     parts: Sequence[str] = pattern.split(ANY)
     stretches: list[tuple[int, int]] = []
     at = 0
     while at < len(text):
         first = end = text.find(parts[0], at)
         for part in parts:
-            place = text.find(part, end) if end >= 0 else -1
-            end = place + len(part) if place >= 0 else -1
+            match = text.find(part, end) if end >= 0 else -1
+            end = match + len(part) if match >= 0 else -1
         if end < 0:
             break
-        if not parts[-1]:  # nothing is said about the end
+        if not parts[-1]:  # the pattern has no end
             end = len(text)
         stretches.append((first, end))
         at = max(end, at + 1)
@@ -158,14 +157,14 @@ if TYPE_CHECKING:
     Shown = Callable[[Sequence[int]], Sequence[str]]
 
 
-#: Name and unit of what no scan has.
+#: Name and unit of variables that a scan does not have.
 _WORDS = {
     SPANS: Wording("Weight on each span", "share"),
-    f"{EQUAL}{SPANS}": Wording("Weight on each span, of equal weights", "share"),
-    f"{EQUAL}mean_offset": Wording("Mean offset (negative is left), of equal weights", "tokens"),
-    PLACES: Wording("Weight on each span by the head's places alone", "share"),
+    f"{EQUAL}{SPANS}": Wording("Weight on each span, under uniform attention", "share"),
+    f"{EQUAL}mean_offset": Wording("Mean offset (negative is left), under uniform attention", "tokens"),
+    PLACES: Wording("Weight on each span predicted from offsets alone", "share"),
     BINS: Wording("Weight in each bin of offsets", "share"),
-    "top_key": Wording("Place of the key with the largest weight", "tokens"),
+    "top_key": Wording("Position of the key with the largest weight", "tokens"),
 }
 
 
@@ -178,10 +177,10 @@ def generation_dataset(
     source_places: int = 0,
     spans: Sequence[str] = (),
 ) -> xr.Dataset:
-    """Label what was measured of generated sequences, one behind the other."""
+    """The measurements of generated sequences as one Dataset."""
     sites = texts[0].sites
     if any([site.name for site in text.sites] != [site.name for site in sites] for text in texts):
-        raise AttnscopeError("generate() calls differ in their layers: watch anew for each of them")
+        raise AttnscopeError("generate() calls differ in their layers: use a new `watch` for each")
     names_of = _merged([text.spans[0] for text in texts], spans)
     steps = max(steps, *(len(text.new) for text in texts))
     heads = max(text.measured["entropy"].shape[2] for text in texts)
@@ -220,20 +219,20 @@ def generation_dataset(
 
 
 def _doubled(values: np.ndarray) -> np.ndarray:
-    """From parts of doublings, the last dimension, to doublings."""
+    """Sums over the parts of each doubling, along the last dimension."""
     starts = [first for first, _ in RANGES]
     return np.add.reduceat(values, [starts.index(first) for first, _ in DOUBLINGS], axis=-1)
 
 
 def _merged(each: Sequence[tuple[str, ...]], known: Sequence[str]) -> list[str]:
-    """The spans of all sequences in their order: what a model always has stands around those that were named."""
+    """The spans of all sequences in order: the prompt or source, named spans, then the start and own output."""
     last = [name for name in each[0] if name in {START, OWN}]
     named = dict.fromkeys([each[0][0], *known, *(name for names in each for name in names)])
     return [name for name in named if name not in last] + last
 
 
 def _filled(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    """Rows of numbers, -1 behind their ends."""
+    """Rows of numbers, padded with -1."""
     array = np.full((len(rows), width), -1, dtype=np.int64)
     for number, row in enumerate(rows):
         array[number, : len(row)] = row
@@ -241,7 +240,7 @@ def _filled(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
 
 
 def _named(rows: Sequence[Sequence[int]], width: int, shown: Shown) -> np.ndarray:
-    """Rows of tokens as they are shown, nothing behind their ends."""
+    """Rows of displayed tokens, padded with empty strings."""
     array = np.full((len(rows), width), "", dtype=object)
     for number, row in enumerate(rows):
         known = [token for token in row if token >= 0]
@@ -250,7 +249,7 @@ def _named(rows: Sequence[Sequence[int]], width: int, shown: Shown) -> np.ndarra
 
 
 def _tokens(texts: Sequence[Written], shown: Shown | None, places: int, source_places: int) -> dict[str, Any]:
-    """The whole texts, and how many tokens of them were there and were written."""
+    """The whole texts, and the numbers of tokens of prompt and output."""
     counted = {"units": "tokens"}
     data: dict[str, Any] = {
         "prompt_length": ("sequence", np.array([text.given for text in texts]), counted),
@@ -269,7 +268,7 @@ def _tokens(texts: Sequence[Written], shown: Shown | None, places: int, source_p
 
 
 def _of_steps(texts: Sequence[Written], steps: int) -> dict[str, Any]:
-    """Coordinates of the steps: which token was chosen, and where the token stands from which it was."""
+    """Coordinates of the steps: the chosen token and the position of its query."""
     places = [range(text.given - 1, text.given - 1 + len(text.new)) for text in texts]
     return {
         "prompt": ("sequence", np.array([text.number for text in texts])),
@@ -298,55 +297,53 @@ def generate(
 ) -> xr.Dataset:
     """Continue texts with a model, and measure where every head attends at each new token.
 
-    A step is a new token. Its numbers are those of the query from which it was chosen: the token before it, as it looks
-    at the prompt and at what the model has said so far. They are those of one full pass over the final text, which is
-    checked on the first text of each run.
+    A step is a new token. Its numbers are those of the query that predicted it, the token before it. They equal those
+    of one full pass over the final text; each run checks this on its first text.
 
     Parameters
     ----------
     model
-        See `attnscope.scan`; a causal model or an encoder-decoder. There is no default: the bundled model is a masked
-        language model, which cannot generate. A chat is answered from where the assistant begins to speak; what it says
-        at its end is left out.
+        See `attnscope.scan`; a causal model or an encoder-decoder. There is no default, because the bundled model is a
+        masked language model and cannot generate. In a chat, a last message of the assistant is left out.
     texts
         See `attnscope.scan`; the beginning of each text is a prompt. An encoder-decoder reads it with its encoder.
     new_tokens
-        Tokens to write, at most: the model may end a text before.
+        Largest number of new tokens; the model may end a text earlier.
     beams
         Beams of the search.
     sample, temperature, top_p
-        Draw each token at random, from scores divided by `temperature`, among the likeliest that have `top_p` of the
-        probability together. By default the likeliest token is taken.
+        Sample each token, from scores divided by `temperature`, among the most likely ones with a total probability of
+        `top_p`. By default the most likely token is chosen.
     spans
-        Parts of the prompts by name, as they read, with ``...`` for whatever stands between: ``{"document":
-        "<doc>...</doc>"}``. A part is marked each time that it is there; one that is in no prompt is refused.
+        Parts of the prompts by name and text, with ``...`` for any text in between: ``{"document":
+        "<doc>...</doc>"}``. All matches are marked; each span must match a prompt.
     groups
-        Groups of the prompts' tokens, each a span: see `attnscope.scan`; of chats, their roles.
+        Groups of the prompts' tokens, each a span: see `attnscope.scan`; for chats, their roles.
     cache
-        What keeps keys and values: ``dynamic``, ``static`` (of a fixed length), or ``none``.
+        Cache of keys and values: ``dynamic``, ``static`` (of a fixed length), or ``none``.
     window
-        Tokens of a prompt, at most; by default what the model takes, less the new ones.
+        Largest number of tokens of a prompt; by default the model's length minus `new_tokens`.
     limit
-        Prompts, at most.
+        Largest number of prompts.
     batch_size
-        Prompts at a time, padded on the left.
+        Prompts in a batch, padded on the left.
 
     Returns
     -------
     xarray.Dataset
         Dimensions ``sequence, step, layer, head``. ``span_weight`` (and ``span``): weight on the prompt, on each named
-        span, and on the model's ``own output``; of an encoder-decoder, on the ``source`` in cross-attention, and on the
-        decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
-        ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (place of the key with the largest
-        weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: what equal weights over the same keys
-        give; ``place_span_weight``: what the head's offsets and the first token alone give. NaN behind the end of a
-        text. Coordinates ``token`` and ``token_id`` (what was chosen) and ``position`` (of the query, from the start of
-        the text), all of ``sequence, step``; ``text_token`` the whole texts, ``written`` what is new in them.
+        span, and on the model's ``own output``; for an encoder-decoder, on the ``source`` in cross-attention, and on
+        the decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
+        ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
+        weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
+        ``place_span_weight``: predicted from the head's offsets and the first token alone. NaN after the end of a text.
+        Coordinates ``token`` and ``token_id`` (the chosen token) and ``position`` (of the query, from the start of the
+        text), over ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
 
     Raises
     ------
     AttnscopeError
-        For anything that the caller can mend: see the message.
+        If an argument or the model cannot be used; the message says what to do.
 
     Examples
     --------
@@ -371,10 +368,10 @@ def generate(
     }
     _check(settings)
     patterns = patterns_of(spans)
-    given = as_list(texts) if isinstance(texts, Iterator) else texts
-    reject_modalities("generate", model, given, field=field, revision=reading["revision"])
+    sources = as_list(texts) if isinstance(texts, Iterator) else texts
+    reject_modalities("generate", model, sources, field=field, revision=reading["revision"])
     corpus, _ = read_sides(
-        given,
+        sources,
         None,
         field=field,
         by_line=reading["by_line"],
@@ -397,7 +394,7 @@ def generate(
     attributes |= beyond_note(
         loaded,
         max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens,
-        "Texts, with what is written,",
+        "Texts with their new tokens",
     )
     if out is None:
         results = in_a_row([part for _, part in job.parts()], "sequence")
@@ -411,23 +408,22 @@ def generate(
 
 
 def _check_writes(loaded: LoadedModel) -> None:
-    """Refuse a model that cannot generate."""
-    if loaded.model.can_generate():
-        return
-    is_bundled = loaded.name == MODEL.name
-    what = "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
-    raise AttnscopeError(f"{what} cannot generate: give a causal model or an encoder-decoder")
+    """Reject a model that cannot generate."""
+    if not loaded.model.can_generate():
+        is_bundled = loaded.name == MODEL.name
+        name = "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
+        raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
-    """What `generate` returned, from the folder of a finished run."""
+    """The result of `generate`, from the folder of a finished run."""
     results = run.results().rename(window="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
     results.encoding["source"] = str(run.path)
     return results
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Reject settings that do not go together; types and counts are checked at the boundary."""
+    """Reject inconsistent settings; types and counts are checked at the boundary."""
     temperature, top_p = settings["temperature"], settings["top_p"]
     check_whole(1, new_tokens=settings["new_tokens"])
     check_whole(1, BEAMS, beams=settings["beams"])
@@ -438,11 +434,11 @@ def _check(settings: Mapping[str, Any]) -> None:
     if not temperature or not top_p:
         raise AttnscopeError("temperature (--temperature) and top_p (--top-p) must be above 0")
     if not settings["sample"] and (temperature, top_p) != (1.0, 1.0):
-        raise AttnscopeError("temperature and top_p are of drawn tokens: ask for them with sample (--sample)")
+        raise AttnscopeError("temperature and top_p need sampling: add sample (--sample)")
 
 
 def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> int:
-    """Tokens of a prompt: those asked for, if the model can take them; else what is left beside the new ones."""
+    """Tokens of a prompt: the window, checked against the model; by default the model's length minus the new ones."""
     if loaded.model.config.is_encoder_decoder:
         return window_length(loaded, window)
     if window is not None:
@@ -451,14 +447,15 @@ def _prompt_length(loaded: LoadedModel, window: int | None, new_tokens: int) -> 
     whole = window_length(loaded, None)
     if whole <= new_tokens:
         raise AttnscopeError(
-            f"new_tokens (--new-tokens) is {new_tokens}, and {loaded.name} takes {whole} tokens in all: no prompt fits"
+            f"new_tokens (--new-tokens) is {new_tokens}, but {loaded.name} takes {whole} tokens in all: lower it to "
+            "leave space for a prompt"
         )
     return whole - new_tokens
 
 
 @dataclass(eq=False)
 class _Job:
-    """Prompts to go on with."""
+    """Prompts to continue."""
 
     loaded: LoadedModel
     prompts: Sequence[Window]
@@ -468,7 +465,7 @@ class _Job:
     tell: Tell
 
     def signature_settings(self, length: int) -> dict[str, Any]:
-        """What the numbers depend on beside model and texts, of prompts of so many tokens at most."""
+        """The settings behind the numbers, besides model and texts, for prompts of at most `length` tokens."""
         return {
             **self.settings,
             "window": length,
@@ -478,7 +475,7 @@ class _Job:
         }
 
     def parts(self, run: RunFolder | None = None) -> Iterator[tuple[int, xr.Dataset]]:
-        """The results of each batch that the run does not hold yet, with the number of its first prompt."""
+        """The results of each batch that the run lacks, with the number of its first prompt."""
         size, count = self.settings["batch_size"], len(self.prompts)
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
@@ -491,7 +488,7 @@ class _Job:
         spans = [spans_of(prompt, self.patterns, self.grouping) for prompt in prompts]
         model: Any = self.loaded.model
         call = GenerationCall(model, model.generate, (), self._arguments(prompts))
-        with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} does not generate", "Try another cache"):
+        with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} fails to generate", "Try another cache"):
             torch.manual_seed(self.settings["seed"] + numbers.start)
             _, texts = call.run(spans)
         checked: dict[str, str] = {}  # in the first piece, so that a run that resumes has it too
@@ -500,8 +497,8 @@ class _Job:
             checked["full_pass"] = f"{away:.1e}"
             if away > TOLERANCE[model.dtype]:
                 checked["cached"] = (
-                    "While it generates the model weighs otherwise than in one pass over the final text, by up to "
-                    f"{away:.2g} of a row's weight (as where its rotary angles change with the length)."
+                    f"Weights during generation differ from one pass over the final text by up to {away:.2g} of a "
+                    "row's weight (for example because rotary angles depend on the length)."
                 )
         longest = max(map(len, self.prompts))
         is_pair = model.config.is_encoder_decoder
@@ -523,12 +520,12 @@ class _Job:
 
     @cached_property
     def _names(self) -> list[str]:
-        """All named spans, in the order in which they are named."""
+        """All named spans, in order."""
         groups = [] if self.grouping is None else list(self.grouping.names)
         return list(dict.fromkeys([*groups, *self.patterns]))
 
     def _arguments(self, prompts: Sequence[Window]) -> dict[str, Any]:
-        """Of `generate`: the prompts side by side, padded on the left (those of an encoder on the right)."""
+        """Arguments of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""
         model, settings = self.loaded.model, self.settings
         device = device_of(model)
         longest = max(map(len, prompts))

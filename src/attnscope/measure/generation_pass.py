@@ -1,4 +1,4 @@
-"""One `generate` call of a model, watched from beginning to end: which row of which pass wrote each token."""
+"""One `generate` call of a model, watched from beginning to end: the row of the pass behind each new token."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """One generated sequence, and what was measured of it."""
+    """One generated sequence and its measurements."""
 
-    # token ids without padding: what its decoder was given, what it wrote, and what its encoder read, if it has one
+    # token ids without padding: the decoder's prompt, its output, and the encoder's input, if there is one
     prompt: list[int]
     new: list[int]
     source: list[int]
-    given: int  # how many tokens the decoder was given, which may have been embeddings
+    given: int  # length of the decoder's prompt, which may be embeddings
     number: int  # number of the prompt among those of its call
     sites: Sequence[Site]  # one for each layer
-    # names of the spans, and of each layer the spans that its keys may belong to, ``(layer, span)``
+    # names of the spans, and the possible spans of each layer's keys, ``(layer, span)``
     spans: tuple[tuple[str, ...], np.ndarray]
-    measured: Mapping[str, np.ndarray]  # ``(step, layer, head)``, spans or bins behind; of equal weights with one head
+    measured: Mapping[str, np.ndarray]  # ``(step, layer, head[, span or bin])``; uniform attention has one head
 
     @property
     def whole(self) -> list[int]:
-        """The text that the decoder has read and written; -1 for what it was given as an embedding."""
+        """The decoder's prompt and output; -1 for embeddings."""
         return [*([-1] * (self.given - len(self.prompt))), *self.prompt, *self.new]
 
 
 def texts_of(
     observer: GenerationObserver, sequences: Tensor, beams: Tensor | None, ends: Sequence[int], pad: int | None
 ) -> list[Written]:
-    """A record of each sequence that `generate` gave."""
+    """A record of each sequence that `generate` returned."""
     rows = rows_of(observer)
     sequences = sequences.cpu()
     prompts, before = (observer.prompts, rows.prompt if observer.is_pair or observer.prompts.ids is not None else 0)
@@ -108,7 +108,7 @@ def texts_of(
 def _with_places(
     observer: GenerationObserver, measured: dict[str, np.ndarray], own: int, given: int
 ) -> dict[str, np.ndarray]:
-    """Beside what was measured of one sequence, what the places of each head give."""
+    """The measurements of one sequence, with the weights predicted from offsets alone."""
     names = list(observer.spans)
     columns = np.zeros((given + len(measured["entropy"]), len(names)))
     columns[:given, names.index(START if observer.is_pair else PROMPT)] = 1.0
@@ -121,34 +121,35 @@ def _with_places(
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """The measured rows of all passes, one behind the other; see `rows_of`."""
+    """The measured rows of all passes, concatenated; see `rows_of`."""
 
     prompt: int
     sites: list[Site]
     layers: list[dict[str, Tensor]]  # (batch, head, row) of all passes
-    ids: Tensor  # (batch, row), -1 where they are not known
-    of_place: dict[int, int]  # from a place in the text to the last row that was read there
+    ids: Tensor  # (batch, row), -1 if unknown
+    of_position: dict[int, int]  # from a position in the text to the last row there
 
     def columns(self, steps: int) -> Tensor:
-        """The row from which each token was chosen: that of the token before it."""
-        places = range(self.prompt - 1, self.prompt - 1 + steps)
-        missing = [place for place in places if place not in self.of_place]
+        """The row that predicted each token: that of the token before it."""
+        positions = range(self.prompt - 1, self.prompt - 1 + steps)
+        missing = [position for position in positions if position not in self.of_position]
         if missing:
             raise AttnscopeError(
-                f"no pass of generate() reads token {missing[0] + 1} of the text: what was measured is not of it"
+                f"found no pass of generate() over token {missing[0] + 1} of the text: the measured passes belong to "
+                "another text"
             )
-        return torch.tensor([self.of_place[place] for place in places], dtype=torch.int64)
+        return torch.tensor([self.of_position[position] for position in positions], dtype=torch.int64)
 
     def check(self, chosen: Tensor, new: Tensor) -> None:
-        """Refuse passes that read other tokens than the text holds."""
+        """Reject passes over other tokens than those of the text."""
         read = self.ids[chosen, self.columns(len(chosen))][1:]
         if bool(((read != new[:-1]) & (read >= 0)).any()):
             raise AttnscopeError(
-                "the passes of generate() read other tokens than it returns: it is not known which rows write the text"
+                "the passes of generate() read other tokens than it returns, so the rows of the text are unknown"
             )
 
     def picked(self, chosen: Tensor) -> dict[str, np.ndarray]:
-        """Of one sequence: ``(step, layer, head)``, spans behind; NaN where a layer has fewer heads than another."""
+        """The rows of one sequence: ``(step, layer, head[, span])``; NaN for heads that a layer lacks."""
         columns = self.columns(len(chosen))
         heads = {name: max(layer[name].shape[1] for layer in self.layers) for name in self.layers[0]}
         arrays: dict[str, np.ndarray] = {}
@@ -165,32 +166,28 @@ def rows_of(observer: GenerationObserver) -> MeasuredRows:
     """The measured rows of all passes of a `generate` call."""
     passes = observer.passes
     if not passes or observer.prompt is None:
-        raise AttnscopeError("generate() made no pass that could be seen, so nothing was measured")
+        raise AttnscopeError("captured no pass of generate(), so nothing was measured")
     known = list(passes[0].layers)
-    if not known or any(list(seen.layers) != known or seen.batch != passes[0].batch for seen in passes):
+    if not known or any(list(each.layers) != known or each.batch != passes[0].batch for each in passes):
         raise AttnscopeError(
-            "the passes of generate() differ in their layers or sequences: which rows write the text is not known"
+            "the passes of generate() differ in their layers or sequences, so the rows of the text are unknown"
         )
-    of_place: dict[int, int] = {}
+    of_position: dict[int, int] = {}
     row = 0
-    for seen in passes:
-        of_place |= {seen.start + number: row + number for number in range(seen.rows)}
-        row += seen.rows
+    for each in passes:
+        of_position |= {each.start + number: row + number for number in range(each.rows)}
+        row += each.rows
     layers = [
-        {
-            name: torch.cat([seen.layers[layer][name] for seen in passes], dim=2).cpu()
-            for name in passes[0].layers[layer]
-        }
+        {name: torch.cat([each.layers[layer][name] for each in passes], 2).cpu() for name in passes[0].layers[layer]}
         for layer in known
     ]
-    ids = [torch.full((seen.batch, seen.rows), -1) if seen.ids is None else seen.ids.cpu() for seen in passes]
-    return MeasuredRows(
-        observer.prompt, [observer.sites[layer] for layer in known], layers, torch.cat(ids, 1), of_place
-    )
+    ids = [torch.full((each.batch, each.rows), -1) if each.ids is None else each.ids.cpu() for each in passes]
+    sites = [observer.sites[layer] for layer in known]
+    return MeasuredRows(observer.prompt, sites, layers, torch.cat(ids, 1), of_position)
 
 
 def _length(new: Tensor, ends: Sequence[int], pad: int | None) -> int:
-    """How many tokens were written, up to the one that ends the text; what is behind only fills the batch."""
+    """The number of new tokens up to the end of the text, without padding."""
     last = torch.isin(new, torch.tensor(list(ends), dtype=new.dtype)).nonzero()
     if len(last):
         return int(last[0]) + 1
@@ -198,38 +195,38 @@ def _length(new: Tensor, ends: Sequence[int], pad: int | None) -> int:
     return len(new) if pad is None else int(written[-1]) + 1 if len(written) else len(new)
 
 
-_TRIED = 32  # tokens of the prompt on which the capture is checked
+_TRIED = 32  # tokens of the prompt for the check of the capture
 _CANNOT = {
-    "guidance_scale": "the model reads two texts by turns",
+    "guidance_scale": "the model alternates between two texts",
     "assistant_early_exit": "the model drafts with some of its own layers",
-    "custom_generate": "it is not known what the model then reads",
-    "output_attentions": "attention is seen in another way, which gives no weights back",
+    "custom_generate": "the input of each pass is unknown",
+    "output_attentions": "the capture returns no weights to generate()",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class GenerationCall:
-    """One ``model.generate(...)``: the model, its own method, and what the caller gives it."""
+    """One ``model.generate(...)``: the model, its own method, and its arguments."""
 
     model: PreTrainedModel
     generate: Callable[..., Any]
-    given: tuple[Any, ...]
+    positional: tuple[Any, ...]
     named: Mapping[str, Any]
 
     def run(self, spans: GivenSpans | None) -> tuple[Any, list[Written]]:
-        """Generate, and measure each new token: what the model returns, and a record of each sequence."""
+        """Generate and measure each new token: the model's output, and a record of each sequence."""
         self._check()
         prompts = Prompts(self._ids, self._mask, spans)
         observer = GenerationObserver(self.sites, prompts, is_pair=self._is_pair)
         named: dict[str, Any] = dict(self.named)
-        asked = {"return_dict_in_generate": True, "disable_compile": True}  # what is compiled is not seen
+        options = {"return_dict_in_generate": True, "disable_compile": True}  # compiled calls cannot be captured
         if named.get("generation_config") is None:
-            named |= asked
+            named |= options
         else:
             named["generation_config"] = copy.deepcopy(named["generation_config"])
-            named["generation_config"].update(**asked)
+            named["generation_config"].update(**options)
         with watching(self.model, observer, weights_suffice=True), observer.reading(self.model):
-            output = self.generate(*self.given, **named)
+            output = self.generate(*self.positional, **named)
         beams = getattr(output, "beam_indices", None)
         pad = self._setting("pad_token_id")
         texts = texts_of(observer, output.sequences, beams, self._ends, pad if isinstance(pad, int) else None)
@@ -238,7 +235,7 @@ class GenerationCall:
     def _check(self) -> None:
         name = type(self.model).__name__
         if _own_method(type(self.model)) is not transformers.GenerationMixin.__dict__["generate"]:
-            raise AttnscopeError(f"{name} has a generate() of its own, and it is not known what it reads in each pass")
+            raise AttnscopeError(f"{name} has its own generate(), and the input of each pass is unknown")
         if self.model.training:
             raise AttnscopeError(f"{name} is in training mode: call model.eval() first")
         for setting, reason in _CANNOT.items():
@@ -252,8 +249,7 @@ class GenerationCall:
         mask = self._mask
         if not self._is_pair and mask is not None and bool((mask[:, -1] == 0).any()):
             raise AttnscopeError(
-                "a prompt is padded on the right, so the model would go on after padding: pad on the left "
-                "(tokenizer.padding_side = 'left')"
+                "found a prompt with padding on the right: pad on the left (tokenizer.padding_side = 'left')"
             )
 
     @property
@@ -261,7 +257,7 @@ class GenerationCall:
         return bool(self.model.config.is_encoder_decoder)
 
     def _setting(self, name: str) -> Any:
-        """What holds for this call: as it is asked for, else as the model is set."""
+        """The value for this call: its argument, else the model's configuration."""
         for holder in (self.named, self.named.get("generation_config"), self.model.generation_config):
             value = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
             if value is not None:
@@ -270,12 +266,12 @@ class GenerationCall:
 
     @cached_property
     def _main(self) -> Tensor:
-        """What the model is given to read: ids, embeddings, or what its encoder takes."""
+        """The model's input: ids, embeddings, or the encoder's input."""
         usual = ("input_ids", "inputs_embeds", self.model.main_input_name)
-        known = [self.given[0] if self.given else self.named.get("inputs"), *map(self.named.get, usual)]
+        known = [self.positional[0] if self.positional else self.named.get("inputs"), *map(self.named.get, usual)]
         main = next((value for value in known if isinstance(value, Tensor)), None)
         if main is None:
-            raise AttnscopeError("generate() was given nothing to go on with that can be watched: give input_ids")
+            raise AttnscopeError("generate() has no input that can be watched: give input_ids")
         return main
 
     @property
@@ -284,7 +280,7 @@ class GenerationCall:
 
     @cached_property
     def _mask(self) -> Tensor | None:
-        """Where the prompts are padded: as it is said, else as transformers tells it."""
+        """The padding of the prompts: the argument, else as transformers infers it."""
         mask = self.named.get("attention_mask")
         if mask is not None or self._ids is None or self._is_pair:
             return mask
@@ -293,13 +289,13 @@ class GenerationCall:
 
     @property
     def _ends(self) -> list[int]:
-        """Tokens that end a text."""
+        """Tokens at the end of a text."""
         ends = self._setting("eos_token_id")
         return [] if ends is None else [int(end) for end in torch.as_tensor(ends).flatten()]
 
     @cached_property
     def sites(self) -> dict[tuple[str, int], Site]:
-        """The layers in which a token looks at those before it or at a source, checked on the prompt's beginning."""
+        """The causal and cross-attention layers, checked on the prompt's beginning."""
         if self._is_pair and capture_of(self.model) != "registry":
             raise AttnscopeError(_by_weights(self.model))
         ids = self._ids
@@ -314,31 +310,29 @@ class GenerationCall:
         if self._is_pair:
             start = decoder_start(self.model)([0, *self._ends[:1]])
             inputs["decoder_input_ids"] = torch.full((1, 2), start, device=self.model.device)
-        seen, _ = verify(self.model, inputs, text="the prompt", weights_suffice=True)
+        captured, _ = verify(self.model, inputs, text="the prompt", weights_suffice=True)
         if self._is_pair and capture_of(self.model) != "registry":
             raise AttnscopeError(_by_weights(self.model))
         calls: dict[str, int] = {}
         sites: dict[tuple[str, int], Site] = {}
-        for site in seen:
+        for site in captured:
             number = calls[site.name] = calls.get(site.name, -1) + 1
             if site.kind != "self":
                 sites[site.name, number] = site
         if not sites:
-            raise AttnscopeError(
-                f"no layer of {type(self.model).__name__} looks back only: generate() is for causal models"
-            )
+            raise AttnscopeError(f"{type(self.model).__name__} has no causal layer: generate() needs a causal model")
         return sites
 
 
 def _own_method(kind: type) -> Any:
-    """The `generate` that a class has, of its own or inherited."""
+    """The `generate` of a class, its own or inherited."""
     return next((base.__dict__["generate"] for base in kind.__mro__ if "generate" in base.__dict__), None)
 
 
 def _by_weights(model: PreTrainedModel) -> str:
     return (
-        f"{type(model).__name__} does not attend through transformers' attention registry, and its encoder and decoder "
-        "run apart in generate(): it cannot be watched there"
+        f"{type(model).__name__} does not use transformers' attention registry, and generate() calls its encoder and "
+        "decoder separately: it cannot be watched"
     )
 
 
@@ -347,15 +341,15 @@ _SHARES = (SPANS, "max_weight", "first_token")
 
 @torch.no_grad()
 def full_pass_difference(call: GenerationCall, text: Written) -> float:
-    """Largest difference of a share of weight between a generated text and one pass over it, without a cache."""
+    """Largest difference of a share of weight between generation and one pass over the text without a cache."""
     model = call.model
     device = device_of(model)
     is_pair = bool(model.config.is_encoder_decoder)
-    read = torch.tensor([text.whole[:-1]], device=device)
-    given = torch.tensor([text.source], device=device) if is_pair else read[:, : text.given]
-    observer = GenerationObserver(call.sites, Prompts(given, None), is_pair=is_pair)
+    whole_text = torch.tensor([text.whole[:-1]], device=device)
+    prompt = torch.tensor([text.source], device=device) if is_pair else whole_text[:, : text.given]
+    observer = GenerationObserver(call.sites, Prompts(prompt, None), is_pair=is_pair)
     observer.prompt = text.given
-    inputs = {"input_ids": given, "decoder_input_ids": read} if is_pair else {"input_ids": read}
+    inputs = {"input_ids": prompt, "decoder_input_ids": whole_text} if is_pair else {"input_ids": whole_text}
     with watching(model, observer, weights_suffice=True), observer.reading(model):
         model(**inputs, use_cache=False)
     rows = rows_of(observer)
@@ -370,33 +364,33 @@ def full_pass_difference(call: GenerationCall, text: Written) -> float:
 
 
 if TYPE_CHECKING:
-    Layer = tuple[str, int]  # name of a module, and which of its calls in a pass
+    Layer = tuple[str, int]  # name of a module, and the number of its call in a pass
 
 
 @dataclass(eq=False)
 class ReadPass:
-    """What one forward pass read, and what was measured of the queries from which a token is chosen."""
+    """The input of one forward pass, and the measurements of the queries that predict a token."""
 
     batch: int  # size of the pass
     queries: int
-    start: int  # where the first measured query stands in the text, padding counted
-    rows: int  # how many are measured; 0 in a part of the prompt
-    ids: Tensor | None  # ``(batch, row)``: their tokens; None where the model was given embeddings
+    start: int  # position of the first measured query in the text, with padding
+    rows: int  # number of measured queries; 0 in a part of the prompt
+    ids: Tensor | None  # ``(batch, row)``: their tokens; None for embeddings
     layers: dict[Layer, dict[str, Tensor]] = field(default_factory=dict)  # statistics of each layer; see `measure_rows`
     calls: dict[str, int] = field(default_factory=dict)
 
 
 class GenerationObserver:
-    """Measures, in each pass of a `generate` call, the rows from which a token is chosen."""
+    """Measures, in each pass of a `generate` call, the rows that predict a token."""
 
     def __init__(self, sites: Mapping[Layer, Site], prompts: Prompts, *, is_pair: bool) -> None:
         self.sites, self.prompts, self.is_pair = sites, prompts, is_pair
         self.passes: list[ReadPass] = []
         self.prompt = None if is_pair or prompts.ids is None else prompts.ids.shape[1]
         self._now: ReadPass | None = None
-        self._end = 0  # of what was read
+        self._end = 0  # of the input so far
         self._cache: Any = None
-        self._marks: dict[tuple[bool, torch.device], KeyMarks] = {}  # by whether a layer looks across
+        self._marks: dict[tuple[bool, torch.device], KeyMarks] = {}  # by whether it is cross-attention
 
     @property
     def spans(self) -> tuple[str, ...]:
@@ -405,15 +399,15 @@ class GenerationObserver:
         return (first, *self.prompts.names, *rest)
 
     def spans_of(self, kind: str) -> list[bool]:
-        """Which of them the keys of a kind of layer may belong to."""
-        of_given = [name not in {START, OWN} for name in self.spans]
-        return [given == (kind == "cross") for given in of_given] if self.is_pair else [True] * len(of_given)
+        """Which spans the keys of a type of layer may belong to."""
+        of_prompt = [name not in {START, OWN} for name in self.spans]
+        return [own == (kind == "cross") for own in of_prompt] if self.is_pair else [True] * len(of_prompt)
 
     def __call__(self, site: Site, call: AttentionCall) -> None:
-        """Measure one call; the model goes on with its own output."""
+        """Measure one call; the model continues with its own output."""
         now = self._now
         if now is None or call.query.shape[0] != now.batch or call.query.shape[2] != now.queries:
-            return  # of an encoder, or of what is no text
+            return  # an encoder's, or not over text
         layer = site.name, now.calls.get(site.name, 0)
         now.calls[site.name] = layer[1] + 1
         known = self.sites.get(layer)
@@ -431,11 +425,11 @@ class GenerationObserver:
 
     @contextmanager
     def reading(self, model: PreTrainedModel) -> Generator[None]:
-        """Know of each pass of a model what it reads."""
+        """Record the input of each pass of a model."""
         known = inspect.signature(model.forward)
 
-        def begin(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            arguments = dict(known.bind(*given, **named).arguments)
+        def begin(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+            arguments = dict(known.bind(*positional, **named).arguments)
             self._begin(arguments | arguments.pop("kwargs", {}))
 
         def end(*_: Any) -> None:
@@ -451,7 +445,7 @@ class GenerationObserver:
         ids, states = arguments.get(f"{side}input_ids"), arguments.get(f"{side}inputs_embeds")
         read = ids if ids is not None else states
         if read is None:
-            raise AttnscopeError("a pass reads neither token ids nor embeddings: which text it writes is not known")
+            raise AttnscopeError("found a pass without token ids or embeddings, so its text is unknown")
         batch, queries = read.shape[:2]
         past = self._past(arguments.get("past_key_values"))
         end = past + queries
@@ -462,24 +456,22 @@ class GenerationObserver:
         self._now = ReadPass(batch, queries, start, rows, None if ids is None else ids[:, queries - rows :])
 
     def _past(self, cache: Any) -> int:
-        """How many tokens a cache holds; refused where it is not known how."""
+        """The number of tokens in a cache of transformers."""
         if cache is None:
             return 0
-        held = getattr(cache, "self_attention_cache", cache)
-        layers = getattr(held, "layers", [held])
+        own = getattr(cache, "self_attention_cache", cache)
+        layers = getattr(own, "layers", [own])
         strange = [layer for layer in layers if type(layer).__module__.partition(".")[0] != "transformers"]
-        if strange or not hasattr(held, "get_seq_length"):
-            kind = type([*strange, held][0]).__name__
+        if strange or not hasattr(own, "get_seq_length"):
+            kind = type([*strange, own][0]).__name__
             raise AttnscopeError(
-                f"the cache keeps keys in a {kind}, which is not of transformers, so it is not known where in the text "
-                "they stand: generate with one of transformers' caches"
+                f"the cache stores keys in a {kind} from outside transformers, so their positions are unknown: use one "
+                "of transformers' caches"
             )
         if self._cache is not None and cache is not self._cache:
-            raise AttnscopeError(
-                "the passes of generate() use more than one cache, so it is not known which of them write the text"
-            )
+            raise AttnscopeError("the passes of generate() use several caches, so the rows of the text are unknown")
         self._cache = cache
-        return cached_tokens(held)
+        return cached_tokens(own)
 
     def _marks_of(self, call: AttentionCall, *, is_cross: bool) -> KeyMarks:
         device = call.query.device

@@ -1,4 +1,4 @@
-"""What a head's places alone give each span of a text that is being written."""
+"""The weights of generated rows on each span, and those predicted from a head's offsets alone."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 SPANS, BINS = "span_weight", "bin_weight"
-_REACH = 1 << 17  # tokens: what lies farther back is in the last bin
+_REACH = 1 << 17  # tokens: larger distances are in the last bin
 _PARTS = 4  # of a doubling, so that a head's decay within a bin is small
-#: First and last offset of each bin that a result has, from far left to the query itself.
+#: First and last offset of each bin of a result, from far left to the query itself.
 DOUBLINGS = [(first, last) for first, last in bin_ranges(0, _REACH) if last <= 0]
 
 
@@ -38,21 +38,21 @@ def _ranges() -> list[tuple[int, int]]:
     return ranges
 
 
-#: The same of the bins that are measured, parts of those.
+#: First and last offset of each measured bin, parts of those of a result.
 RANGES = _ranges()
 
 
 @dataclass(frozen=True, eq=False)
 class KeyMarks:
-    """What is known of the keys of a side."""
+    """Padding and spans of the keys of a side."""
 
-    padding: Tensor  # ``(batch,)``: places before the first token of each text
-    spans: Tensor  # ``(batch, place, span)``, float32: which places belong to a span
-    beyond: int  # number of the span that goes on behind these places; -1 if there is none
+    padding: Tensor  # ``(batch,)``: positions before the first token of each text
+    spans: Tensor  # ``(batch, position, span)``, float32: the positions of each span
+    beyond: int  # number of the span of later positions; -1 if there is none
     _columns: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def columns(self, keys: int, shift: int) -> Tensor:
-        """The spans of keys of which the first stands at place `shift`, ``(batch, key, span)``."""
+        """The spans of keys, the first of them at position `shift`, ``(batch, key, span)``."""
         if (keys, shift) not in self._columns:
             self._columns.clear()  # the layers of one pass share them
             known = self.spans[:, max(shift, 0) : max(shift + keys, 0)]
@@ -65,13 +65,13 @@ class KeyMarks:
         return self._columns[keys, shift]
 
 
-def measure_rows(call: AttentionCall, first: int, place: int, marks: KeyMarks, *, is_cross: bool) -> dict[str, Tensor]:
-    """Statistics of the rows from `first` on: ``(batch, head, row)``, spans behind; one head for equal weights."""
+def measure_rows(call: AttentionCall, first: int, start: int, marks: KeyMarks, *, is_cross: bool) -> dict[str, Tensor]:
+    """Statistics of the rows from `first` on: ``(batch, head, row[, span])``; one head for uniform attention."""
     weights, allowed = row_weights(call, first)
     rows, keys = weights.shape[-2:]
     index = torch.arange(keys, device=weights.device)
-    shift = 0 if is_cross else place - _own_key(call, allowed, rows)
-    query = torch.arange(place, place + rows, device=weights.device)
+    shift = 0 if is_cross else start - _own_key(call, allowed, rows)
+    query = torch.arange(start, start + rows, device=weights.device)
     offset = (index + shift - query[:, None])[None, None]
     if is_cross:
         offset = offset - marks.padding[:, None, None, None]
@@ -82,7 +82,7 @@ def measure_rows(call: AttentionCall, first: int, place: int, marks: KeyMarks, *
     return {
         "max_weight": largest,
         "top_key": (top - keys_of.start[:, None, None]).double(),
-        BINS: _bins(weights, None if is_cross else place - shift),
+        BINS: _bins(weights, None if is_cross else start - shift),
         **_sums(weights, keys_of),
         **{f"{EQUAL}{name}": value for name, value in _sums(even, keys_of).items()},
     }
@@ -91,7 +91,7 @@ def measure_rows(call: AttentionCall, first: int, place: int, marks: KeyMarks, *
 class _Keys(NamedTuple):
     offset: Tensor  # (batch or 1, 1, row, key)
     columns: Tensor  # (batch, key, span)
-    start: Tensor  # (batch,), the first token of each text as a key: below 0 where it is out of sight
+    start: Tensor  # (batch,), the first token of each text as a key: below 0 if it is not among them
 
 
 def _sums(weights: Tensor, keys: _Keys) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def _sums(weights: Tensor, keys: _Keys) -> dict[str, Tensor]:
 
 
 def _bins(weights: Tensor, own: int | None) -> Tensor:
-    """Weight in each bin of offsets, from far left to the query itself, float32; NaN where keys are another text's."""
+    """Weight in each bin of offsets, from far left to the query itself, float32; NaN in cross-attention."""
     if own is None:
         return weights.new_full((*weights.shape[:-1], len(RANGES)), torch.nan).float()
     rows, keys = weights.shape[-2:]
@@ -117,15 +117,15 @@ def _bins(weights: Tensor, own: int | None) -> Tensor:
 
 
 def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
-    """The first measured query's own key: the last one that it may see."""
+    """The first measured query's own key: its last visible one."""
     keys = allowed.shape[-1]
-    if not call.query.shape[-1]:  # weights alone: a cache holds the query's own key last, and nothing behind it
+    if not call.query.shape[-1]:  # weights only: the query's own key is the last in the cache
         return keys - rows
     last = keys - 1 - allowed.any(1).flip(-1).to(torch.uint8).argmax(-1)  # (batch, row)
     own = last - torch.arange(rows, device=last.device)
     if bool((own != own[0, 0]).any()):
         raise AttnscopeError(
-            "a layer lets the texts of a batch look at different last keys: where its keys stand is not known"
+            "the texts of a batch have different last keys in a layer, so the positions of its keys are unknown"
         )
     return int(own[0, 0])
 
@@ -134,13 +134,13 @@ PLACES = f"place_{SPANS}"
 
 
 def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: int) -> np.ndarray:
-    """The weight on each span by the places of each head alone, ``(step, layer, head, span)``."""
+    """The weight on each span predicted from each head's offsets alone, ``(step, layer, head, span)``."""
     steps, layers, heads = measured["first_token"].shape
     fitted = np.full((steps, layers, heads, columns.shape[1]), np.nan)
     query = given - 1 + np.arange(steps)
     for layer in range(layers):
         bins, first = measured[BINS][:, layer], measured["first_token"][:, layer]
-        known = np.isfinite(bins).all((0, 2))  # neither of another text, nor a head that the layer lacks
+        known = np.isfinite(bins).all((0, 2))  # not cross-attention, nor a head that the layer lacks
         if not known.any():
             continue
         seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer, 0])).astype(np.int64)
@@ -153,12 +153,12 @@ def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: in
 
 
 def _counts(query: np.ndarray, seen: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many keys each query sees at each place, ``(step, place)``, and how many of each span."""
+    """The number of visible keys of each query in each bin, ``(step, bin)``, and of each span."""
     edges = np.array([-query.max() - 1, *(last + 1 for _, last in RANGES)])
     at = np.clip(query[:, None] + edges, (query - seen + 1)[:, None], query[:, None] + 1)
     both = np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
     rest = both.copy()
-    rest[0] = 0.0  # the first token is a place by itself
+    rest[0] = 0.0  # the first token is a bin of its own
     before = np.concatenate([np.zeros((1, both.shape[1])), rest.cumsum(0)])
     of_bins = np.diff(before[at], axis=1)
     of_first = np.where((seen > query)[:, None], both[0], 0.0)[:, None]
@@ -167,25 +167,25 @@ def _counts(query: np.ndarray, seen: np.ndarray, columns: np.ndarray) -> tuple[n
 
 
 def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Weight at each place, ``(step, head, place)``: what lies on the first token is taken out of its bin."""
+    """Weight in each bin, ``(step, head, bin)``; the first token is a bin of its own."""
     lasts = np.array([last for _, last in RANGES])
-    place = np.searchsorted(lasts, -query)
+    first_bin = np.searchsorted(lasts, -query)
     rest = bins.astype(np.float64)
-    rest[np.arange(len(query)), :, place] -= first
+    rest[np.arange(len(query)), :, first_bin] -= first
     return np.concatenate([rest.clip(0.0), first[..., None]], axis=-1)
 
 
 PROMPT, SOURCE, START, OWN = "prompt", "source", "start", "own output"
 _TAKEN = (PROMPT, SOURCE, START, OWN)
-MOST = 16  # spans: each is kept for every head and token
-#: Spans of one prompt by name: first token and the one after the last, a slice, or numbers of tokens.
+MOST = 16  # spans: each is stored for every head and token
+#: Spans of one prompt by name: first token and the one after the last, a slice, or indices of tokens.
 Spans = Mapping[str, tuple[int, int] | slice | Iterable[int]]
-#: The same for all prompts, for each prompt of a batch, or as a function of the token ids of a prompt.
+#: Spans for all prompts, for each prompt of a batch, or a function of the token ids of a prompt.
 GivenSpans = Spans | Sequence[Spans] | Callable[[list[int]], Spans]
 
 
 class Prompts:
-    """The texts that a model is to go on with (an encoder-decoder: that it reads), and their spans."""
+    """The texts to continue (for an encoder-decoder, its sources), and their spans."""
 
     def __init__(self, ids: Tensor | None, mask: Tensor | None, given: GivenSpans | None = None) -> None:
         self.ids, self.mask = ids, mask
@@ -195,21 +195,21 @@ class Prompts:
             raise AttnscopeError(f"there are {len(self.names)} named spans; expected at most {MOST}")
 
     def tokens(self, text: int) -> list[int]:
-        """The ids of a text without padding; none where the model is given something else."""
+        """The ids of a text without padding; empty without token ids."""
         if self.ids is None:
             return []
         ids = self.ids[text] if self.mask is None else self.ids[text][self.mask[text] > 0]
         return [int(token) for token in ids]
 
     def padding(self, batch: int) -> Tensor:
-        """``(batch,)``: places before the first token of each text, which may be there several times."""
+        """``(batch,)``: positions before the first token of each text; texts may repeat."""
         if self.mask is None:
             return torch.zeros(batch, dtype=torch.int64)
         first = self.mask.to(torch.uint8).argmax(1).cpu()
         return first.repeat_interleave(batch // len(first))
 
     def columns(self, batch: int, length: int) -> Tensor:
-        """Indicators of the whole text and of each span, ``(batch, place, 1 + name)``, float32."""
+        """Indicators of the whole text and of each span, ``(batch, position, 1 + name)``, float32."""
         padding = self.padding(batch)
         columns = torch.zeros(batch, length, 1 + len(self.names), dtype=torch.float32)
         columns[..., 0] = (torch.arange(length) >= padding[:, None]).float()
@@ -222,7 +222,7 @@ class Prompts:
         if given is None:
             return []
         if self.ids is None:
-            raise AttnscopeError("spans are of the tokens of a prompt, and the model was given none: give input_ids")
+            raise AttnscopeError("spans need the tokens of a prompt: give input_ids")
         texts = range(len(self.ids))
         if callable(given):
             each = [given(self.tokens(text)) for text in texts]
@@ -231,7 +231,7 @@ class Prompts:
         else:
             each = list(given) if isinstance(given, Iterable) else [given] * len(texts)
         if len(each) != len(texts):
-            raise AttnscopeError(f"spans of {len(each)} prompts were given, and generate() reads {len(texts)}")
+            raise AttnscopeError(f"found spans for {len(each)} prompts; expected {len(texts)}, one for each prompt")
         return [_of_text(spans, len(self.tokens(text))) for text, spans in enumerate(each)]
 
 
@@ -244,12 +244,12 @@ def _of_text(spans: Any, length: int) -> dict[str, np.ndarray]:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not name.strip() or name in _TAKEN:
-        raise AttnscopeError(f"a span has the name {name!r:.60}; expected another word than {', '.join(_TAKEN)}")
+        raise AttnscopeError(f"a span has the name {name!r:.60}; choose a word other than {', '.join(_TAKEN)}")
     return name
 
 
 def _tokens(name: str, value: Any, length: int) -> np.ndarray:
-    """Numbers of the tokens of a span."""
+    """Indices of the tokens of a span."""
     if isinstance(value, tuple) and len(cast("tuple[Any, ...]", value)) == 2:  # noqa: PLR2004
         value = slice(*value)
     try:
@@ -261,7 +261,7 @@ def _tokens(name: str, value: Any, length: int) -> np.ndarray:
             outside = bool(tokens.size) and not (tokens[0] >= 0 and tokens[-1] < length)
     except (TypeError, ValueError) as error:
         raise AttnscopeError(
-            f"the span {name!r} is {value!r:.60}; expected its first token and the one after the last, as (3, 12)"
+            f"the span {name!r} is {value!r:.60}; expected its first token and the one after the last, such as (3, 12)"
         ) from error
     if outside:
         raise AttnscopeError(f"the span {name!r} goes beyond the prompt, which has {length} tokens")

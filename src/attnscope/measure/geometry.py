@@ -1,4 +1,4 @@
-"""Which tokens are patches, tiles or tubelets, in which rows, columns and frames: by processor or by changed pixels."""
+"""The patches, tiles or tubelets among tokens, their rows, columns and frames: by processor or changed pixels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from attnscope.read.image_text import Expanded
 
 
-NOTHING = 1e-3  # of the largest change: what a token that another patch or frame makes may change by, through rounding
+NOTHING = 1e-3  # of the largest change: changes of other tokens below this are rounding
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Grid:
     rows: int  # rows and columns of patches
     columns: int
     start: int  # the token of the first patch; the others follow row by row
-    tokens: int  # all tokens, also those that are no patches
+    tokens: int  # all tokens, with patches and others
     class_token: int | None  # number of the class token; None without one
 
     @property
@@ -56,7 +56,7 @@ class Grid:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each token is called: ``[class]``, ``[register 1]``, ``r0c0`` for the patch in row 0, column 0."""
+        """The names of tokens: ``[class]``, ``[register 1]``, ``r0c0`` for the patch in row 0, column 0."""
         named = {token: f"[register {number}]" for number, token in enumerate(self.registers, start=1)}
         if self.class_token is not None:
             named[self.class_token] = "[class]"
@@ -71,7 +71,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     """Find the patches: which token of the first layer changes when the pixels of one patch do."""
     size = patch_size_of(model.config)
     if size is None:
-        return "its config tells no patch_size"
+        return "its config has no patch_size"
     rows, columns = pixels.shape[2] // size[0], pixels.shape[3] // size[1]
     if not rows or not columns:
         return f"its patch_size {size[0]} x {size[1]} is larger than the image"
@@ -81,7 +81,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
         probe[:, row * size[0] : (row + 1) * size[0], column * size[1] : (column + 1) * size[1]] += pattern(size, probe)
     seen = first_states(model, {"pixel_values": probes})
     if seen is None:
-        return "its weights alone can be seen, which do not tell which token is which patch"
+        return "only its weights are captured, which do not identify the patches"
     if seen.shape[0] != len(probes):
         return f"its first layer attends in {seen.shape[0] / len(probes):g} windows of an image"
     changes = (seen[1:] - seen[:1]).abs().amax(-1)
@@ -90,19 +90,19 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
     ]
     first = places_of[0][0] if places_of[0] else 0
     if places_of != [[first + row * columns + column] for row, column in places]:
-        return "in its first layer a patch is not one token, or patches do not stand row by row"
+        return "in its first layer a patch is not one token, or patches are not in row order"
     is_class = first > 0 and any(has_class_token(module) for module in model.modules())
     return Grid(rows, columns, first, seen.shape[1], 0 if is_class else None)
 
 
 def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
-    """What is added to a patch: the same each time, and not even, as a model may take off the mean."""
+    """The change of a patch: deterministic, and not constant, as a model may subtract the mean."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
 
 
 def first_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor | None:
-    """Keys and values of the first layer, ``(image, token, width)``; None where they are not seen."""
+    """Keys and values of the first layer, ``(image, token, width)``; None if they are not captured."""
     states: list[Tensor] = []
 
     def look(site: Site, call: AttentionCall) -> Tensor:
@@ -120,7 +120,7 @@ _PIXELS = 448  # on the longer side
 
 
 def jpeg(pixels: Tensor, processor: Processor) -> str:
-    """What a model reads of an image, base64 of a small JPEG; "" without Pillow."""
+    """An image as the model reads it, as base64 of a small JPEG; "" without Pillow."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
@@ -136,7 +136,7 @@ def jpeg(pixels: Tensor, processor: Processor) -> str:
 
 
 def jpeg_of(pixels: np.ndarray, shape: float) -> str:
-    """An image ``(row, column, 3)`` of 8 bits, drawn to `shape` columns for a row; "" without Pillow."""
+    """An image ``(row, column, 3)`` of 8 bits, scaled to the aspect ratio of `shape`; "" without Pillow."""
     try:
         from PIL import Image as pillow  # noqa: N813
     except ImportError:
@@ -155,13 +155,12 @@ def _packed(image: Any) -> str:
 
 PIXELS, OF_VIDEOS = "pixel_values", "pixel_values_videos"
 _IMAGES, _TILED = 4, 5  # dimensions of pixels: (image, channel, row, column), or tiles of images
-_PLACES = 5  # that are changed one after another: the corners and the middle
-_RIGHT = 4  # of these that must be told by the token that changes most
+_RIGHT = 4  # of 5 changed positions (corners and middle), the number at which the token there must change most
 
 
 @dataclass(frozen=True)
 class Tile:
-    """An image, a frame of a video, or a part of an image that is read by itself, as tokens in rows and columns."""
+    """An image, a frame of a video, or a separately read part of an image, as tokens in rows and columns."""
 
     # number of the image (or the video) in its text and of the tile (or the frame) in it, from 1; number 0 for a
     # whole image
@@ -170,20 +169,20 @@ class Tile:
     rows: int  # rows and columns of tokens
     columns: int
     tokens: tuple[int, ...]  # row by row
-    # number among the pixels that the model is given, from 0; -1 where these are no images, but patches in a row
+    # number among the model's pixels, from 0; -1 if these are a row of patches
     source: int
     kind: str = IMAGE  # ``image`` or ``video``
-    key: str = PIXELS  # under which the model is given the pixels
+    key: str = PIXELS  # the model's argument for the pixels
 
     @property
     def name(self) -> str:
-        """What the tile is called."""
+        """The name of the tile."""
         part = "frame" if self.kind == VIDEO else "tile"
         return f"{self.kind} {self.image}" + (f" {part} {self.number}" if self.number else "")
 
     @property
     def names(self) -> dict[int, str]:
-        """What each token is called."""
+        """The name of each token."""
         return {
             token: "{} r{}c{}".format(self.name, *divmod(place, self.columns))
             for place, token in enumerate(self.tokens)
@@ -194,13 +193,13 @@ class Tile:
 class Tiles:
     """Finds the tiles of texts with images."""
 
-    model: PicturedModel  # which reads them
-    unknown: str = ""  # why there are none, where there are none
-    known_by: set[str] = field(default_factory=set[str])  # how they are known: ``processor`` or ``pixels``
+    model: PicturedModel
+    unknown: str = ""  # why there are no tiles
+    known_by: set[str] = field(default_factory=set[str])  # ``processor`` or ``pixels``
     _probed: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def of(self, expanded: Expanded, inputs: dict[str, Any]) -> list[Tile]:
-        """The tiles of one text; none where they are not known."""
+        """The tiles of one text; empty if unknown."""
         pieces = expanded.image_tokens()
         if not any(pieces):
             return []
@@ -213,16 +212,16 @@ class Tiles:
         return tiles
 
     def _by_grids(self, kind: str, pieces: list[list[int]], grids: list[list[int]]) -> list[Tile]:
-        """The processor tells steps in time, rows and columns of patches, of which the model merges squares."""
+        """Tiles from the processor's steps in time, rows and columns of patches; the model merges squares of them."""
         side = merged_side(getattr(self.model.processor, f"{kind}_processor"))
         tiles: list[Tile] = []
         if len(grids) != len(pieces):
-            return self._unknown(f"the processor tells {len(grids)} grids of {len(pieces)} {kind}s")
+            return self._unknown(f"the processor returns {len(grids)} grids for {len(pieces)} {kind}s")
         for number, (tokens, (steps, tall, wide)) in enumerate(zip(pieces, grids, strict=True), start=1):
             rows, columns = tall // side, wide // side
             if steps * rows * columns != len(tokens) or (kind == IMAGE and steps != 1):
                 return self._unknown(
-                    f"{kind} {number} has {len(tokens)} tokens, and by its grid {steps} x {rows} x {columns}"
+                    f"{kind} {number} has {len(tokens)} tokens, but its grid is {steps} x {rows} x {columns}"
                 )
             for step in range(steps):
                 own = tuple(tokens[step * rows * columns : (step + 1) * rows * columns])
@@ -231,17 +230,17 @@ class Tiles:
         return tiles
 
     def _by_pixels(self, pieces: list[list[int]], inputs: dict[str, Any]) -> list[Tile]:
-        """As many tokens in a row of the image as its shape says, if each changes with the pixels of its place."""
+        """Tiles from the shapes of images, if tokens change with the pixels at their positions."""
         pixels = pixels_of(inputs)
         if pixels is None:
-            return self._unknown("what the processor gives are not pixels in rows and columns")
+            return self._unknown("the processor does not return pixels in rows and columns")
         count, each = len(pixels), sum(map(len, pieces)) / len(pixels)
         if count == len(pieces):
             parts = [(image, 0, tokens) for image, tokens in enumerate(pieces, start=1)]
         elif not each.is_integer() or any(len(tokens) % int(each) for tokens in pieces):
             return self._unknown(
-                f"{sum(map(len, pieces))} tokens are of {count} parts of {len(pieces)} image{'s' * (len(pieces) > 1)}, "
-                "which do not share them evenly"
+                f"{count} parts of {len(pieces)} image{'s' * (len(pieces) > 1)} do not share {sum(map(len, pieces))} "
+                "tokens evenly"
             )
         else:
             size = int(each)
@@ -255,17 +254,17 @@ class Tiles:
             shape = rows_and_columns(len(tokens), pixels[source].shape[-2:])
             if shape is None:
                 height, width = pixels[source].shape[-2:]
-                return self._unknown(f"{len(tokens)} tokens fill no rows and columns of {height} x {width} pixels")
+                return self._unknown(f"{len(tokens)} tokens do not fill rows and columns of {height} x {width} pixels")
             tiles.append(Tile(image, number, *shape, tuple(tokens), source))
         for tile in tiles:
             if len(tile.tokens) not in self._probed:
                 self._probed[len(tile.tokens)] = self.follows(tile, inputs)
             if not self._probed[len(tile.tokens)]:
-                return self._unknown("its image tokens do not follow the pixels of their places (a resampler?)")
+                return self._unknown("its image tokens do not follow the pixels at their positions (a resampler?)")
         return tiles
 
     def follows(self, tile: Tile, inputs: dict[str, Any]) -> bool:
-        """Whether, where the pixels of one place change, the token of that place changes most."""
+        """Whether a change of pixels at a position changes the token of that position most."""
         rows, columns = tile.rows - 1, tile.columns - 1
         places = {(0, 0), (0, columns), (rows, 0), (rows, columns), (rows // 2, columns // 2)}
         before = self._states(inputs, tile)
@@ -278,7 +277,7 @@ class Tiles:
         return right >= min(_RIGHT, len(places))
 
     def _states(self, inputs: dict[str, Any], tile: Tile) -> Tensor:
-        """What the decoder reads at each token of a tile."""
+        """The decoder's input at each token of a tile."""
         return self.model.decoder_inputs(inputs)["inputs_embeds"][0, list(tile.tokens)].double()
 
     def _unknown(self, reason: str) -> list[Tile]:
@@ -287,7 +286,7 @@ class Tiles:
 
 
 def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple[int, int] | None:
-    """These tokens in the shape of an image, ``(row, column)``; None where they do not fill it."""
+    """These tokens in the shape of an image, ``(row, column)``; None if they do not fill it."""
     height, width = pixels
     rows = round((tokens * height / width) ** 0.5)
     columns = tokens // max(1, rows)
@@ -295,7 +294,7 @@ def rows_and_columns(tokens: int, pixels: tuple[int, int] | torch.Size) -> tuple
 
 
 def pixels_of(inputs: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
-    """The images, tiles or frames that a model is given, ``(channel, row, column)``; None for patches in a row."""
+    """The model's images, tiles or frames, ``(channel, row, column)``; None for a row of patches."""
     values: Any = inputs.get(key)
     if not isinstance(values, torch.Tensor) or values.ndim not in (_IMAGES, _TILED):
         return None
@@ -312,7 +311,7 @@ def pixels_of(inputs: dict[str, Any], key: str = PIXELS) -> list[Tensor] | None:
 
 
 def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: list[Tensor] | None) -> Tensor:
-    """The same pixels with others at one place of a tile."""
+    """The pixels with a change at one position of a tile."""
     changed = values.clone()
     image = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
     height, width = (image if pixels is None else pixels[tile.source]).shape[-2:]
@@ -329,7 +328,7 @@ class Frames(Tiles):
     def frames_of(
         self, expanded: Expanded, inputs: dict[str, Any], images: int
     ) -> tuple[list[list[list[int]]], list[Tile]]:
-        """The tokens of each frame of each video of a text, and the frames as tiles; both empty where not known."""
+        """The tokens of each frame of each video of a text, and the frames as tiles; both empty if unknown."""
         pieces = expanded.video_tokens()
         if not any(pieces):
             return [], []
@@ -342,11 +341,11 @@ class Frames(Tiles):
     def _frames_by_pixels(
         self, pieces: list[list[int]], inputs: dict[str, Any], images: int
     ) -> tuple[list[list[list[int]]], list[Tile]]:
-        """A token is of the frame with whose pixels it changes; with none it is of no frame, with several unknown."""
+        """The frame of each token: the one whose pixels change it; none, or unknown for several."""
         key = OF_VIDEOS if OF_VIDEOS in inputs else PIXELS
         pixels = pixels_of(inputs, key)
         if pixels is None or (images and key == PIXELS):
-            return [], self._unknown("what the processor gives are not single frames, in rows and columns")
+            return [], self._unknown("the processor does not return single frames in rows and columns")
         tokens = [token for video in pieces for token in video]
         before = self.model.decoder_inputs(inputs)["inputs_embeds"][0, tokens].double()
         moved = torch.stack(
@@ -372,18 +371,18 @@ class Frames(Tiles):
         return frames, self._in_rows(tiles, frames, inputs)
 
     def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], inputs: dict[str, Any]) -> list[Tile]:
-        """The tiles, if those of all frames are known and each token follows the pixels of its place."""
+        """The tiles, if those of all frames are known and each token follows the pixels at its position."""
         if len(tiles) < sum(map(len, frames)):
-            return self._unknown("the tokens of a frame fill no rows and columns")
+            return self._unknown("the tokens of a frame do not fill rows and columns")
         firsts = {len(tile.tokens): tile for tile in reversed(tiles)}
         if not all(self.follows(tile, inputs) for tile in firsts.values()):
-            return self._unknown("its tokens do not follow the pixels of their places (a resampler?)")
+            return self._unknown("its tokens do not follow the pixels at their positions (a resampler?)")
         return tiles
 
     def _changes(
         self, inputs: dict[str, Any], key: str, frame: int, tokens: list[int], before: torch.Tensor
     ) -> torch.Tensor:
-        """How much each token changes with the pixels of one frame."""
+        """The change of each token with the pixels of one frame."""
         changed = inputs[key].clone()
         flat = changed.flatten(0, -4)  # a view
         noise = torch.randn(flat[frame].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
@@ -398,13 +397,13 @@ _BESIDE = "special"
 
 @dataclass(frozen=True)
 class TubeletStep(Tile):
-    """The tubelets of the same frames, as tokens in rows and columns."""
+    """The tubelets of one step in time, as tokens in rows and columns."""
 
-    together: int = 1  # how many frames are read as one
+    together: int = 1  # number of frames in a step
 
     @property
     def name(self) -> str:
-        """Which frames they are, of those that the model reads, from 1."""
+        """The numbers of its frames among those that the model reads, from 1."""
         return _frames((self.number - 1) * self.together + 1, self.number * self.together)
 
 
@@ -412,13 +411,13 @@ class TubeletStep(Tile):
 class Tubelets:
     """The tokens of one video."""
 
-    steps: int  # how many tubelets there are in time, and in each frame
+    steps: int  # numbers of tubelets in time, and in each frame
     rows: int
     columns: int
     together: int  # frames in one tubelet
     first: int  # the token of the first tubelet
-    strides: tuple[int, int, int]  # how many tokens further the next one is in time, a row below, a column to the right
-    tokens: int  # all tokens, also those that are no tubelets
+    strides: tuple[int, int, int]  # tokens to the next tubelet in time, a row below, a column to the right
+    tokens: int  # all tokens, with tubelets and others
 
     def places(self) -> np.ndarray:
         """The token of each tubelet, ``(step, row, column)``."""
@@ -426,7 +425,7 @@ class Tubelets:
         return self.first + np.tensordot(self.strides, grid, axes=1)
 
     def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
-        """The steps, each over the first of its frames; `key` is the argument that holds the frames."""
+        """The steps, each over the first of its frames; `key` is the argument for the frames."""
         return tuple(
             TubeletStep(
                 1,
@@ -443,18 +442,18 @@ class Tubelets:
         )
 
     def groups(self) -> list[str]:
-        """Names of the groups of frames, at most 8, and of what is no tubelet where there is such."""
+        """Names of the groups of frames, at most 8, and of other tokens, if there are any."""
         beside = self.tokens > self.steps * self.rows * self.columns
         return [*dict.fromkeys(map(self._group, range(self.steps))), *[_BESIDE] * beside]
 
     def _group(self, step: int) -> str:
-        """Of as many steps each as make 8 groups at most."""
+        """Groups of equal numbers of steps, at most 8."""
         share = -(-self.steps // _MOST)
         first = step // share * share
         return _frames(first * self.together + 1, min(self.steps, first + share) * self.together)
 
     def window(self, name: str) -> Window:
-        """The video as the windows of a page are; `roles` says in which group of frames each token is."""
+        """The video as a window of a page; `roles` has the group of frames of each token."""
         tiles = self.as_tiles("")
         names = {token: shown for tile in tiles for token, shown in tile.names.items()}
         roles = {token: self._group(tile.number - 1) for tile in tiles for token in tile.tokens}
@@ -472,19 +471,19 @@ class Tubelets:
 
 @torch.no_grad()
 def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tubelets | str:
-    """Find the tubelets: which token changes before any attention when the pixels of one do."""
+    """Find the tubelets: the token that changes with the pixels of each, before any attention."""
     size = tubelet_of(model.config)
     if size is None:
-        return "its config tells no patch_size and tubelet_size"
+        return "its config has no patch_size and tubelet_size"
     video: Tensor = inputs[key]
     counts = [video.shape[1] // size[0], video.shape[3] // size[1], video.shape[4] // size[2]]
     if not all(counts):
         return f"one of its tubelets ({' x '.join(map(str, size))}) is larger than the video"
     before = _states(model, inputs)
     if before is None:
-        return "neither its keys nor its embeddings are seen, which tell which token is which tubelet"
+        return "neither its keys nor its embeddings are captured, which identify the tubelets"
     if len(before) != 1:
-        return f"its first layer attends in {len(before)} parts, each by itself, and not over the whole video"
+        return f"its first layer attends in {len(before)} separate parts, not over the whole video"
     corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
     corners = [tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners]
     tokens = [_changed(model, inputs, key, before, size, corner) for corner in corners]
@@ -496,12 +495,12 @@ def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tub
     places = tubelets.places()
     inside = places.min() >= 0 and places.max() < tubelets.tokens and len(np.unique(places)) == places.size
     if not inside or places[-1, -1, -1] != last:
-        return "its tubelets do not stand in rows, columns and steps"
+        return "its tubelets are not in rows, columns and steps"
     return tubelets
 
 
 def _states(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor | None:
-    """What tells tokens apart before any attention, ``(part, token, width)``: keys, or else what is embedded."""
+    """The states of tokens before any attention, ``(part, token, width)``: keys, or else embeddings."""
     seen = first_states(model, inputs)
     if seen is not None:
         return seen
@@ -517,7 +516,7 @@ def _changed(
     size: tuple[int, int, int],
     place: tuple[int, ...],
 ) -> int | None:
-    """The token that changes with the pixels of one tubelet; None where it is not one."""
+    """The token that changes with the pixels of one tubelet; None if it is not exactly one."""
     video = inputs[key].clone()
     frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
     video[0, frames, :, rows, columns] += pattern(size[1:], video[0, 0])

@@ -265,7 +265,7 @@ DIRECTED = ("next-to-left", "next-to-right", "leftward", "rightward")
 
 
 def name_profile(shares: Float[np.ndarray, " offset"]) -> str:
-    """Name a profile as the papers do (mathematics.md, Kinds of heads); a scan's labels need further tests."""
+    """Name a profile as the papers do (mathematics.md, Labels); a scan's labels need further tests."""
     shaped("the profile", shares, "offset")
     centre = _centre(shares)
     peak = int(np.argmax(shares)) - centre

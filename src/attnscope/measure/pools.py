@@ -1,4 +1,4 @@
-"""Windows in pools, and what all texts come to: means with errors by documents, and what varies between these."""
+"""Windows in pools, and means over texts: with errors by documents, and the variance between documents."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from attnscope.store.runs import RunFolder
 
 
-DRAWN = "drawn_"  # begins the names of what is kept in full of one window of each pool
-VARIANCE = "_variance"  # ends the name of a statistic's variance over the windows of a pool
+DRAWN = "drawn_"  # prefix of variables stored in full for one window of each pool
+VARIANCE = "_variance"  # suffix of a statistic's variance over the windows of a pool
 IN_FULL = ("band_sum", "bin_sum")
 GROUP_PAIR_ROWS = "group_pair_rows"
-OF_WINDOW = "window_"  # begins the names of what is kept of every window
+OF_WINDOW = "window_"  # prefix of variables stored for every window
 _SUMS = "_sum"
-_WAITING = 8  # pools of windows that wait, at most, in those of all values that are not full
+_WAITING = 8  # pools' worth of waiting windows, at most, over all values with unfinished pools
 _SIZES = ("length", "target_length")
 
 
 def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict[int, Window]]:
-    """Windows, by their numbers, in pools of `size` at least and fewer than three times as many, cut at documents."""
+    """Windows, by number, in pools of at least `size` and fewer than three times as many, cut at documents."""
     unfilled: dict[str, dict[int, Window]] = {}
     for part, whole in _parts_of_documents(numbered, size):
         value = next(iter(part.values())).by
@@ -51,7 +51,7 @@ def in_pools(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[dict
 
 
 def _parts_of_documents(numbered: Iterable[tuple[int, Window]], size: int) -> Iterator[tuple[dict[int, Window], bool]]:
-    """Documents as they end, and before that what is `size` windows before the last; and whether it is the end."""
+    """Documents as they end, and earlier parts of `size` windows before the last; and whether it is the end."""
     document: dict[int, Window] = {}
     source = ""
     for number, window in numbered:
@@ -81,7 +81,7 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
             of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
             variables[name] = _weighted_nanmean(values, of)
-        elif name.removeprefix(EQUAL) in OF_OFFSETS:  # over all queries: those of windows that have none are at 0
+        elif name.removeprefix(EQUAL) in OF_OFFSETS:  # over all queries: 0 in windows without the offset
             variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("window"))
             variables[name].attrs = values.attrs
         elif name == "profile":
@@ -140,20 +140,20 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
 
 
 def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
-    """Mean over windows; NaN stays where it is in any of them."""
+    """Mean over windows; NaN if any of them is NaN."""
     mean = (values * weights).sum("window", skipna=False) / weights.sum("window")
     return _like(mean, values)
 
 
 def _weighted_nanmean(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
-    """Mean over the windows that have it; NaN where none has."""
+    """Mean over windows without NaN; NaN if all are."""
     known = _where(values.notnull(), weights)
     total = known.sum("window")
     return _like((values.fillna(0) * known).sum("window") / total.where(total > 0), values)
 
 
 def _where(condition: xr.Variable, values: xr.Variable) -> xr.Variable:
-    """Values where the condition holds, and 0 elsewhere."""
+    """Values if the condition holds, else 0."""
     return values.where(condition, 0)  # pyright: ignore[reportArgumentType] it takes numbers too
 
 
@@ -165,7 +165,7 @@ def _like(mean: xr.Variable, values: xr.Variable) -> xr.Variable:
 
 
 def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
-    """What `with_rows` finds of each window cannot be found of their mean: it is kept."""
+    """Add the results of `with_rows` for each window, which cannot be computed from their mean."""
     if "mean_offset" not in results:
         return results
     left = with_rows(results, queries(results)).columns_left
@@ -173,17 +173,17 @@ def _with_columns_left(results: xr.Dataset) -> xr.Dataset:
 
 
 def windows_alone(results: xr.Dataset) -> xr.Dataset:
-    """What is kept of every window, along ``pooled_window``."""
+    """The variables of every window, along ``pooled_window``."""
     return results[[name for name, values in results.data_vars.items() if "pooled_window" in values.dims]]
 
 
 def pools_alone(results: xr.Dataset) -> xr.Dataset:
-    """What is kept of each pool, or of each window where there are no pools, along ``window``."""
+    """The variables of each pool, or of each window without pools, along ``window``."""
     return results.drop_vars([name for name, values in results.variables.items() if "pooled_window" in values.dims])
 
 
 def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
-    """What is kept of the windows of some pools of a piece."""
+    """The variables of the windows of some pools of a piece."""
     ends = np.concatenate([[0], np.cumsum(pools.window_count.values)])
     return windows.isel(pooled_window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
 
@@ -202,7 +202,7 @@ def in_order(parts: Iterable[xr.Dataset]) -> list[xr.Dataset]:
 
 
 def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
-    """Batches, or pools, in any order: those that follow each other as one Dataset."""
+    """Batches or pools in any order: consecutive ones as one Dataset."""
     waiting: list[xr.Dataset] = []
     for part in in_order(parts):
         if waiting and part.window[0] != waiting[-1].window[-1] + 1:
@@ -213,18 +213,18 @@ def stretches(parts: Iterable[xr.Dataset]) -> Iterator[xr.Dataset]:
         yield joined(waiting)
 
 
-ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # end the names of what is said of a statistic
+ERROR, BETWEEN, WITHIN = "_error", "_between", "_within"  # suffixes of a statistic
 ICC, ICC_CHANCE = "_intraclass", "_intraclass_by_chance"
 _COUNTS = (GROUP_ROWS, GROUP_PAIR_ROWS)
 _LEVEL = 0.95  # of the null
 
 
 class DocumentSums:
-    """Sums over texts and documents of many columns, from texts that come piece after piece, documents in a row."""
+    """Sums over texts and documents of many columns, from consecutive pieces, with documents in a row."""
 
     def __init__(self) -> None:
         self._shift = np.zeros(0)
-        self._open: tuple[str, np.ndarray, np.ndarray] | None = None  # a document that may go on: sum, count
+        self._open: tuple[str, np.ndarray, np.ndarray] | None = None  # an unfinished document: sum, count
         self.documents = self.texts = 0
 
     def add(self, values: np.ndarray, documents: Iterable[object]) -> None:
@@ -248,15 +248,15 @@ class DocumentSums:
             self._open = names[start], total, count + there[start:stop].sum(0)
 
     def _begin(self, values: np.ndarray) -> None:
-        # near the mean, so that squares lose no digits, and the same however texts are cut into pieces
+        # near the mean, so that squares lose no digits, and independent of pieces
         self._shift = np.where(np.isfinite(values[0]), values[0], 0.0)
         nothing = np.zeros(values.shape[1])
         self._count, self._sum, self._squares = nothing.copy(), nothing.copy(), nothing.copy()
-        # over documents, of a sum S of n texts: how many, n^2, S^2 / n, S^2, S n
+        # over documents with a sum S of n texts: their number, n^2, S^2 / n, S^2, S n
         self._groups, self._n2, self._s2_n, self._s2, self._sn = (nothing.copy() for _ in range(5))
 
     def _close(self) -> None:
-        """Count the document that is open."""
+        """Count the unfinished document."""
         if self._open is None:
             return
         _, total, count = self._open
@@ -269,13 +269,13 @@ class DocumentSums:
         self._sn += total * count
 
     def mean(self) -> np.ndarray:
-        """Over texts, ``(column,)``; NaN where there is none."""
+        """Mean over texts, ``(column,)``; NaN without texts."""
         self._close()
         with np.errstate(invalid="ignore", divide="ignore"):
             return self._sum / self._count + self._shift
 
     def error(self) -> np.ndarray:
-        """Standard error of the mean by documents, as `attnscope.measure.documents.mean_by_document` has it."""
+        """Standard error of the mean by documents, as in `attnscope.measure.documents.mean_by_document`."""
         self._close()
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = self._sum / self._count
@@ -283,7 +283,7 @@ class DocumentSums:
             return np.sqrt(self._groups / (self._groups - 1) * apart) / self._count
 
     def components(self) -> dict[str, np.ndarray]:
-        """Variance between and within documents, and what they say of these; see `over_documents`."""
+        """Variance between and within documents, and the intraclass correlation; see `over_documents`."""
         self._close()
         with np.errstate(invalid="ignore", divide="ignore"):
             free, rest = self._groups - 1, self._count - self._groups
@@ -301,10 +301,10 @@ class DocumentSums:
 
 
 def _one_by_one(sums: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Add rows to sums, one after the other: the same to the bit however they come in pieces."""
+    """Add rows to sums one by one, so that the result does not depend on pieces."""
     own = rows[0].copy()
     rows[0] += sums
-    # NumPy adds rows in their order, but the numbers of a single column in pairs
+    # NumPy adds rows in order, but the numbers of a single column in pairs
     total = rows.sum(0) if rows.shape[1] > 1 else np.add.accumulate(rows)[-1]
     rows[0] = own
     return total
@@ -314,34 +314,33 @@ _SAYS = {
     ERROR: "standard error of the mean by documents",
     BETWEEN: "variance between documents",
     WITHIN: "variance within documents",
-    ICC: "share of the variance that lies between documents",
-    ICC_CHANCE: "that share, where documents do not matter: exceeded in 5% of cases",
+    ICC: "share of the variance between documents",
+    ICC_CHANCE: "that share by chance: exceeded in 5% of cases if documents do not matter",
 }
 
 
 @reads("scan")
 def over_documents(results: xr.Dataset) -> xr.Dataset:
-    r"""Mean of every statistic over the texts of a scan, its error by documents, and what varies between documents.
+    r"""Mean of every statistic over the texts of a scan, with errors by documents and the variance between documents.
 
-    The one-way model of random effects: a text's value is the head's mean, plus what its document adds, plus the rest.
-    With D documents, N texts, mean squares :math:`MS_B` between and :math:`MS_W` within documents, and :math:`n_0 = (N
+    One-way random-effects model: a text's value is the head's mean plus effects of its document and of the text. With
+    D documents, N texts, mean squares :math:`MS_B` between and :math:`MS_W` within documents, and :math:`n_0 = (N
     - \sum n_d^2 / N) / (D - 1)`, the variances are :math:`\sigma_B^2 = (MS_B - MS_W) / n_0` and :math:`MS_W` (analysis
     of variance of unequal groups; Searle, Casella and McCulloch, Variance Components, 1992, section 3.6). The first may
-    be below 0, which says that documents differ less than chance would make them. See "Between and within documents" in
-    mathematics.md.
+    be below 0 if documents differ less than by chance. See "Between and within documents" in mathematics.md.
 
     Parameters
     ----------
     results
-        Results of a scan, in memory. Windows of a document follow each other.
+        Results of a scan, in memory, with the windows of each document in a row.
 
     Returns
     -------
     xarray.Dataset
-        For each statistic of every text its mean under its name, and ``..._error``; for those that are one number a
-        head, ``..._between``, ``..._within``, ``..._intraclass``, the share of the first in both, and
-        ``..._intraclass_by_chance``, which is exceeded in 5% of cases where documents do not matter (by the
-        distribution of F). NaN where no document has two texts. Attributes ``texts`` and ``documents``.
+        For each statistic its mean under its name, and ``..._error``; with one number a head also ``..._between``,
+        ``..._within``, ``..._intraclass`` (the share of the first in both), and ``..._intraclass_by_chance`` (exceeded
+        in 5% of cases if documents do not matter, by the F distribution). NaN if no document has two texts. Attributes
+        ``texts`` and ``documents``.
 
     Examples
     --------
@@ -359,7 +358,7 @@ def over_documents(results: xr.Dataset) -> xr.Dataset:
 
 
 def heads_of_run(run: RunFolder) -> xr.Dataset:
-    """`over_documents` of a run, piece after piece; of pools means and errors, of their windows the rest."""
+    """`over_documents` of a run, piece by piece; means and errors from pools, variances from their windows."""
     texts, windows = _Gathered(), _Gathered()
     names = (run.signature.settings or {}).get("statistics", ())
     for place in run.pieces:
@@ -379,7 +378,7 @@ def heads_of_run(run: RunFolder) -> xr.Dataset:
 
 
 def _of_windows(short: xr.Dataset) -> xr.Dataset:
-    """Statistics of windows under the names that pools have for them."""
+    """Statistics of windows under their names in pools."""
     names = {
         str(name): str(name).removeprefix(OF_WINDOW)
         for name, variable in short.data_vars.items()
@@ -389,7 +388,7 @@ def _of_windows(short: xr.Dataset) -> xr.Dataset:
 
 
 class _Gathered:
-    """Sums of each statistic, and how they are labelled."""
+    """Sums of each statistic, with their names and coordinates."""
 
     def __init__(self) -> None:
         self.parts: dict[str, tuple[DocumentSums, xr.DataArray]] = {}
@@ -404,7 +403,7 @@ class _Gathered:
         self.coords = {name: coordinate for name, coordinate in piece.coords.items() if "window" not in coordinate.dims}
 
     def dataset(self, *, components: bool) -> xr.Dataset:
-        """All of them, and where it is asked for what varies between documents."""
+        """The means, and on request the variances between documents."""
         means: dict[str, xr.DataArray] = {}
         texts = documents = 0
         for name, (sums, like) in self.parts.items():
@@ -421,7 +420,7 @@ class _Gathered:
 
 
 def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
-    """What is measured of every head in every text."""
+    """The statistics of every head and text."""
     for given, values in piece.data_vars.items():
         name = str(given)
         of_heads = {"window", "layer", "head"} <= set(values.dims)

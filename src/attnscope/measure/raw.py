@@ -1,4 +1,4 @@
-"""Raw weights of chosen heads over one text, image or sound, and what each token receives."""
+"""Raw weights of chosen heads over one text, image or sound, and the attention that each token receives."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from attnscope.read.words import Words
 
 
-LIMIT = 1 << 30  # bytes of the weights asked for
+LIMIT = 1 << 30  # bytes of weights
 
 
 @validated
@@ -71,30 +71,30 @@ def weights(
     model, tokenizer
         See `attnscope.scan`.
     texts
-        One text, or its token ids; of a long one the first window is taken. Or one image, sound or text with images,
-        in the forms that `attnscope.scan` takes.
+        One text, or its token ids; only the first window of a long text is used. Or one image, sound or text with
+        images, in any form of `attnscope.scan`.
     targets
-        What the decoder of an encoder-decoder reads; by default what the encoder reads. Of a sound its transcript; by
-        default the one beside it.
+        Input of the decoder of an encoder-decoder, by default that of the encoder. For a sound, its transcript, by
+        default the text file next to it.
     layer, head
-        Which layer and head; by default all. Attention calls are counted from 0.
+        Layer and head, from 0; by default all.
     window
-        Tokens of the window; by default what the model takes.
+        Tokens of the window; by default the model's length.
     words
         Weights from word to word: see `attnscope.scan`.
 
     Returns
     -------
     xarray.DataArray
-        A, ``(layer, head, query, key)``, float32, without the dimension of what was chosen; coordinates ``query_token``
-        and ``key_token``: of images ``r0c0`` for the patch in row 0 and column 0, of sounds the second at which a frame
-        begins. Rows add up to 1 (less, where a head has a learned sink).
+        A, ``(layer, head, query, key)``, float32, without the dimensions of a chosen layer or head; coordinates
+        ``query_token`` and ``key_token``: for images ``r0c0`` is the patch in row 0 and column 0, for sounds the second
+        at which a frame begins. Rows sum to 1 (less with a learned sink).
 
     Raises
     ------
     AttnscopeError
-        If several texts are given, there is no such layer or head, its layer attends in windows of an image, or the
-        weights take more than 1 GiB.
+        If there are several texts, the layer or head does not exist, its layer attends in windows of an image, or the
+        weights need more than 1 GiB.
 
     Examples
     --------
@@ -109,41 +109,40 @@ def weights(
     def observe(site: Site, call: AttentionCall, merging: WordBatch | None = None) -> Tensor:
         output = output_of(call)
         if heads.has(site, call):
-            _check(site, call, head, len(heads.found))
+            _check(site, call, head, len(heads.values))
             matrix = attend_in_full(call)[1] if merging is None else merging.weights(site, call)
             heads.add(site, matrix[0].float())
         return output
 
-    given = "bundled" if model is None else model
-    sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
-    if sense is None:
-        loaded = load_model(model, tokenizer=cast("Tokenizer", tokenizer), **options)  # it refuses what reads no text
-        read = first_window(loaded, texts, targets, window_length(loaded, window))
+    source = "bundled" if model is None else model
+    modality = None if texts is None else modality_of(source, texts, revision=options["revision"])
+    if modality is None:
+        loaded = load_model(model, tokenizer=cast("Tokenizer", tokenizer), **options)  # rejects models without text
+        first = first_window(loaded, texts, targets, window_length(loaded, window))
         merging = None
         if words is not None:
-            read = next(iter(WordedWindows([read], word_rule_of(words))))
-            merging = WordBatch.of([read], device_of(loaded.model))
-        observe_window(loaded, read, lambda site, call: observe(site, call, merging))
-        read = in_words(read)
+            first = next(iter(WordedWindows([first], word_rule_of(words))))
+            merging = WordBatch.of([first], device_of(loaded.model))
+        observe_window(loaded, first, lambda site, call: observe(site, call, merging))
+        first = in_words(first)
     else:
         if window is not None or words is not None:
-            raise AttnscopeError("window and words are of texts, and these are not plain texts: leave them out")
-        if len(sense) > 1:
-            raise _several(f"{len(sense)} images, videos, sounds or texts with images")
-        if targets is not None and not isinstance(sense, Sounds):
-            raise AttnscopeError("targets are of texts and sounds, and these are neither: leave them out")
+            raise AttnscopeError("window and words need plain texts: leave them out")
+        if len(modality) > 1:
+            raise _several(f"{len(modality)} images, videos, sounds or texts with images")
+        if targets is not None and not isinstance(modality, Sounds):
+            raise AttnscopeError("targets need texts or sounds: leave them out")
         loading = Loading(**options)
         settings = ScanSettings(limit=1, processor=tokenizer, loading=loading, targets=targets, statistics=("entropy",))
-        read = READERS[type(sense)](given, sense, settings).observe_first(observe)
+        first = READERS[type(modality)](source, modality, settings).observe_first(observe)
     shapes = {matrix.shape[1:] for _, matrix in heads.layers}
     if len(shapes) > 1:
         raise AttnscopeError(
-            "the layers have matrices of several sizes, as encoder and decoder have: choose one (layer=), or leave out "
-            "targets"
+            "the layers have matrices of several sizes (encoder and decoder): choose one (layer=), or leave out targets"
         )
     ((rows, columns),) = shapes
-    kind, beside = heads.layers[0][0].kind, read.target or read
-    queries, keys = beside if kind != "self" else read, beside if kind == "causal" else read
+    kind, target = heads.layers[0][0].kind, first.target or first
+    queries, keys = target if kind != "self" else first, target if kind == "causal" else first
     named = {"query_token": ("query", _names(queries, rows)), "key_token": ("key", _names(keys, columns))}
     words_of = {"long_name": "Attention weight", "units": "share"}
     return heads.labelled("weights", ("query", "key"), named, words_of)
@@ -151,40 +150,38 @@ def weights(
 
 @dataclass
 class ChosenHeads:
-    """What one pass gives of the heads that were chosen: of a layer and a head, or of all."""
+    """Values of the chosen heads from one pass: of a layer and a head, or of all."""
 
     layer: int | None
     head: int | None
-    found: dict[int, tuple[Site, np.ndarray]] = field(default_factory=dict)  # by layer, ``(head, ...)``
+    values: dict[int, tuple[Site, np.ndarray]] = field(default_factory=dict)  # by layer, ``(head, ...)``
 
     def __post_init__(self) -> None:
         check_whole(0, layer=self.layer, head=self.head)
 
     def has(self, site: Site, call: AttentionCall) -> bool:
-        """Whether the layer is among them; a head that it does not have is rejected."""
+        """Whether the layer is chosen; rejects a head that it does not have."""
         if self.layer is not None and site.index != self.layer:
             return False
         heads = call.query.shape[1]
         if self.head is not None and self.head >= heads:
-            raise AttnscopeError(f"there is no head {self.head} in layer {site.index}: it has {heads}, counted from 0")
+            raise AttnscopeError(f"there is no head {self.head} in layer {site.index}: choose from 0 to {heads - 1}")
         return True
 
     def add(self, site: Site, values: Tensor) -> None:
-        """What a layer gives, of all its heads."""
+        """Add the values of all heads of a layer."""
         own = values if self.head is None else values[self.head : self.head + 1]
-        self.found[site.index] = site, own.cpu().numpy()
+        self.values[site.index] = site, own.cpu().numpy()
 
     @property
     def layers(self) -> list[tuple[Site, np.ndarray]]:
-        """The layers in their order."""
-        if self.layer is not None and not self.found:
-            raise AttnscopeError(
-                f"there is no attention layer {self.layer}: give a smaller number; they are counted from 0"
-            )
-        return [self.found[index] for index in sorted(self.found)]
+        """The layers in order."""
+        if self.layer is not None and not self.values:
+            raise AttnscopeError(f"there is no attention layer {self.layer}: choose a smaller number, from 0")
+        return [self.values[index] for index in sorted(self.values)]
 
     def labelled(self, name: str, dims: tuple[str, ...], coords: dict[str, Any], attrs: dict[str, str]) -> xr.DataArray:
-        """All of it as one array, without the dimension of what was chosen."""
+        """One array, without the dimensions of a chosen layer or head."""
         sites, values = zip(*self.layers, strict=True)
         array = xr.DataArray(
             padded_heads(list(values)),
@@ -199,19 +196,19 @@ class ChosenHeads:
 
 
 def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> None:
-    """Reject weights that take too much room, and layers that attend piece by piece."""
+    """Reject weights that need too much memory, and layers that attend in pieces."""
     batch, heads, queries = call.query.shape[:3]
     keys = call.key.shape[2]
     if batch != 1:
         raise AttnscopeError(
-            f"layer {site.index} ({site.name}) attends in {batch} windows of {queries} places, so that there is no one "
-            "matrix: choose another layer; attnscope.scan measures such layers by their rows"
+            f"layer {site.index} ({site.name}) attends in {batch} windows of {queries} positions and has no single "
+            "matrix: choose another layer, or use attnscope.scan"
         )
     needed = (layers + 1) * (1 if head is not None else heads) * queries * keys * 4
     if needed > LIMIT or heads * queries * keys * 4 > LIMIT:
         raise AttnscopeError(
-            f"the weights of {queries} tokens take more than {LIMIT >> 30} GiB: choose a layer and a head, or a "
-            "smaller window; attnscope.scan measures long texts without their matrix"
+            f"the weights of {queries} tokens need more than {LIMIT >> 30} GiB: choose a layer and a head or a smaller "
+            "window, or use attnscope.scan, which stores no matrix"
         )
 
 
@@ -224,7 +221,7 @@ def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> No
 
 
 def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
-    """The first window of the texts, with what a decoder reads beside it."""
+    """The first window of the texts, with the decoder's input."""
     corpus, other = texts_and_targets(
         texts, targets, by_line=targets is not None, blank_lines=targets is not None, with_inputs=True
     )
@@ -238,7 +235,7 @@ def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: 
 
 
 def _reject_several(corpus: Texts) -> None:
-    """Refuse more than one text; what can be read only once is not looked at."""
+    """Reject more than one text; streams are not checked, as they can be read only once."""
     if isinstance(corpus, EncodedTexts):
         if len(corpus.rows) > 1:
             raise _several(f"{len(corpus.rows)} rows of token ids")
@@ -248,12 +245,12 @@ def _reject_several(corpus: Texts) -> None:
             raise _several("several texts")
 
 
-def _several(found: str) -> AttnscopeError:
-    return AttnscopeError(f"found {found}; expected one: choose it, or measure all of them with attnscope.scan")
+def _several(inputs: str) -> AttnscopeError:
+    return AttnscopeError(f"found {inputs}; expected one: choose one, or measure all with attnscope.scan")
 
 
 def _names(window: Window, count: int) -> np.ndarray:
-    """Of the tokens; their numbers where a layer attends over other places than these (pooled patches)."""
+    """Names of the tokens; numbers for a layer over other positions (pooled patches)."""
     names = window.tokens if len(window.tokens) == count else map(str, range(count))
     return np.array(list(names), dtype=object)
 
@@ -274,36 +271,36 @@ def received(
 ) -> xr.DataArray:
     r"""Attention received by each token of a text: :math:`\sum_i A_{ij}` over all queries, or over the last ones.
 
-    Exact, and in a memory that grows with the length of the text, not with its square: fit for the longest window.
+    The result is exact, and memory grows linearly with the length of the text.
 
     Parameters
     ----------
     model
         See `attnscope.scan`.
     texts
-        One text, or its token ids; of a long one the first window is taken.
+        One text, or its token ids; only the first window of a long text is used.
     targets
-        What the decoder of an encoder-decoder reads; by default what the encoder reads.
+        Input of the decoder of an encoder-decoder, by default that of the encoder.
     layer, head
-        Which layer and head; by default all. Attention calls are counted from 0.
+        Layer and head, from 0; by default all.
     observation
-        Queries at the end of the window that alone count, the observation window of methods that drop keys (SnapKV, Li
-        et al. 2024); by default all count.
+        Size of the observation window: only these last queries count, as in methods that drop keys (SnapKV, Li et al.
+        2024). By default all count.
     window
-        Tokens of the window; by default what the model takes.
+        Tokens of the window; by default the model's length.
     progress
-        Called with a `Progress` before the model is loaded, before it reads, and at the end.
+        Called with a `Progress` before loading the model, before the pass, and at the end.
 
     Returns
     -------
     xarray.DataArray
-        ``(layer, head, key)``, in queries, float64, without the dimension of what was chosen; coordinate ``key_token``.
-        It adds up to the number of queries (less, where a head has a learned sink).
+        ``(layer, head, key)``, in queries, float64, without the dimensions of a chosen layer or head; coordinate
+        ``key_token``. It sums to the number of queries (less with a learned sink).
 
     Raises
     ------
     AttnscopeError
-        If several texts are given, there is no such layer or head, or `observation` is below 1.
+        If there are several texts, the layer or head does not exist, or `observation` is below 1.
 
     Examples
     --------
@@ -321,7 +318,7 @@ def received(
     tell(Progress("loading the model", 0.0))
     loaded = load_model(model, **options)
     tell(Progress("received", 0.5))
-    read = first_window(loaded, texts, targets, window_length(loaded, window))
+    first = first_window(loaded, texts, targets, window_length(loaded, window))
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         output, rows = measure(call, Need())
@@ -329,14 +326,12 @@ def received(
             heads.add(site, column_sums(call, rows.log_sum_exp, last=observation)[0])
         return output
 
-    observe_window(loaded, read, observe)
+    observe_window(loaded, first, observe)
     tell(Progress("received", 1.0))
-    beside, has_decoder = read.target or read, bool(loaded.model.config.is_encoder_decoder)
+    target, has_decoder = first.target or first, bool(loaded.model.config.is_encoder_decoder)
     sides = {site.kind == "causal" and has_decoder for site, _ in heads.layers}
-    if len({sums.shape[1] for _, sums in heads.layers}) > 1 or (len(sides) > 1 and beside is not read):
-        raise AttnscopeError(
-            "the layers of this encoder-decoder have keys of two texts: choose one (layer=), or leave out targets"
-        )
-    tokens = np.array((beside if sides == {True} else read).tokens, dtype=object)
+    if len({sums.shape[1] for _, sums in heads.layers}) > 1 or (len(sides) > 1 and target is not first):
+        raise AttnscopeError("the layers of this encoder-decoder have keys of two texts: choose one (layer=)")
+    tokens = np.array((target if sides == {True} else first).tokens, dtype=object)
     words = {"long_name": "Sum of the weights on each key", "units": "queries"}
     return heads.labelled("received", ("key",), {"key_token": ("key", tokens)}, words)

@@ -81,9 +81,9 @@ BAND = 10  # tokens
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSettings:
-    """The arguments of `attnscope.scan`, whatever it reads; see there."""
+    """The arguments of `attnscope.scan` for all modalities; see there."""
 
-    # what reads for the model: tokenizer, image processor, feature extractor, or a folder of them
+    # tokenizer, image processor or feature extractor, or a folder of them
     processor: Processor = None
     out: str | Path | Callable[[Signature], Path] | None = None
     repair: bool = False
@@ -117,27 +117,27 @@ class ScanSettings:
         if self.rows is not None:
             RowSample(self.rows)
             if self.pool is not None:
-                raise AttnscopeError("rows (--rows) are drawn of single windows: leave out rows or pool (--pool)")
+                raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
         if self.until is not None:
             check_real(0.0, 1.0, until=self.until)
             if self.task is not None:
                 raise AttnscopeError(
-                    "until (--until) looks at all that is measured, and a task (--task) has a part of it: leave out one"
+                    "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
                 )
 
     def band_within(self, reach: int, where: str) -> int:
-        """Largest offset of the band, where `reach` is the largest that there is: the one asked for, or 10 at most."""
+        """Largest offset of the band: the setting, or at most 10; `reach` is the largest possible offset."""
         if self.band is not None and self.band > reach:
             raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
         return max(1, min(BAND, reach)) if self.band is None else self.band
 
     def folder(self, signature: Signature) -> Path | None:
-        """Where the run is kept; None keeps none."""
-        place = self.out(signature) if callable(self.out) else self.out
-        return None if place is None else local_folder(place)
+        """The run folder, if there is one."""
+        out = self.out(signature) if callable(self.out) else self.out
+        return None if out is None else local_folder(out)
 
 
-_FIRST = 4  # batches before the first look; each look is at twice as many, so that looking costs little
+_FIRST = 4  # batches before the first check of `until`; checks double, so that they cost little
 
 
 def widest_interval(results: xr.Dataset) -> float:
@@ -154,14 +154,14 @@ def widest_interval(results: xr.Dataset) -> float:
     width = float(2 * scipy.special.stdtrit(count - 1, 0.975) * np.nanmax(error))
     if count >= FEW:
         return width
-    low, high = interval(values, units)  # which is wider where documents are skewed
+    low, high = interval(values, units)  # wider for skewed documents
     return max(width, float(np.nanmax(high - low)))
 
 
 def until_narrow(
     batches: Batches, done: Done, until: float, run: RunFolder | None, each: str, notes: dict[str, str]
 ) -> Iterator[xr.Dataset]:
-    """Batches until all intervals are at most `until` wide: looked at before the 4th, 8th, 16th, ... of them."""
+    """Batches until all intervals are at most `until` wide: checked before the 4th, 8th, 16th, ... of them."""
     parts = [] if run is None or not run.pieces else [_share_statistics(run.results())]
     count = texts_read = 0
 
@@ -189,21 +189,21 @@ def until_narrow(
         found = f"fewer than {LEAST} {each} have no 95% interval"
     if texts_read:
         notes["until"] = (
-            f"Stopped after {read} {each}, the first of the corpus: {found}, and {until:g} was asked for. The rest was "
-            "not read: these intervals tell of it only if texts come in no order."
+            f"Stopped after the first {read} {each}: {found} (--until {until:g}). These intervals hold for the rest of "
+            "the corpus only if texts are in random order."
         )
         return
     first = ", ".join(str(_FIRST << power) for power in range(3))
-    looks = f"it is looked at after {first}, ... {'pools' if each == 'pools' else 'batches'}"
-    notes["until"] = f"Not stopped, all {read} {each} were read: {found}, and {until:g} was asked for ({looks})."
+    checks = f"checked after {first}, ... {'pools' if each == 'pools' else 'batches'}"
+    notes["until"] = f"Read all {read} {each} without stopping: {found} (--until {until:g}, {checks})."
 
 
 class EnoughError(Exception):
-    """Enough is measured."""
+    """Raised when enough is measured."""
 
 
 def _share_statistics(results: xr.Dataset) -> xr.Dataset:
-    """The statistics that are shares, one a head."""
+    """The statistics that are shares, with one number a head."""
     names = [
         name
         for name, values in results.data_vars.items()
@@ -211,27 +211,26 @@ def _share_statistics(results: xr.Dataset) -> xr.Dataset:
     ]
     if not names:
         raise AttnscopeError(
-            "until (--until) is of statistics that are shares of weight, such as first_token or outside: name one with "
-            "statistics (--statistics)"
+            "until (--until) needs a statistic that is a share of weight: add first_token or outside (--statistics)"
         )
     return results[names]
 
 
-FLUSH_BYTES = 1 << 26  # results wait in memory for at most so many bytes,
-FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # so many seconds,
-FLUSH_SHARE = 0.02  # or this share of the time that the run took so far: a long run has few pieces,
-FLUSH_MOST = 60.0  # but no more seconds than that: a kill costs about a unit
+FLUSH_BYTES = 1 << 26  # results wait in memory for at most this number of bytes,
+FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # this number of seconds,
+FLUSH_SHARE = 0.02  # or this share of the time of the run so far, so that a long run has few pieces,
+FLUSH_MOST = 60.0  # but at most this number of seconds, so that a kill costs about a unit
 
 
 def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """Some texts of a piece; of pools, with their windows."""
+    """Some texts of a piece; for pools, with their windows."""
     whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
     apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
     return whole.isel(window=chosen), apart
 
 
 def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
-    """Keep what all texts of a run come to, and mark it as complete."""
+    """Store the results over all texts of a run, and mark it as complete."""
     if kinds is not None:
         run.save(SUMMARY, kinds(run.results()))
     if "pool" in (run.signature.settings or {}):
@@ -240,7 +239,7 @@ def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attrib
 
 
 def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
-    """Add batches to a run as they come, some at a time."""
+    """Add batches to a run as they arrive, several at a time."""
     waiting: list[xr.Dataset] = []
     began = last = time.monotonic()
     try:
@@ -255,46 +254,46 @@ def keep(run: RunFolder, batches: Iterable[xr.Dataset | None]) -> None:
                 _flush(run, ready)
                 last = time.monotonic()
     except BaseException:
-        _flush(run, waiting)  # what was measured stays, whatever came between
+        _flush(run, waiting)  # measured batches stay, whatever happened
         raise
     _flush(run, waiting)
 
 
 def _flush(run: RunFolder, waiting: Sequence[xr.Dataset]) -> None:
-    """Add what waits to the run, each stretch of texts that follow each other as one piece."""
+    """Add waiting batches to the run, each stretch of consecutive texts as one piece."""
     for results in stretches(waiting):
         apart = {WINDOWS: windows_alone(results)} if "pooled_window" in results.dims else {}
         run.append(without_profile(pools_alone(results)), int(results.window[0]), **apart)
 
 
-UNIT = 16  # batches, at least: a piece of the run, which has its own cost to be written, read and put together
+UNIT = 16  # batches, at least: a piece of the run, which has its own cost of writing and reading
 
 
 class Read(NamedTuple):
-    """Inputs side by side, as the model takes them and as windows of tokens."""
+    """A batch of inputs, for the model and as windows of tokens."""
 
     batch: WindowBatch
     windows: Sequence[Window]
-    words: WordBatch | None = None  # the same windows by words, where these are measured instead of tokens
+    words: WordBatch | None = None  # the same windows by words, if these are measured instead of tokens
 
 
 class Reader(ABC):
-    """What a scan reads of one modality, and the forward passes over it."""
+    """The inputs of a scan in one modality, and the forward passes over them."""
 
-    reads: str = ""  # the modality, as messages and results name it; "" for plain texts
-    accepts: frozenset[str] = frozenset()  # settings of texts that it has a use for
-    called: str = "windows"  # its inputs, in progress
-    packages: tuple[str, ...] = ()  # whose versions are part of the signature
-    unit: int = UNIT  # batches that one process measures before the next has its turn
-    shows_received: bool = False  # whether the sample has what each key receives, and blocks of long windows
-    has_decoder: bool = False  # whether a decoder beside an encoder is measured
+    reads: str = ""  # name of the modality in messages and results; "" for plain texts
+    accepts: frozenset[str] = frozenset()  # settings of texts that it uses
+    called: str = "windows"  # name of its inputs in the progress
+    packages: tuple[str, ...] = ()  # packages whose versions are part of the signature
+    unit: int = UNIT  # batches that one process measures before the next continues
+    shows_received: bool = False  # whether the sample has the attention that keys receive, and blocks of long windows
+    has_decoder: bool = False  # whether the decoder of an encoder-decoder is measured
     groups: Sequence[str] = ()  # names of the groups of tokens
-    chosen: Sequence[int] = ()  # offsets at which ``weight_at`` is measured
+    chosen: Sequence[int] = ()  # offsets of ``weight_at``
     has_maps: bool = True  # whether the sample has maps from token to token
-    target: Hashed | None = None  # what a decoder reads beside the source
+    target: Hashed | None = None  # the decoder's input, besides the source
     band: int
-    reach: int  # the largest offset that there is
-    count: int  # how many inputs are read
+    reach: int  # the largest possible offset
+    count: int  # number of inputs
     batch_size: int = 1
     seen: int = 0  # inputs so far, in this process
 
@@ -307,35 +306,35 @@ class Reader(ABC):
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
         self.attributes: dict[str, str] = {"model": loaded.name} | ({"reads": self.reads} if self.reads else {})
-        self.reader: Mapping[str, str] | None = None  # hashes of what reads for the model
+        self.reader: Mapping[str, str] | None = None  # hashes of the tokenizer or processor
 
     @abstractmethod
     def items(self) -> Iterable[Any]:
-        """The inputs from the first on, each in its own form."""
+        """The inputs from the first on."""
 
     @abstractmethod
     def read(self, items: Sequence[Any], numbers: Sequence[int]) -> Read:
-        """Put inputs side by side."""
+        """A batch of inputs."""
 
     def signature_settings(self) -> dict[str, Any]:
-        """What the numbers depend on beside the model and what it reads."""
+        """The settings behind the numbers, besides model and inputs."""
         limit, seed = self.settings.limit, self.settings.seed
         signed = {"limit": limit, "statistics": list(self.names), "band": self.band, "seed": seed}
         return signed | settings_of(self.names, self.settings.observation)
 
     def signature(self) -> Signature:
-        """All that the numbers depend on."""
+        """The signature: everything behind the numbers."""
         settings = self.signature_settings()
         return signature_of(
             "scan", self.loaded, self.source, self.target, settings, reader=self.reader, packages=self.packages
         )
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        """What finds the kinds of heads in the results; None where something is not measured that they need."""
+        """The function that labels heads in the results; None without the statistics that it needs."""
         return kinds_of(self.signature_settings())
 
     def scan(self) -> xr.Dataset:
-        """Measure all of it: in memory, into a run folder, or one task of a run."""
+        """Measure all inputs: in memory, into a run folder, or one task of a run."""
         settings, signature = self.settings, self.signature()
         if settings.show:
             reject_absent(settings.show, len(self.sites), max(site.heads for site in self.sites))
@@ -364,7 +363,7 @@ class Reader(ABC):
                 return self._shown(run)
 
         def finished(run: RunFolder) -> xr.Dataset:
-            # a process that finds its part done has no notes of its own: the parts tell what was noted
+            # a process whose part was done before has no notes: the parts store them
             if not run.complete:
                 end(run, self.kinds(), self.attributes | Parts(folder, signature).attributes | self.notes)
             return self._shown(run)
@@ -389,7 +388,7 @@ class Reader(ABC):
         return results
 
     def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
-        """All that the run lacks, by this process or by Ray's actors; as many as it takes, where that was asked for."""
+        """Measure everything that the run lacks, by this process or by Ray's actors, or until `until` is reached."""
         task, until, done, batches = self.settings.task, self.settings.until, completed(run), self.batches
         if isinstance(task, ByRay):
             batches = task.batches(batches, signature, Share(task.does, done, self.unit, self.notes))
@@ -399,7 +398,7 @@ class Reader(ABC):
         return until_narrow(batches, done, until, run, each, self.notes)
 
     def _shown(self, run: RunFolder) -> xr.Dataset:
-        """The results of a finished run, which gets the sample of its page where it lacks that."""
+        """The results of a finished run; adds the sample of its page if it is missing."""
         results, show = load_scan(run), self.settings.show
         if show is not None and run.is_writable() and not keeps_maps_of(run, show):
             sample = self.sample(results, show)
@@ -408,7 +407,7 @@ class Reader(ABC):
         return results
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002
-        """What to call an input in an error."""
+        """The name of an input in an error."""
         return window.source
 
     def verify(self, read: Read) -> None:
@@ -419,7 +418,7 @@ class Reader(ABC):
         self.notes |= capture_notes(self.watched)
 
     def reject_other_positions(self, read: Read, problem: Callable[[Site, AttentionCall], str | None]) -> None:
-        """Reject a model that attends over other positions than its tokens, for the reason that `problem` gives."""
+        """Reject a model that attends over other positions than its tokens, with the reason from `problem`."""
 
         def look(site: Site, call: AttentionCall) -> Tensor:
             if reason := problem(site, call):
@@ -442,18 +441,18 @@ class Reader(ABC):
             )
 
     def observe_first(self, observer: Observer) -> Window:
-        """Run the first input with an observer; it is returned as a page shows it."""
+        """Run the first input with an observer, and return it as a window."""
         read = self.read([next(iter(self.items()))], [0])
         self.run(read, observer)
         return read.windows[0]
 
     def parts(self) -> Iterator[dict[int, Any]]:
-        """The inputs by their numbers, in batches, or pools: by default each is read by itself."""
+        """The numbers of the inputs, in batches or pools; by default one at a time."""
         for number, item in enumerate(self.items()):
             yield {number: item}
 
     def batches(self, done: Callable[[range], bool] = lambda _: False) -> Iterator[xr.Dataset | None]:
-        """Measure batch after batch, or pool after pool; None for one that is done."""
+        """Measure one batch or pool after another; None for finished ones."""
         self.seen, self.furthest, pool = 0, -1, self.settings.pool
         whole = False
         try:
@@ -472,19 +471,19 @@ class Reader(ABC):
                 else:
                     yield pooled(joined(measured).assign_coords(window=[*part]), number, self.settings.seed)
             whole = True
-        finally:  # also where enough is measured
+        finally:  # also when enough is measured
             self.note_read(whole=whole)
 
     def note_read(self, *, whole: bool) -> None:  # noqa: B027 most readers count nothing
-        """Note what is not as expected of what was read, all of it or a part."""
+        """Add notes on the inputs, all or a part."""
 
     def pass_over(self, items: Sequence[Any]) -> None:
-        """Count inputs, and tell how far the scan is."""
+        """Count inputs and report progress."""
         self.seen += len(items)
         self.progress(Progress("scan", self.seen / self.count, {self.called: self.seen}))
 
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:
-        """The statistics of inputs side by side."""
+        """The statistics of a batch."""
         read, settings = self.read(items, numbers), self.settings
         observer = StatisticsObserver(
             self.names,
@@ -514,21 +513,21 @@ class Reader(ABC):
         )
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
-        """How many tokens, or words, each window has."""
+        """The number of tokens or words of each window."""
         text = (read.batch if read.words is None else read.words.words).text
         return {"length": text.valid.sum(1).cpu().numpy()}
 
     def first_items(self) -> list[Any]:
-        """The inputs that a page shows."""
+        """The inputs on the page."""
         return list(islice(self.items(), SAMPLE_WINDOWS))
 
     def layer_done(self, passes: int) -> Callable[[], None]:  # noqa: ARG002
-        """What is called behind each of the layers that the sample reads."""
+        """A callback after each layer of the sample."""
         return lambda: None
 
     @torch.no_grad()
     def sample(self, results: xr.Dataset, show: Sequence[tuple[int, int]]) -> xr.Dataset | None:
-        """The attention over the first windows; None where it is not from token to token."""
+        """The attention over the first windows; None if it is not from token to token."""
         if not self.has_maps:
             return None
         items, heads = self.first_items(), results.sizes["head"]
@@ -563,12 +562,12 @@ class Reader(ABC):
         return self.illustrated(sample, items, reads)
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Any], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
-        """The sample with pictures of what was read."""
+        """The sample with pictures of the inputs."""
         return sample
 
 
 def chunked(numbered: Iterable[tuple[int, Any]], size: int) -> Iterator[dict[int, Any]]:
-    """Inputs by their numbers, so many at a time."""
+    """Batches of input numbers."""
     each = iter(numbered)
     while batch := dict(islice(each, size)):
         yield batch

@@ -1,4 +1,4 @@
-"""Which queries of a window are measured where not all are: drawn at random, those that look far more often."""
+"""Sampled queries of a window: drawn at random, more often if they attend far."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from attnscope.measure.rows import SecondPass
 
 
-LEAST = 16  # rows of a window: with fewer, a standard error knows too little of itself
-_BY_SIZE = 0.5  # share of the draws that goes by the far weight
+LEAST = 16  # rows of a window: with fewer, a standard error is too uncertain
+_BY_SIZE = 0.5  # share of the draws in proportion to the far weight
 _FLOOR = 1e-4  # far weight below which rows differ by rounding
 
 
 @dataclass(frozen=True)
 class RowSample:
-    """How rows are drawn."""
+    """Settings of the sample of rows."""
 
-    rows: int  # number of rows of each window; an even number
+    rows: int  # rows of each window; an even number
     seed: int = 0  # seed of the random numbers, with the number of the window
     first: int = 0  # number of the first window of a batch
 
     def __post_init__(self) -> None:
         check_whole(LEAST, rows=self.rows)
         if self.rows % 2:
-            raise AttnscopeError(f"rows (--rows) is {self.rows}; expected an even number: they are drawn in pairs")
+            raise AttnscopeError(f"rows (--rows) is {self.rows}; expected an even number, as rows are drawn in pairs")
 
     def draw(self, lengths: Sequence[int], sizes: Tensor | None = None) -> Draw:
         """Draw rows of windows of these lengths."""
@@ -70,20 +70,20 @@ class RowSample:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Rows that were drawn of some windows."""
+    """Rows drawn from some windows."""
 
     queries: Tensor  # ``(batch, kv_head or 1, row)``; neighbours 2h and 2h + 1 are of one stratum
-    weight: Tensor  # ``(batch, kv_head or 1, row)``: how many rows each stands for; 0 where a window has no more
-    is_drawn: Tensor  # ``(batch,)``: False where all rows of a window were taken
+    weight: Tensor  # ``(batch, kv_head or 1, row)``: number of rows that each represents; 0 beyond a short window
+    is_drawn: Tensor  # ``(batch,)``: False if all rows of a window were taken
 
     def of_heads(self, heads: int) -> Draw:
-        """The same with queries and weights for each query head."""
+        """The sample with queries and weights for each query head."""
         group = heads // self.queries.shape[1]
         return Draw(self.queries.repeat_interleave(group, 1), self.weight.repeat_interleave(group, 1), self.is_drawn)
 
 
 def by_place(length: int) -> np.ndarray:
-    """Chance of each query by its place: half of it spread evenly, half over the logarithm of the place."""
+    """Probability of each query by position: half uniform, half uniform in the logarithm of the position."""
     place = np.arange(length + 1)
     return np.diff(place / length + np.log1p(place) / np.log1p(length)) / 2
 
@@ -103,23 +103,23 @@ def sizes_of(call: AttentionCall, every: RowMeasures, counted: Tensor, near: int
 
 
 ESTIMATED = "Estimated: "  # begins the names in the note
-OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # had of every row from its log-sum-exp
-_STEP = 2.0**-12  # of a row's part, by which its influence is found
+OF_ALL_ROWS = frozenset({"band", "columns", CHOSEN})  # computed for every row from its log-sum-exp
+_STEP = 2.0**-12  # of a row's part, for its influence
 
 
 @dataclass(frozen=True, eq=False)
 class ExactValues:
-    """What is known of all rows, whichever are drawn."""
+    """Exact values over all rows."""
 
     queries: Tensor  # ``(batch,)``: real tokens on either side
     keys: Tensor
-    first_key: Tensor  # ``(batch,)``: place of the first real key
-    rows: Tensor  # ``(batch, head)``: how many rows are counted
-    band: Tensor | None  # ``(batch, head, offset)``: the weights at each offset, summed over rows, if they are wanted
+    first_key: Tensor  # ``(batch,)``: position of the first real key
+    rows: Tensor  # ``(batch, head)``: number of counted rows
+    band: Tensor | None  # ``(batch, head, offset)``: the weights at each offset, summed over rows, if requested
 
     @classmethod
     def of(cls, every: RowMeasures, valid: tuple[Tensor, Tensor]) -> ExactValues:
-        """From what was measured of every row; `valid` is of queries and keys, as in `reduce_call`."""
+        """From the measures of every row; `valid` is of queries and keys, as in `reduce_call`."""
         counted = valid[0][:, None] & (every.mass > 0)
         band = every.band
         if band is not None:
@@ -129,16 +129,16 @@ class ExactValues:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SampledRows(Rows):
-    r"""Rows that stand for others."""
+    r"""Rows that represent others."""
 
     drawn: Tensor  # ``(batch, head, row)``: the queries
     weight: Tensor  # ``(batch, head, row)``: :math:`w_r`
-    is_drawn: Tensor  # ``(batch,)``: False where all rows of a window were taken, which have no influence
-    known: ExactValues  # what is known of all rows
+    is_drawn: Tensor  # ``(batch,)``: False if all rows of a window were taken: they have no influence
+    known: ExactValues  # exact values over all rows
 
     @property
     def places(self) -> Tensor:
-        """Those of the queries that were drawn."""
+        """Values of the drawn queries."""
         return self.drawn
 
     def total(self, values: Tensor) -> Tensor:
@@ -152,27 +152,27 @@ class SampledRows(Rows):
 
     @cached_property
     def band_sum(self) -> Tensor:
-        """That of all rows, which is known."""
+        """The exact value over all rows."""
         band = there(self.known.band)
         return band[None].expand(1 + self.weight.shape[-1], *band.shape)
 
     @cached_property
     def bin_sum(self) -> Tensor:
-        """``(1 + row, batch, head, bin)``: near bins are known, far ones the number of rows times a mean."""
+        """``(1 + row, batch, head, bin)``: near bins are exact, far ones are the number of rows times a mean."""
         far = self.total(there(self.measures.bins)) / self.count[..., None] * self.known.rows[..., None]
         return self._with_near_bins(far)
 
 
 @dataclass(frozen=True, eq=False)
 class Influences:
-    """Drawn rows' parts in the error of an estimate."""
+    """Contributions of the drawn rows to the error of an estimate."""
 
     estimate: Tensor  # ``(batch, head, ...)``
-    of_rows: Tensor  # ``(row, batch, head, ...)``: what each row moves it by
-    share: Tensor  # ``(row, batch, head, ...)``: the share of all rows for which it stands
+    of_rows: Tensor  # ``(row, batch, head, ...)``: influence of each row
+    share: Tensor  # ``(row, batch, head, ...)``: the share of all rows that it represents
 
     def variance(self) -> tuple[Tensor, Tensor]:
-        """That of the estimate from the differences of the pairs, and its degrees of freedom."""
+        """The variance from the differences of pairs, and its degrees of freedom."""
         first, second = self.of_rows.unflatten(0, (-1, 2)).unbind(1)
         parts = (first - second).square()
         variance = parts.sum(0)
@@ -180,13 +180,13 @@ class Influences:
         return variance, freedom.clamp(1, len(parts))
 
     def third_moment(self) -> Tensor:
-        """The central one of the estimate, from neighbouring strata two by two."""
+        """The third central moment, from pairs of neighbouring strata."""
         fours = self.of_rows[: len(self.of_rows) // 4 * 4].unflatten(0, (-1, 4))
         cubes = (fours - fours.mean(1, keepdim=True)).pow(3).sum((0, 1))
         return cubes * (8 / 3) * (len(self.of_rows) / (4 * len(fours)))
 
     def effective(self) -> Tensor:
-        """As how many rows with parts alike these are (Kish 1965): NaN where no row has any part."""
+        """The effective number of rows (Kish 1965): NaN without contributions."""
         parts = self.of_rows + self.share * self.estimate
         return parts.abs().sum(0).square() / parts.square().sum(0)
 
@@ -199,7 +199,7 @@ def sampled_statistics(
     sample: RowSample,
     second: Callable[[AttentionCall, Tensor], SecondPass],
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Output and statistics of one call, those that need more than the log-sum-exp with what their intervals need."""
+    """Output and statistics of one call; estimates come with the numbers for their intervals."""
     output, every = measure_by_level(call, need)
     known = ExactValues.of(every, valid)
     counted = valid[0][:, None] & (every.mass > 0)
@@ -219,7 +219,7 @@ def sampled_statistics(
 
 
 def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
-    """``(batch or 1, bin)``: those that no row reaches, whose weight is 0 for sure."""
+    """``(batch or 1, bin)``: bins out of reach of every row, with weight 0."""
     start, stop = call.extent
     left = (start - call.query_positions).amin(1)[:, None]
     right = (stop - 1 - call.query_positions).amax(1)[:, None]
@@ -229,7 +229,7 @@ def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
 
 
 def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactValues) -> dict[str, Tensor]:
-    """Statistics of the rows that were drawn, each with what its interval needs: see `intervals`."""
+    """Statistics of the drawn rows, with the numbers for their intervals: see `intervals`."""
     device = rows.mass.device
     draw = draw.of_heads(rows.mass.shape[1])
     weight, is_drawn = draw.weight.to(device), draw.is_drawn.to(device)
@@ -263,12 +263,12 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactV
 
 
 def rows_note(count: int, names: Sequence[str]) -> str:
-    """What a reader has to know of numbers that are estimates."""
+    """A note on estimated numbers."""
     estimated = [name for name in STATISTICS if name in names and not set(KNOWN[name].needs) <= OF_ALL_ROWS]
     exact = [name for name in names if name not in estimated]
-    kinds = ", and kinds of heads rest on them" if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated) else ""
-    known = f"some numbers are estimates{kinds}" if estimated else "no number here is an estimate"
+    labels = ", also those behind labels" if set(NEEDED) <= set(names) and set(NEEDED) & set(estimated) else ""
+    known = f"some numbers are estimates{labels}" if estimated else "all numbers are exact"
     return (
-        f"{count} queries of each window that has more, drawn at random, were measured: {known}. "
-        f"{ESTIMATED}{', '.join(estimated) or 'nothing'}. Of all queries: {', '.join(exact) or 'nothing'}."
+        f"At most {count} queries of each window were measured, drawn at random: {known}. "
+        f"{ESTIMATED}{', '.join(estimated) or 'nothing'}. Exact: {', '.join(exact) or 'nothing'}."
     )

@@ -1,4 +1,4 @@
-"""What is measured of one attention call: its rows, sums over them, statistics; and uniform attention, the null."""
+"""Measurements of one attention call: its rows, sums over them and statistics; and uniform attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def without_gaps(call: AttentionCall) -> bool:
     """Whether each query may see all keys from a first to a last: those of `AttentionCall.extent`."""
-    bias = call.bias  # which is a mask where it is so low
+    bias = call.bias  # a mask if it is very low
     return call.is_contiguous and (bias is None or float(bias.amin()) > torch.finfo(bias.dtype).min / 2)
 
 
@@ -38,7 +38,7 @@ def keys_at(edges: Tensor, start: Tensor, stop: Tensor) -> Tensor:
 
 
 def allowed_by_rows(call: AttentionCall, rows: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Which keys so many queries at a time may see, text by text, where a mask has gaps: of the first head."""
+    """The visible keys of blocks of queries, by text, for masks with gaps: of the first head."""
     queries = call.query.shape[2]
     for text in range(call.query.shape[0]):
         for begin in range(0, queries, rows):
@@ -48,21 +48,21 @@ def allowed_by_rows(call: AttentionCall, rows: int) -> Iterator[tuple[int, Tenso
 
 
 def evenly(call: AttentionCall) -> AttentionCall:
-    """A call of one head with equal weights over whatever the first head may see."""
+    """A call of one head with uniform attention over the keys that the first head may see."""
     query, key, value = (torch.zeros_like(side[:, :1, :, :1]) for side in (call.query, call.key, call.value))
     bias = None
     if call.bias is not None:
         forbids = call.bias[:, :1] <= torch.finfo(call.bias.dtype).min / 2
-        bias = forbids.to(call.bias.dtype).masked_fill(forbids, -torch.inf)  # also one by offset alone
+        bias = forbids.to(call.bias.dtype).masked_fill(forbids, -torch.inf)  # also a bias by offset
     mask = None if call.mask is None else call.mask[:, :1]
     return replace(call, query=query, key=key, value=value, mask=mask, bias=bias, softcap=None, sinks=None)
 
 
-_ROWS = 512  # whose allowed keys are written out at once, where a mask has gaps
+_ROWS = 512  # rows whose allowed keys are in memory together, for masks with gaps
 
 
 def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
-    """Measure equal weights over the keys that each query of a call may see: ``(batch, 1, query)`` each."""
+    """Measure uniform attention over the visible keys of each query: ``(batch, 1, query)`` each."""
     if without_gaps(call):
         return _of_extents(call, need)
     texts: list[list[RowMeasures]] = [[] for _ in call.query]
@@ -90,7 +90,7 @@ def _of_extents(call: AttentionCall, need: Need) -> RowMeasures:
 
 
 def _of_allowed(need: Need, text: int, own: Tensor, seen: Tensor) -> RowMeasures:
-    """The same of some queries from the keys that they may see, where a mask has gaps."""
+    """Measures of some queries from their visible keys, for masks with gaps."""
     allowed = seen[None].double()
     count = allowed.sum(-1)
     share = torch.where(count > 0, 1.0 / count.clamp_min(1), 0.0)
@@ -136,13 +136,13 @@ def _joined(parts: list[RowMeasures], dim: int) -> RowMeasures:
 
 
 _ROUNDS = 50
-_NEAR = 1e-6  # of all weight, to which each place must be met
+_NEAR = 1e-6  # of all weight: tolerance of the fit at each position
 NONE = 1e-300  # instead of 0 below a fraction
 Array = TypeVar("Array", Tensor, np.ndarray)
 
 
 def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array]:
-    """Factors of the weight of a key at each position, ``(..., head, place)``, and of each row."""
+    """Factors of the weight of a key in each bin, ``(..., head, bin)``, and of each row."""
     share, row = sums * 0.0 + 1.0, mass
     near = _NEAR * float(mass.sum(-1).max())
     for _ in range(_ROUNDS):
@@ -155,29 +155,29 @@ def fitted_places(sums: Array, mass: Array, counts: Array) -> tuple[Array, Array
 
 
 def row_factors(share: Array, mass: Array, counts: Array) -> Array:
-    """What the rows are multiplied by, ``(..., head, row)``, so that each has its sum."""
+    """Factors of the rows, ``(..., head, row)``, that give each its sum."""
     return mass / (share @ counts.mT).clip(min=NONE)
 
 
-_AT_ONCE = 1 << 22  # numbers, where a mask has gaps
+_AT_ONCE = 1 << 22  # numbers in memory, for masks with gaps
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPlaces:
-    """The places that a query may attend to: offsets of the band and far bins; the same of the first token, apart."""
+    """Bins of the keys of a query: offsets of the band and far bins, and separate bins for the first token."""
 
-    edges: Tensor  # ``(place,)``: the first offset of each place of offsets, and one past the last
-    far: int  # the first offset to the right that a far bin of the pass holds; some of its offsets may be in the band
-    # ``(batch, query)``: the place of offsets that the first real key has, and its number among those that occur
+    edges: Tensor  # ``(bin,)``: the first offset of each bin, and one past the last
+    far: int  # the first offset to the right in a far bin of the pass; some of its offsets may be in the band
+    # ``(batch, query)``: the bin of the first real key, and its number among those that occur
     offset_of_first: Tensor
     first_at: Tensor
-    seen: Tensor  # ``(batch, query, place, group)``: how many keys of each group a query may see at each place
+    seen: Tensor  # ``(batch, query, bin, group)``: visible keys of each group in each bin
 
     @classmethod
     def of(cls, call: AttentionCall, need: Need, first: Tensor, groups: Tensor) -> GroupPlaces:
         """Count the keys of each group; `first` and `groups` are indicators, ``(batch, key[, group])``."""
         band = need.band or 0
-        starts = (band + 1, *need.bins[1:])  # each offset of the band is a place
+        starts = (band + 1, *need.bins[1:])  # each offset of the band is a bin
         far = torch.from_numpy(segments(starts)).to(groups.device)
         near = torch.arange(1 - band, band + 1, device=groups.device)
         left, right = far.split(len(starts) + 1)
@@ -196,13 +196,13 @@ class GroupPlaces:
         return cls(edges, need.bins[0], offset_of_first, first_at, torch.cat([offsets, at_first], dim=2))
 
     def sums(self, rows: RowMeasures, on_first: Tensor, counted: Tensor) -> Tensor:
-        """The weights at each place, summed over rows: ``(batch, head, place)``; `on_first` are those on the first."""
+        """The weights in each bin, summed over rows: ``(batch, head, bin)``; `on_first` are on the first token."""
         band, bins = rows.band, rows.bins
-        if band is None or bins is None:  # the planner asked for both
+        if band is None or bins is None:  # the planner requests both
             return on_first.new_zeros(())
         band, middle = band.double(), band.shape[-1] // 2
         left, right = bins.double().split(bins.shape[-1] // 2, dim=-1)
-        # the pass counts from a power of two on: the nearest far bins hold the ends of the band too
+        # far bins of the pass begin at a power of two: the nearest ones include the ends of the band
         left_end = left[..., -1:] - band[..., : middle + 1 - self.far].sum(-1, keepdim=True)
         right_end = right[..., :1] - band[..., middle + self.far :].sum(-1, keepdim=True)
         each = torch.cat([left[..., :-1], left_end, band, right_end, right[..., 1:]], dim=-1)
@@ -213,12 +213,12 @@ class GroupPlaces:
         return torch.cat([others, firsts], dim=-1).where(counted[..., None], 0.0).sum(2)
 
     def fitted(self, sums: Tensor, mass: Tensor, members: Tensor) -> Tensor:
-        """Weights of a head that knows its positions alone, summed over queries of one group and keys of another."""
+        """Weights predicted from offsets alone, summed over queries of one group and keys of another."""
         seen = self.seen.double()
         share, row = fitted_places(sums, mass, seen.sum(-1))
         on_keys = torch.einsum("bhp,bqpk->bhqk", share, seen) * row[..., None]
         whole = on_keys.sum(-1, keepdim=True)
-        on_keys = on_keys * (mass[..., None] / whole.clamp_min(NONE))  # rows sum up as the head's own do
+        on_keys = on_keys * (mass[..., None] / whole.clamp_min(NONE))  # rows have the sums of the head's
         return members.mT @ on_keys
 
 
@@ -234,7 +234,7 @@ def _groups_of_extents(call: AttentionCall, edges: Tensor, others: Tensor, first
 
 
 def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from the allowed keys themselves, where a mask has gaps."""
+    """Counts from the allowed keys, for masks with gaps."""
     batch, _, queries, _ = call.query.shape
     keys, groups = others.shape[1:]
     offsets: list[Tensor] = []
@@ -250,17 +250,17 @@ def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first
 
 Measured = TypeVar("Measured")
 FIRST, SPECIAL = 0, 1  # value columns: indicator of the first real key, and of special tokens
-GROUPS = 2  # the first of those of groups, if there are some
+GROUPS = 2  # the first column of groups, if there are some
 
 
 @dataclass(frozen=True, eq=False)
 class GroupMarks:
-    """In which group each token of an attention call is, by number; -1 where it is in none, as padding is."""
+    """The group of each token of an attention call, by number; -1 for none, such as padding."""
 
     queries: Tensor  # ``(batch, query)`` and ``(batch, key)``
     keys: Tensor
-    count: int  # how many groups there are
-    places: GroupPlaces | None = None  # where each group stands, as seen from each query; set by `measure_call`
+    count: int  # number of groups
+    places: GroupPlaces | None = None  # positions of each group relative to each query; set by `measure_call`
 
     def columns(self, numbers: Tensor) -> Tensor:
         """Indicators of the groups, ``(batch, token, group)``, float32."""
@@ -269,29 +269,28 @@ class GroupMarks:
 
 @dataclass(frozen=True, eq=False)
 class SecondPass:
-    """Sums of the weights over the queries of one attention call; None where not asked for."""
+    """Sums of the weights over the queries of one attention call; None if not requested."""
 
     # ``(batch, head, key)``: what each key receives from all queries that are real tokens
     received: Tensor | None = None
-    recent: Tensor | None = None  # the same from the last of them alone, the observation window
+    recent: Tensor | None = None  # the same from the last queries only, the observation window
     offsets: Tensor | None = None  # ``(batch, head, offset)``: the weights at every offset
     blocks: BlockSums | None = None  # the weights in blocks
-    chosen: Tensor | None = None  # ``(batch, head, chosen offset)``: the weights at offsets that were chosen
+    chosen: Tensor | None = None  # ``(batch, head, chosen offset)``: the weights at chosen offsets
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The measured rows of one attention call, with what is known of the texts."""
+    """The measured rows of one attention call, with marks of its texts."""
 
     measures: RowMeasures  # ``(batch, head, query)`` each
-    # ``(batch, head, query)``: True for rows that enter the averages, False for padding, whatever it holds, and for
-    # rows that may look nowhere
+    # ``(batch, head, query)``: True for rows of the averages, False for padding and for rows without visible keys
     counted: Tensor
     queries: Tensor  # ``(batch,)``: real tokens on either side
     keys: Tensor
-    first_key: Tensor  # ``(batch,)``: place of the first real key
-    groups: GroupMarks | None = None  # the groups of the tokens, where they are in some
-    second: SecondPass = SecondPass()  # what a second pass over the scores gave
+    first_key: Tensor  # ``(batch,)``: position of the first real key
+    groups: GroupMarks | None = None  # the groups of the tokens, if there are any
+    second: SecondPass = SecondPass()  # results of a second pass over the scores
 
     @property
     def blocks(self) -> BlockSums:
@@ -305,7 +304,7 @@ class Rows:
 
     @property
     def recent(self) -> Tensor:
-        """``(batch, head, key)``: the same over the last rows, those of the observation window."""
+        """``(batch, head, key)``: the weights on each key, summed over the observation window."""
         return there(self.second.recent)
 
     @property
@@ -325,11 +324,11 @@ class Rows:
 
     @cached_property
     def count(self) -> Tensor:
-        """How many rows are counted, ``(batch, head)``."""
+        """The number of counted rows, ``(batch, head)``."""
         return self.total(self.counted.double())
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over the counted rows: ``(batch, head)``; NaN where there is none."""
+        """Mean over the counted rows: ``(batch, head)``; NaN without rows."""
         return self.total(values.double()) / self.count
 
     @cached_property
@@ -339,7 +338,7 @@ class Rows:
 
     @cached_property
     def bin_sum(self) -> Tensor:
-        """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins are read off the band."""
+        """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins come from the band."""
         return self._with_near_bins(self.total(there(self.measures.bins)))
 
     def _with_near_bins(self, far: Tensor) -> Tensor:
@@ -350,19 +349,19 @@ class Rows:
             for first, last in bin_ranges(0, reach)
             if max(-first, last) <= reach
         ]
-        # the pass counts far bins alone, farthest left to farthest right: the near ones belong in their middle
+        # the pass has only far bins, farthest left to farthest right: the near ones belong in their middle
         left, right = far.split(far.shape[-1] // 2, dim=-1)
         return torch.cat([left, torch.stack(near, -1), right], dim=-1)
 
     def within(self, distance: int) -> Tensor:
-        """``(batch, head)``: share of the weight on tokens that lies no farther away than a power of two."""
+        """``(batch, head)``: share of the weight on tokens within a power of two."""
         sums = self.bin_sum
         beyond = max(0, sums.shape[-1] - len(bin_ranges(0, distance))) // 2
         return sums[..., beyond : sums.shape[-1] - beyond].sum(-1) / sums.sum(-1)
 
     @property
     def attention_distance(self) -> Tensor:
-        """``(batch, head)``: mean distance of the weight; where no row looks right, by its mean offset."""
+        """``(batch, head)``: mean distance of the weight; under a causal mask, from the mean offset."""
         offsets = self.second.offsets
         if offsets is None:
             return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
@@ -372,7 +371,7 @@ class Rows:
 
     @cached_property
     def profile(self) -> Tensor:
-        """``(batch, head, offset)``: `band_sum` divided by how many pairs have the offset; NaN where none has."""
+        """``(batch, head, offset)``: `band_sum` divided by the number of pairs with the offset; NaN without pairs."""
         band = self.band_sum.shape[-1] // 2
         offset = torch.arange(-band, band + 1, device=self.keys.device)
         queries, keys = self.queries[:, None], self.keys[:, None]
@@ -388,7 +387,7 @@ class Rows:
 
     @property
     def mass(self) -> Tensor:
-        """``(batch, head)``: sum of a row's weights, which a learned sink takes below 1."""
+        """``(batch, head)``: sum of a row's weights, below 1 with a learned sink."""
         return self.mean(self.measures.mass)
 
     @property
@@ -403,7 +402,7 @@ class Rows:
 
     @property
     def places(self) -> Tensor:
-        """``(batch or 1, head or 1, row)``: place of each row's query among the keys."""
+        """``(batch or 1, head or 1, row)``: position of each row's query among the keys."""
         return torch.arange(self.counted.shape[-1], device=self.counted.device)[None, None]
 
     @property
@@ -429,12 +428,12 @@ class Rows:
 
     @property
     def group_rows(self) -> Tensor:
-        """How many rows are counted of each group, ``(batch, head, query group)``."""
+        """The number of counted rows of each group, ``(batch, head, query group)``."""
         return self._members.sum(2)
 
     @property
     def place_group_weight(self) -> Tensor:
-        """The same, of a head that has these weights at each place, whatever stands there; see `GroupPlaces`."""
+        """Group weights predicted from the weights at each offset alone; see `GroupPlaces`."""
         places = there(there(self.groups).places)
         on_first = there(self.measures.columns)[..., FIRST]
         sums = places.sums(self.measures, on_first, self.counted)
@@ -443,12 +442,12 @@ class Rows:
 
     @property
     def _members(self) -> Tensor:
-        """Indicators of the groups of queries, ``(batch, head, query, group)``; of counted rows alone."""
+        """Indicators of the groups of queries, ``(batch, head, query, group)``, for counted rows."""
         groups = there(self.groups)
         return groups.columns(groups.queries).double()[:, None] * self.counted[..., None]
 
     def _by_groups(self, sums: Tensor) -> Tensor:
-        """Means over queries from sums over them; NaN where either group is not there."""
+        """Means over queries from sums over them; NaN if either group is missing."""
         groups = there(self.groups)
         rows = self._members.sum(2)[..., None]
         present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
@@ -460,8 +459,8 @@ class Rows:
 
 
 def there(measured: Measured | None) -> Measured:
-    if measured is None:  # the planner asked for it
-        raise AttnscopeError("a statistic was reduced that was not measured")
+    if measured is None:  # the planner requests it
+        raise AttnscopeError("found a statistic that was not measured")
     return measured
 
 
@@ -474,7 +473,7 @@ def indicator_columns(valid: Tensor, special: Tensor, groups: GroupMarks | None 
 
 
 def first_of(valid: Tensor) -> Tensor:
-    """Place of the first real token of each text, ``(batch,)``."""
+    """Position of the first real token of each text, ``(batch,)``."""
     return valid.to(torch.uint8).argmax(1)
 
 
@@ -509,7 +508,7 @@ def reduce_call(
     }
 
 
-_OFFSETS_AT_ONCE = 16  # whose weights are there for every query before they are summed
+_OFFSETS_AT_ONCE = 16  # offsets whose weights are in memory for every query before they are summed
 
 
 def second_pass(
@@ -523,8 +522,8 @@ def second_pass(
 ) -> SecondPass:
     """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp.
 
-    `observation` is the number of queries at the end of each text whose weights `recent` sums; what lies beyond `reach`
-    is left out; `chosen` are offsets, of n d work each.
+    `observation` is the number of queries at the end of each text whose weights `recent` sums; offsets beyond `reach`
+    are left out; `chosen` are offsets, with n d operations each.
     """
     at_chosen = None
     if CHOSEN in needs:
@@ -546,6 +545,6 @@ def second_pass(
     )
     recent = column_sums(call, log_sum_exp, valid, observation) if "recent" in needs else None
     offsets = both.offsets
-    if offsets is not None:  # from -reach to reach; 0 where the text has no such offset
+    if offsets is not None:  # from -reach to reach; 0 at offsets that the text lacks
         offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
     return SecondPass(both.received, recent, offsets, chosen=at_chosen)

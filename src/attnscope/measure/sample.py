@@ -1,4 +1,4 @@
-"""The attention of a few windows, as a page shows it: some heads token by token, the others in tiles."""
+"""The attention of a few windows for a page: some heads token by token, the others in tiles."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 SAMPLE_WINDOWS = 3
 WEIGHTS = 5_500_000  # listed one by one, over all maps: about 8 MB in a page
 TILES = 400_000  # over all heads
-_USUAL_ROW = 128  # weights that a row lists as a rule
-# Numbers of what keys receive, over all heads and windows: of more, listed heads alone have them.
+_USUAL_ROW = 128  # weights in a typical row
+# Numbers of received attention, over all heads and windows: beyond it, only for listed heads.
 KEYS = 1 << 23
 
 
 def reject_absent(show: Sequence[Place] | None, layers: int, heads: int) -> None:
-    """Refuse heads to show that a model of so many layers, of so many heads at most, does not have."""
+    """Reject heads to show that a model with these numbers of layers and heads does not have."""
     for layer, head in show or ():
         if not (0 <= layer < layers and 0 <= head < heads):
             raise AttnscopeError(
@@ -55,9 +55,9 @@ def reject_absent(show: Sequence[Place] | None, layers: int, heads: int) -> None
 
 
 def shown_heads(results: xr.Dataset, show: Sequence[Place], tokens: int) -> list[list[Place]]:
-    """Heads to list token by token in each window: those asked for and those that lead the rankings.
+    """Heads to list token by token in each window: the chosen ones and the first of the rankings.
 
-    All, where there is room: the first window has as much as all of them together.
+    All heads, if they fit: the first window gets as much space as all others together.
     """
     layers, heads = results.sizes["layer"], results.sizes["head"]
     reject_absent(show, layers, heads)
@@ -82,15 +82,15 @@ class MapObserver:
     """Takes the maps of one window from a forward pass: `listed` heads token by token, all others in tiles."""
 
     listed: Sequence[Place]  # heads (layer, head)
-    room: int  # how many weights the maps of this window may list together; what some do not need goes to the others
+    room: int  # weights that the maps of this window may list together; unused space goes to other maps
     tile: int  # tokens on a side of a tile; 0 for no tiles
     layer_done: Callable[[], None]  # called after each layer
-    words: WordBatch | None = None  # the window by words, where these are shown instead of tokens
-    # heads of which it is also taken what each key receives; none by default
+    words: WordBatch | None = None  # the window by words, if these are shown instead of tokens
+    # heads whose received attention is also stored; none by default
     receiving: Collection[Place] | None = None
-    # the last so many queries, from which alone it is taken beside that; of none by default
+    # size of the observation window, whose received attention is also stored; 0 by default
     last: int | None = field(default=None, kw_only=True)
-    # tokens on a side of the blocks that all heads are kept in beside that, to the end of a long window; 0 for none
+    # tokens on a side of the blocks of all heads, to the end of a long window; 0 for none
     block: int = 0
     maps: dict[Place, tuple[np.ndarray, ...]] = field(default_factory=dict[tuple[int, int], tuple[np.ndarray, ...]])
     tiles: dict[Place, tuple[np.ndarray, np.ndarray]] = field(
@@ -126,7 +126,7 @@ class MapObserver:
     def _receive(
         self, places: Sequence[Place], call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None
     ) -> None:
-        """What each key receives, and what it would of equal weights."""
+        """The attention that each key receives, and that under uniform attention."""
         level = _level(call, rows, merged)
         even = evenly(call) if merged is None else merged.equal
         level_of_equal = (equal_rows(call, Need()) if merged is None else measure(even, Need())[1]).log_sum_exp
@@ -141,13 +141,13 @@ class MapObserver:
 
 
 def _level(call: AttentionCall, rows: RowMeasures | None, merged: MergedCall | None) -> Tensor:
-    """The log-sum-exp of each row; of words, of rows that sum to less."""
+    """The log-sum-exp of each row; for words, of rows with a smaller sum."""
     level = (measure(call, Need())[1] if rows is None else rows).log_sum_exp
     return level if merged is None else level - merged.mass.log()
 
 
 def tile_size(heads: int, tokens: int) -> int:
-    """Tokens on a side of a tile: a power of two, so large that the tiles of all heads keep to their room."""
+    """Tokens on a side of a tile: a power of two, so that the tiles of all heads fit."""
     tile = 1
     while heads * (min(tokens, ROWS) / tile) ** 2 > TILES:
         tile *= 2
@@ -231,7 +231,7 @@ def _received(observed: Sequence[MapObserver], texts: dict[str, list[Window]], l
         return sums
 
     def of_layers(each: Sequence[dict[int, np.ndarray]]) -> np.ndarray:
-        """What equal weights give, as of one head."""
+        """The attention received under uniform attention, as one head."""
         return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[:, :, 0]
 
     named = {
@@ -248,7 +248,7 @@ def _received(observed: Sequence[MapObserver], texts: dict[str, list[Window]], l
             "equal_received": (
                 (*dims[:2], "position"),
                 of_layers([sample.equal for sample in observed]),
-                _words("all queries, of equal weights"),
+                _words("all queries, under uniform attention"),
             ),
         },
         coords=named,
@@ -259,7 +259,7 @@ def _received(observed: Sequence[MapObserver], texts: dict[str, list[Window]], l
     equal = of_layers([sample.equal_recent for sample in observed])
     of = f"the last {last} queries"
     keys["recent"] = (dims, recent, _words(of))
-    keys["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, of equal weights"))
+    keys["equal_recent"] = ((*dims[:2], "position"), equal, _words(f"{of}, under uniform attention"))
     return keys.assign_attrs(observation=last)
 
 
@@ -281,24 +281,24 @@ def _tiles(observer: MapObserver, layers: int, heads: int) -> dict[str, tuple[tu
     return {"tile_sum": (dims, whole[0]), "tile_max": (dims, whole[1])}
 
 
-_ROWS = 512  # of one head, written out at once
+_ROWS = 512  # of one head, in memory together
 
 
 @dataclass(frozen=True, eq=False)
 class MergedCall:
-    """What one attention call is from word to word."""
+    """One attention call merged to words."""
 
     call: AttentionCall  # attention call of these weights, each row scaled to sum to 1; it has no output
-    mass: Tensor  # what the rows sum to, ``(batch, head, word)``
-    equal: AttentionCall  # equal weights over the tokens that each token may see, merged likewise, as those of one head
+    mass: Tensor  # sums of the rows, ``(batch, head, word)``
+    equal: AttentionCall  # uniform attention over the visible tokens, merged to words, as one head
 
 
 @dataclass(frozen=True, eq=False)
 class WordBatch:
-    """Windows side by side, read by tokens and measured by words."""
+    """A batch of windows, read by tokens and measured by words."""
 
-    words: WindowBatch  # the same windows as if their words were their tokens
-    # ``(batch, token)``: the number of each token's word, -1 on padding; of the text, and of what a decoder reads
+    words: WindowBatch  # the same windows with words as tokens
+    # ``(batch, token)``: the number of each token's word, -1 on padding; of the text, and of the decoder's input
     numbers: tuple[Tensor, Tensor]
 
     @classmethod
@@ -310,7 +310,7 @@ class WordBatch:
         return cls(words, (text, target))
 
     def merged(self, kind: str, call: AttentionCall) -> MergedCall | None:
-        """The call from word to word; None where its places are not the tokens."""
+        """The call from word to word; None if its positions are not the tokens."""
         text, target = self.numbers
         queries = text if kind == "self" else target
         keys = target if kind == "causal" else text
@@ -323,15 +323,15 @@ class WordBatch:
         merged = self.merged(site.kind, call)
         if merged is None:
             raise AttnscopeError(
-                f"layer {site.index} does not attend from token to token (pooled tokens, a prompt), so its weights are "
-                "not merged to words: leave out words"
+                f"layer {site.index} does not attend from token to token (pooled tokens, a prompt), so its weights "
+                "cannot be merged to words: leave out words"
             )
         return attend_in_full(merged.call)[1] * merged.mass[..., None]
 
 
 @torch.no_grad()
 def merge_call(call: AttentionCall, queries: Int[Tensor, "batch query"], keys: Int[Tensor, "batch key"]) -> MergedCall:
-    """Merge tokens to words, on either side by the number of each token's word; -1 is none (padding)."""
+    """Merge tokens to words on both sides, by the number of each token's word; -1 for padding."""
     weights, mass = _words_words(call, queries, keys, range(call.query.shape[1]))
     equal, _ = _words_words(evenly(call), queries, keys, range(1))
     seen = (equal > 0) | (weights > 0).any(1, keepdim=True)
@@ -339,7 +339,7 @@ def merge_call(call: AttentionCall, queries: Int[Tensor, "batch query"], keys: I
 
 
 def _words_words(call: AttentionCall, queries: Tensor, keys: Tensor, heads: range) -> tuple[Tensor, Tensor]:
-    """Shares of each word's weight on each, ``(batch, head, word, word)``, and what they are shares of."""
+    """Shares of each word's weight on each word, ``(batch, head, word, word)``, and the sums of the rows."""
     words = [int(side.max()) + 1 for side in (queries, keys)]
     wide = torch.promote_types(call.query.dtype, torch.float32)
     merged = torch.zeros(len(queries), len(heads), words[0] + 1, words[1] + 1, dtype=wide, device=queries.device)

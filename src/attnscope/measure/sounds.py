@@ -1,4 +1,4 @@
-"""Sounds: frames of a model of sounds, and what its decoder reads of transcripts; statistics of each window."""
+"""Sounds: frames of a speech model, transcripts for its decoder, and statistics of each window."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class SoundReader(Reader):
-    """Sounds: pieces have lengths of their own, and are read one at a time."""
+    """Sounds: pieces differ in length and are read one at a time."""
 
     reads = "sounds"
     accepts = frozenset({"targets"})
@@ -55,8 +55,8 @@ class SoundReader(Reader):
         self.sounds, self.reader = sounds, {"features": self.speech.processing()}
         self.texts = texts if self.loaded.model.config.is_encoder_decoder else None
         self.has_decoder = self.texts is not None
-        self.said = None if self.texts is None else _said(self.texts, self.speech)
-        if self.said is not None:
+        self.decoder_inputs = None if self.texts is None else _decoder_inputs(self.texts, self.speech)
+        if self.decoder_inputs is not None:
             _reject_long(sounds, self.speech.longest)
         if self.speech.tokenizer is not None and self.texts is not None:
             self.reader["sha256"] = tokenizer_sha256(self.speech.tokenizer)
@@ -64,20 +64,20 @@ class SoundReader(Reader):
         self._find_frames()
 
     def _note_decoder(self, *, unread: bool) -> None:
-        """Say what the decoder read."""
+        """Note the decoder's input."""
         if self.loaded.model.config.is_encoder_decoder:
             self.attributes["decoder"] = (
                 "The decoder read the transcripts."
                 if self.has_decoder
-                else "No transcripts: the encoder alone was measured."
+                else "No transcripts: only the encoder was measured."
             )
         elif unread:
             self.attributes["decoder"] = (
-                f"The transcripts beside the sounds were not read: {type(self.loaded.model).__name__} has no decoder."
+                f"The transcripts were not read: {type(self.loaded.model).__name__} has no decoder."
             )
 
     def _find_frames(self) -> None:
-        """How many frames there are; reject a model whose encoder attends over other positions."""
+        """Count the frames; reject a model whose encoder attends over other positions."""
         counts: list[tuple[int, int, float]] = []
         for piece in self.items():
             heard = self.speech.hear(piece.samples, piece.name)
@@ -92,7 +92,7 @@ class SoundReader(Reader):
         def problem(site: Site, call: AttentionCall) -> str | None:
             if site.kind == "causal" or call.key.shape[2] == frames:
                 return None
-            return f"over {call.key.shape[2]} places, and its encoder makes {frames} frames: their times are not known"
+            return f"over {call.key.shape[2]} positions, but its encoder has {frames} frames: their times are unknown"
 
         self.reject_other_positions(first, problem)
         every, sounding, _ = map(sum, zip(*counts, strict=True))
@@ -100,48 +100,44 @@ class SoundReader(Reader):
         self.is_padded = sounding < every
         note = f"Tokens are frames of {1000 * each:.0f} ms, named by the second at which they begin."
         if self.is_padded:
-            windows = f"{self.count} window{'s' * (self.count > 1)}"
             note += (
-                f" Of the {every:,} frames that the encoder reads in {windows}, {sounding:,} are sound: only these "
-                "count as queries; as keys the others count as special tokens."
+                f" {sounding:,} of {every:,} frames in {self.count} window{'s' * (self.count > 1)} are sound: only "
+                "these count as queries; as keys the others count as special tokens."
             )
         if rests:
-            note += (
-                f" Ends of long sounds that are shorter than a second are left out: {len(rests):,} "
-                f"({sum(rests):.2f} s in all)."
-            )
+            note += f" Ends of long sounds under one second are left out: {len(rests):,} ({sum(rests):.2f} s in all)."
         self.notes["sounds"] = note
 
     def signature(self) -> Signature:
-        """All that the numbers depend on, the transcripts too."""
+        """The signature, with the transcripts."""
         signature = super().signature()
         return signature if self.texts is None else replace(signature, target={"sha256": short_hash(self.texts)})
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002
-        """What to call a piece in an error."""
+        """The name of a piece in an error."""
         return f"{window.source} from second {window.start}"
 
     def items(self) -> Iterator[Piece]:
         """The pieces that are measured."""
-        return islice(pieces_of(self.sounds, self.speech, self.said), self.settings.limit)
+        return islice(pieces_of(self.sounds, self.speech, self.decoder_inputs), self.settings.limit)
 
     def read(self, items: Sequence[Piece], numbers: Sequence[int]) -> Read:  # noqa: ARG002
-        """One piece: its frames, named by their seconds; frames that are no sound are special keys, and no queries."""
+        """One piece: its frames, named by their seconds; frames without sound are special keys and not queries."""
         (piece,) = items
         heard = self.speech.hear(piece.samples, piece.name)
-        frames, given, device = heard.frames, heard.given, device_of(self.model)
+        frames, inputs, device = heard.frames, heard.given, device_of(self.model)
         names = tuple(f"{piece.start + number * heard.seconds:.2f}s" for number in range(frames))
         silent = tuple(number >= heard.sounding for number in range(frames))
-        window = Window((0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.said)
+        window = Window((0,) * frames, silent, ((0, 0),) * frames, piece.source, piece.start, names, piece.transcript)
         keys = collate([window], 0, device)
         target = queries = Batch(keys.input_ids, keys.valid & ~keys.special, torch.zeros_like(keys.special))
-        if piece.said is not None:
-            target = collate([piece.said], 0, device)
-            given = given | {"decoder_input_ids": target.input_ids}
-        return Read(WindowBatch(queries, target, given, keys), [window])
+        if piece.transcript is not None:
+            target = collate([piece.transcript], 0, device)
+            inputs = inputs | {"decoder_input_ids": target.input_ids}
+        return Read(WindowBatch(queries, target, inputs, keys), [window])
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
-        """How many frames are sound, tokens of the transcript, and frames in all."""
+        """The numbers of frames with sound, of tokens of the transcript, and of all frames."""
         batch = read.batch
         sides = {"length": batch.text, "target_length": batch.target, "frames": batch.keys or batch.text}
         wanted = ("length", *["target_length"] * self.has_decoder, *["frames"] * self.is_padded)
@@ -149,35 +145,35 @@ class SoundReader(Reader):
 
 
 def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:
-    """What is said in each sound."""
+    """The transcript of each sound."""
     if targets is None:
         return sounds.transcripts()
     texts = [text.content for text in Corpus.from_sources(targets, by_line=True, blank_lines=True)]
     if len(texts) != len(sounds):
         raise AttnscopeError(
             f"found {len(sounds)} sound{'s' * (len(sounds) != 1)} and {len(texts)} transcript{'s' * (len(texts) != 1)} "
-            "(--target): line i must be what sound i says"
+            "(--target); expected one line for each sound"
         )
     return texts
 
 
-def _said(texts: list[str], speech: SpeechModel) -> list[Window]:
-    """What the decoder reads of each transcript, as in training."""
+def _decoder_inputs(texts: list[str], speech: SpeechModel) -> list[Window]:
+    """The decoder's input for each transcript, as in training."""
     tokenizer = TargetTokenizer(speech.tokenizer)
     start = decoder_start(speech.loaded.model)
     length = transcript_length(speech.loaded.model.config) or 1 << 30
     windows: list[Window] = []
     for number, text in enumerate(texts, start=1):
         if not text.strip():
-            raise AttnscopeError(f"transcript {number} is empty: leave its sound out, or write what it says")
-        (said, *more) = Windows(Corpus.from_sources([text]), tokenizer, length=length)
+            raise AttnscopeError(f"transcript {number} is empty: write it, or leave its sound out")
+        (labels, *more) = Windows(Corpus.from_sources([text]), tokenizer, length=length)
         if more:
             raise AttnscopeError(f"transcript {number} has more than {length} tokens: cut sound and transcript")
-        read = shifted(said, speech.tokenizer, start)
-        if said.ids[0] == read.ids[0]:  # Whisper's tokenizer writes the start token itself
-            kept = {name: getattr(said, name)[:-1] for name in ("ids", "special", "spans", "tokens")}
-            read = replace(said, **kept)
-        windows.append(read)
+        inputs = shifted(labels, speech.tokenizer, start)
+        if labels.ids[0] == inputs.ids[0]:  # Whisper's tokenizer writes the start token itself
+            fields = {name: getattr(labels, name)[:-1] for name in ("ids", "special", "spans", "tokens")}
+            inputs = replace(labels, **fields)
+        windows.append(inputs)
     return windows
 
 
@@ -186,8 +182,8 @@ def _reject_long(sounds: Sounds, longest: int) -> None:
         seconds = len(sound.samples) / sound.rate
         if seconds > longest:
             raise AttnscopeError(
-                f"{sound.name} lasts {seconds:.1f} s, and beside a transcript {longest} s are read: cut sound and "
-                "transcript, or take the transcript away"
+                f"{sound.name} lasts {seconds:.1f} s; with a transcript at most {longest} s are read: cut sound and "
+                "transcript, or remove the transcript"
             )
 
 
@@ -196,21 +192,21 @@ _LEAST = 1.0  # second: a shorter rest is left out
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """As much of one sound as a model reads at once."""
+    """A piece of one sound that a model reads at once."""
 
-    source: str  # name of the sound, and from which second on
+    source: str  # name of the sound, and the second at which the piece begins
     start: int
     samples: np.ndarray  # at the model's rate
-    said: Window | None  # what the decoder reads; None without one
-    left_out: float = 0.0  # seconds of the sound behind it that are not read
+    transcript: Window | None  # the decoder's input, if there is one
+    left_out: float = 0.0  # seconds after it that are not read
 
     @property
     def name(self) -> str:
-        """What to call it in an error."""
+        """The name of the piece in an error."""
         return f"{self.source} from second {self.start}"
 
 
-def pieces_of(sounds: Sounds, speech: SpeechModel, said: list[Window] | None) -> Iterator[Piece]:
+def pieces_of(sounds: Sounds, speech: SpeechModel, transcripts: list[Window] | None) -> Iterator[Piece]:
     """Cut sounds into pieces of 30 seconds (Whisper: of its window); with transcripts each is one piece."""
     for number, sound in enumerate(sounds):
         samples, size = sound.at_rate(speech.rate), speech.longest * speech.rate
@@ -218,5 +214,5 @@ def pieces_of(sounds: Sounds, speech: SpeechModel, said: list[Window] | None) ->
             part = samples[first : first + size]
             rest = max(0, len(samples) - first - size) / speech.rate
             if not first or len(part) >= _LEAST * speech.rate:
-                text = None if said is None else said[number]
+                text = None if transcripts is None else transcripts[number]
                 yield Piece(sound.name, first // speech.rate, part, text, rest if rest < _LEAST else 0.0)

@@ -47,28 +47,28 @@ if TYPE_CHECKING:
     from attnscope.capture.processors import Tokenizer
 
 
-LONGEST_DEFAULT = 2048  # tokens: a longer window must be asked for
+LONGEST_DEFAULT = 2048  # tokens: a longer window must be requested
 
 
-def beyond_note(loaded: LoadedModel, length: int, what: str = "Windows") -> dict[str, str]:
-    """What a reader has to know of windows that are longer than the config says; rotary angles take any length."""
+def beyond_note(loaded: LoadedModel, length: int, subject: str = "Windows") -> dict[str, str]:
+    """A note on windows beyond the length in the config, which rotary angles allow."""
     known = configured_length(loaded.model.config.get_text_config())
     if not known or known < 1 or length <= known:
         return {}
     return {
-        "beyond": f"{what} may have {length} tokens; the model's config names {known} (max_position_embeddings). "
-        "Beyond them its heads need not do what they do within."
+        "beyond": f"{subject} may have {length} tokens, more than the {known} in the model's config "
+        "(max_position_embeddings): heads may behave differently there."
     }
 
 
 def window_length(loaded: LoadedModel, window: int | None) -> int:
-    """The window asked for, if the model can take it; else what the model takes."""
+    """The window length: the setting, checked against the model; by default the model's length."""
     table = position_table_length(loaded.model)
     if window is not None:
         if table is not None and window > table:
             raise AttnscopeError(
                 f"a window of {window} tokens does not fit {loaded.name}: its position table has {table} rows. "
-                f"Give --window {table} or less"
+                f"Use --window {table} or less"
             )
         return window
     config = loaded.model.config.get_text_config()
@@ -88,55 +88,52 @@ def read_sides(
     by: str | None = None,
     with_inputs: bool = False,
 ) -> tuple[Texts | Chats, Corpus | None]:
-    """What is read; with targets line by line, empty lines too, so that line i stays beside line i."""
+    """Texts and targets; with targets all lines, also empty ones, so that line i matches line i."""
     paired = targets is not None
-    given = as_list(texts)
-    if chat or (not by_line and are_chats(given, field)):
+    sources = as_list(texts)
+    if chat or (not by_line and are_chats(sources, field)):
         if paired or by_line:
             other = "target (--target)" if paired else "by_line (--by-line)"
-            raise AttnscopeError(f"the texts are chats, one a line, which take no {other}: leave it out")
+            raise AttnscopeError(f"the texts are chats and cannot be used with {other}: leave it out")
         if by is not None:
-            raise AttnscopeError("chats are not held apart by a field: leave out by (--by)")
-        if given is None:
-            raise AttnscopeError("no chat is given: name a file of JSON Lines with messages")
-        return Chats(given, field=field, template=chat_template), None
+            raise AttnscopeError("by (--by) does not work with chats: leave it out")
+        if sources is None:
+            raise AttnscopeError("found no chat: name a file of JSON Lines with messages")
+        return Chats(sources, field=field, template=chat_template), None
     if chat_template is not None:
-        raise AttnscopeError(
-            "a chat template is given, and the texts are not chats: leave it out, or say so with chat (--chat)"
-        )
+        raise AttnscopeError("found a chat template, but the texts are not chats: leave it out, or add chat (--chat)")
     if by is not None and paired:
-        raise AttnscopeError("texts with targets are not held apart by a field: leave out by (--by)")
-    if by is not None and given is None:
+        raise AttnscopeError("by (--by) does not work with targets: leave it out")
+    if by is not None and sources is None:
         raise AttnscopeError("the bundled sample has no fields: name .jsonl files, or leave out by (--by)")
     corpus, target = texts_and_targets(
-        given, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
+        sources, targets, field=field, by_line=by_line or paired, blank_lines=paired, by=by, with_inputs=with_inputs
     )
     if target is not None and stride is not None:
-        raise AttnscopeError("stride is of windows in running text; with targets every line is a window: leave it out")
+        raise AttnscopeError("stride needs running text, but with targets every line is a window: leave it out")
     return corpus, target
 
 
 def grouping_for(groups: Groups | None, corpus: Texts | Chats) -> Grouping | None:
-    """The groups asked for; those of a chat are its roles where nothing else is."""
+    """The chosen groups; for chats, by default their roles."""
     is_chat = isinstance(corpus, Chats)
     if isinstance(groups, str) and groups == "roles" and not is_chat:
         raise AttnscopeError(
-            "roles are those of a chat, and the texts are not chats: give chats (JSON Lines with messages), or other "
-            "groups"
+            "roles need chats, but the texts are not chats: give JSON Lines with messages, or choose other groups"
         )
     if groups is None:
         return grouping_of("roles") if is_chat else None
     return grouping_of(groups)
 
 
-_PADDED = 64  # tokens that show whether padding matters
-_MANY_UNKNOWN = 0.05  # share of tokens from which a note says so
-OPERATIONS = 2e12  # of the forward passes of a unit: some 10 s on one core, less on anything larger
+_PADDED = 64  # tokens of the test whether padding matters
+_MANY_UNKNOWN = 0.05  # share of unknown tokens that gets a note
+OPERATIONS = 2e12  # of the forward passes of a unit: about 10 s on one core, less on anything larger
 TURNS = 32  # units at least, so that no process waits long for another
 
 
 class TextReader(Reader):
-    """Windows of texts, side by side; `windows` where they are cut already."""
+    """Windows of texts; `windows` are existing ones."""
 
     shows_received = True
 
@@ -160,7 +157,7 @@ class TextReader(Reader):
         names = choose(settings.statistics, brought=(*of_offsets, *of_groups))
         _reject_together(settings, names, grouped=grouping is not None)
         word_rule = None if settings.words is None else word_rule_of(settings.words)
-        tokenizer = cast("Tokenizer", settings.processor)  # what reads no text is rejected
+        tokenizer = cast("Tokenizer", settings.processor)  # models without text are rejected
         loaded = load_model(model, tokenizer=tokenizer, **vars(settings.loading))
         longest = length = window_length(loaded, settings.window)
         if isinstance(corpus, Chats):
@@ -191,7 +188,7 @@ class TextReader(Reader):
         self.shown = [] if settings.show is None else list(islice(self.windows, SAMPLE_WINDOWS))
         self.first = self.shown[0] if self.shown else next(iter(self.windows))
         self.characters = corpus.characters()
-        again = sum(map(_characters, self.shown))  # what is read once more, for the page
+        again = sum(map(_characters, self.shown))  # read again for the page
         self.share_of_batches = self.characters / (self.characters + again)
         self.is_chat = isinstance(corpus, ChatTexts)
         self.notes |= corpus.notes if isinstance(corpus, EncodedTexts) else {}
@@ -203,7 +200,7 @@ class TextReader(Reader):
 
     @property
     def unit(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Batches, or pools, that one process measures before the next has its turn, as many in every process."""
+        """Batches or pools of a work unit, the same in every process."""
         limit, pool = self.settings.limit, self.settings.pool
         windows = self.characters / max(1, _characters(self.first))
         windows = windows if limit is None else min(windows, float(limit))
@@ -216,22 +213,22 @@ class TextReader(Reader):
         return self.windows
 
     def first_items(self) -> list[Window]:
-        """The windows that a page shows."""
+        """The windows on the page."""
         return self.shown
 
     def name_of(self, window: Window, number: int) -> str:
-        """What to call a window in an error."""
+        """The name of a window in an error."""
         return window_name(window, number)
 
     def read(self, items: Sequence[Window], numbers: Sequence[int]) -> Read:  # noqa: ARG002
-        """Put windows side by side."""
+        """A batch of windows."""
         tokenizer, device = self.loaded.tokenizer, device_of(self.model)
         pad = tokenizer.pad_token_id
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
         return Read(batch, items, WordBatch.of(items, device) if items[0].words else None)
 
     def parts(self) -> Iterator[dict[int, Window]]:
-        """Windows side by side, or in pools; counted from the first on."""
+        """Windows in batches or pools, numbered from 0."""
         self.share, self.tokens, self.unknown, self.doubled, self.packed = 0.0, 0, 0, 0, 0
         numbered, pool = enumerate(self.windows), self.settings.pool
         return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
@@ -243,40 +240,38 @@ class TextReader(Reader):
         if self.unknown > _MANY_UNKNOWN * self.tokens:
             notes["unknown"] = (
                 f"{self.unknown / self.tokens:.0%} of the tokens are {self.loaded.tokenizer.unk_token}, unknown to the "
-                "tokenizer: is the model made for such text?"
+                "tokenizer: check that the model is made for such text."
             )
         if self.doubled:
             notes["doubled"] = (
-                f"{count(self.doubled, 'window')} {of} begin or end with the same special token twice, as where a "
-                "tokenizer adds it to texts that have it already: remove it from the texts."
+                f"{count(self.doubled, 'window')} {of} begin or end with the same special token twice. If the texts "
+                "contain special tokens that the tokenizer adds too, remove them."
             )
         if self.packed:
             notes["packed"] = (
-                f"{count(self.packed, 'window')} {of} seem to hold several documents, with a special token between "
-                "them, which are read as one text: later documents attend to earlier ones. Give each document as its "
-                "own text."
+                f"{count(self.packed, 'window')} {of} seem to contain several documents with a special token between "
+                "them, so later documents attend to earlier ones. Give each document as its own text."
             )
         if self.words is not None:
             across, tokens = self.words.across, self.words.tokens
-            over = f" {across} of {tokens} tokens reach over the end of a word: they count to their first."
+            over = f" {across} of {tokens} tokens span several words and count as part of the first."
             notes["words"] = (
-                f"Tokens are merged to words ({self.words.rule.signature}): their queries averaged, their keys summed. "
-                f"Wherever it says tokens, words are meant: lengths, offsets, rows.{over if across else ''}"
+                f"Tokens are merged to words ({self.words.rule.signature}): queries are averaged, keys are summed. "
+                f"Lengths, offsets and rows count words.{over if across else ''}"
             )
         if self.settings.pool is not None:
-            apart = ", each of texts of one value" if self.first.by else ""
+            by = f", each of one value of {self.settings.by}" if self.first.by else ""
             notes["pool"] = (
-                f"Windows are in pools of {self.settings.pool} or more, cut at documents{apart}: wherever it says "
-                "texts, pools are meant."
+                f"Windows are in pools of {self.settings.pool} or more, cut at documents{by}: each text here is a pool."
             )
         if whole:
             self.progress(Progress("scan", self.share_of_batches, {"windows": self.seen}))
 
     def pass_over(self, items: Sequence[Window]) -> None:
-        """Count the windows of a batch and their odd tokens, and report how far the scan is."""
+        """Count the windows of a batch and their odd tokens, and report progress."""
         tokenizer = self.loaded.tokenizer
         unknown, begin, end = (getattr(tokenizer, f"{name}_token_id", None) for name in ("unk", "bos", "eos"))
-        # a token that begins a text, or (in causal models) ends one, is between other tokens where texts are packed
+        # in packed texts, a token that begins a text, or (in causal models) ends one, is between other tokens
         borders = {begin, end} if any(site.kind == "causal" for site in self.sites) else {begin} - {end}
         for window in items:
             for side in (window, window.target):
@@ -296,7 +291,7 @@ class TextReader(Reader):
         self.progress(Progress("scan", self.share_of_batches * min(1.0, share), {"windows": self.seen}))
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
-        """How many tokens, or words, each window has, its target and the rows that were measured."""
+        """The numbers of tokens or words of each window and its target, and of measured rows."""
         lengths = super().lengths(read)
         if self.first.target is not None:
             target = (read.batch if read.words is None else read.words.words).target
@@ -306,7 +301,7 @@ class TextReader(Reader):
         return lengths
 
     def layer_done(self, passes: int) -> Callable[[], None]:
-        """Report how far the windows of the page are."""
+        """Report progress on the windows of the page."""
         layers, done_before = 0, self.share_of_batches
 
         def done() -> None:
@@ -318,7 +313,7 @@ class TextReader(Reader):
         return done
 
     def _note_capture(self, first: Read) -> None:
-        """Note what the first window shows of how the model attends; nothing is written before."""
+        """Notes on the model's attention from the first window, before anything is written."""
         name, inputs = type(self.model).__name__, first.batch.inputs(self.model)
         if self.settings.rows is not None:
             self.notes["rows"] = rows_note(self.settings.rows, self.names)
@@ -326,19 +321,17 @@ class TextReader(Reader):
             self._note_pooled(first)
         if is_causal_model(self.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
-                f"{name} is a causal language model by its kind, but its attention sees later tokens: it is measured "
-                "as bidirectional."
+                f"{name} is a causal language model, but its attention sees later tokens: it is measured as "
+                "bidirectional."
             )
         if {"band_sum", "bin_sum"} <= set(self.names):
             self.notes |= bias_note(self.model, inputs)
         if self.batch_size > 1 and self._padding_matters():
             self.batch_size = 1
-            self.notes["padding"] = (
-                f"{name} gives a text other numbers in a padded batch: windows are measured one at a time."
-            )
+            self.notes["padding"] = f"Padding changes the numbers of {name}, so windows are measured one at a time."
 
     def _note_pooled(self, first: Read) -> None:
-        """What a model off the registry shows: its weights, of layers that may have other positions than tokens."""
+        """Note layers over other positions than tokens, in a model outside the registry."""
         pooled: list[Site] = []
 
         def look(site: Site, call: AttentionCall) -> Tensor:
@@ -349,16 +342,15 @@ class TextReader(Reader):
 
         self.run(first, look)
         if pooled:
-            self.batch_size = 1  # which of these places is padding is not known
+            self.batch_size = 1  # the padding of these positions is unknown
             layers = ", ".join(str(site.index) for site in pooled)
             self.notes["places"] = (
-                f"In layers {layers} of {type(self.model).__name__} queries or keys are not one for each token (pooled "
-                "tokens, a prompt): offsets and lengths are counted in their own places there, and no place is a "
-                "special token."
+                f"Layers {layers} of {type(self.model).__name__} attend over other positions than tokens (pooled "
+                "tokens, a prompt): offsets and lengths count these positions, and none is a special token."
             )
 
     def _padding_matters(self) -> bool:
-        """Whether a text beside a longer one differs from itself alone: the first window and a part of it show."""
+        """Whether a text has other numbers in a batch with a longer one: tested on a part of the first window."""
         long = _cut(self.first, _PADDED)
         if len(long) < 2:  # noqa: PLR2004 no part of it is shorter
             return False
@@ -367,7 +359,7 @@ class TextReader(Reader):
         return padding_difference(self.model, beside, alone) > 1
 
     def signature_settings(self) -> dict[str, Any]:
-        """What the numbers depend on beside the model and the texts."""
+        """The settings behind the numbers, besides model and texts."""
         settings, rule = self.settings, None if self.words is None else self.words.rule
         seldom = {
             "by": settings.by,
@@ -389,7 +381,7 @@ class TextReader(Reader):
 
 
 def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
-    """What `scan` finds on these windows, kinds of heads included."""
+    """The result of `scan` on these windows, with labels."""
     longest = max(max(len(window), len(window.target or window)) for window in windows)
     settings = ScanSettings(band=max(1, min(band, longest - 1)), window=longest)
     reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
@@ -399,7 +391,7 @@ def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int =
 
 
 def _reject_beyond(settings: ScanSettings, length: int) -> None:
-    """Reject offsets and rows that windows of so many tokens do not have."""
+    """Reject offsets and rows beyond windows of this length."""
     band, rows, offsets = settings.band or BAND, settings.rows, settings.offsets
     if band >= length:
         raise AttnscopeError(
@@ -408,37 +400,34 @@ def _reject_beyond(settings: ScanSettings, length: int) -> None:
         )
     if rows is not None and rows >= length:
         raise AttnscopeError(
-            f"rows (--rows) is {rows}; windows of {length} tokens have no more queries, so that nothing is estimated: "
-            "give fewer, or leave rows out"
+            f"rows (--rows) is {rows}, but windows have only {length} tokens, so nothing would be sampled: choose "
+            "fewer, or leave rows out"
         )
     if offsets is None:
         return
     if not len(offsets):
-        raise AttnscopeError("offsets (--offsets) names none: give some, such as -1,-64, or leave it out")
+        raise AttnscopeError("offsets (--offsets) is empty: give some, such as -1,-64, or leave it out")
     beyond = [offset for offset in offsets if abs(offset) >= length]
     if beyond:
         raise AttnscopeError(
             f"offsets (--offsets) has {shortly(beyond[0])}; in windows of {length} tokens they are {1 - length} to "
-            f"{length - 1}: choose among these, or give a longer window (--window)"
+            f"{length - 1}: choose among these, or use a longer window (--window)"
         )
 
 
 def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
-    """Reject what cannot be measured in one scan."""
+    """Reject settings that cannot be combined in one scan."""
     check_whole(2, clusters=settings.clusters)
     if settings.clusters is not None and "band_sum" not in names:
         raise AttnscopeError(
-            "clusters (--clusters) are of offset profiles: measure band_sum too (--statistics band_sum), or leave "
-            "clusters out"
+            "clusters (--clusters) need offset profiles: add band_sum (--statistics band_sum), or leave clusters out"
         )
     if settings.rows is None:
         return
     if grouped or settings.words is not None:
-        raise AttnscopeError(
-            "groups of tokens and words are measured of all rows: leave out rows (--rows), or groups and words"
-        )
+        raise AttnscopeError("groups and words need all rows: leave out rows (--rows), or groups and words")
     if whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]:
-        raise AttnscopeError(f"{whole[0]} is measured of all rows: leave out rows (--rows), or {whole[0]}")
+        raise AttnscopeError(f"{whole[0]} needs all rows: leave out rows (--rows), or {whole[0]}")
 
 
 def _cut(window: Window, length: int) -> Window:
@@ -451,5 +440,5 @@ def _cut(window: Window, length: int) -> Window:
 
 
 def _characters(window: Window) -> int:
-    """Characters of the text that a window covers."""
+    """The number of characters of a window."""
     return max(window.spans, key=itemgetter(1))[1] - window.start

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class ImageTextReader(Reader):
-    """Texts with images: each has a length of its own, and is read by itself."""
+    """Texts with images, read one at a time."""
 
     reads = "texts with images"
     accepts = frozenset({"groups", "chat", "chat_template"})
@@ -54,7 +54,7 @@ class ImageTextReader(Reader):
         names = (*choose(settings.statistics), *OF_GROUPS)
         template = settings.chat_template
         if template is not None and all(item.messages == () for item in texts):
-            raise AttnscopeError("a chat template is given, and none of the texts is a chat: leave it out")
+            raise AttnscopeError("found a chat template, but none of the texts is a chat: leave it out")
         if isinstance(template, Path):
             template = decode_utf8(read_bytes(template), str(template))
         self.template = template
@@ -67,7 +67,7 @@ class ImageTextReader(Reader):
         self.texts = list(islice(texts, settings.limit))
         self.tiles, self.frames = Tiles(self.pictured), Frames(self.pictured)
         if not self.texts:
-            raise AttnscopeError("no text: expected at least one, with its images or videos")
+            raise AttnscopeError("found no text; expected at least one, with its images or videos")
         self.count = len(self.texts)
         placed = [self._place(item) for item in self.texts]
         windows, pictures = picture_groups([each.window for each in placed])
@@ -81,8 +81,8 @@ class ImageTextReader(Reader):
         self.band = settings.band_within(self.reach, f"texts of {self.reach + 1} tokens")
         self._check()
         self.notes["tower"] = (
-            f"Measured are the layers of {type(self.watched).__name__}, which reads the text with the images in it; "
-            "the vision tower's own attention is not."
+            f"Only {type(self.watched).__name__} is measured, which reads the text with its images, not the vision "
+            "tower."
         )
         self._note_tiles()
         self.reader = {
@@ -92,12 +92,12 @@ class ImageTextReader(Reader):
         }
 
     def signature_settings(self) -> dict[str, Any]:
-        """What the numbers depend on beside the model and the texts."""
+        """The settings behind the numbers, besides model and texts."""
         template = None if self.template is None else short_hash(self.template)
         return super().signature_settings() | {"groups": self.grouping.signature, "template": template}
 
     def _sha256(self) -> str:
-        """Hash of what the decoder reads of the texts: chats as the template writes them, too."""
+        """Hash of the decoder's input, with chats as the template writes them."""
         digest = hashlib.sha256(b"read")
         for placed in self.placed:
             window = placed.window
@@ -109,7 +109,7 @@ class ImageTextReader(Reader):
         most = configured_length(self.model.config.get_text_config())
         if most is not None and 0 < most < len(expanded.ids):
             raise AttnscopeError(
-                f"{item.name} has {len(expanded.ids):,} tokens with its images, and the model takes {most:,}: give "
+                f"{item.name} has {len(expanded.ids):,} tokens with its images, but the model takes {most:,}: use "
                 "smaller or fewer images or frames, or less text"
             )
         frames, of_frames = self.frames.frames_of(expanded, inputs, len(item.images))
@@ -119,7 +119,7 @@ class ImageTextReader(Reader):
         return Placed(window, expanded.image_tokens(), expanded.video_tokens(), tiles)
 
     def _note_tiles(self) -> None:
-        """Note rows and columns of images and frames, and why there are none."""
+        """Note rows and columns of images and frames, or why they are unknown."""
         for kind, key, part, finder in (
             (IMAGE, "pictures", "an image", self.tiles),
             (VIDEO, "videos", "each frame", self.frames),
@@ -129,18 +129,18 @@ class ImageTextReader(Reader):
             notes: list[str] = []
             if listed:
                 shown = ", ".join(listed[:3]) + ", ..." * (len(listed) > 3)  # noqa: PLR2004
-                how = "found by changing pixels place by place"
+                how = "found by changing pixels patch by patch"
                 if finder.known_by == {"processor"}:
-                    how = "by the grids that the processor tells"
+                    how = "from the processor"
                 notes = [f"Rows and columns of {kind} tokens: {shown} ({how})."]
                 notes += [self._together()] * (kind == VIDEO)
             if finder.unknown:
-                notes.append(f"No map over {part}: {finder.unknown}.")
+                notes.append(f"No maps over {part}: {finder.unknown}.")
             if notes:
                 self.notes[key] = " ".join(filter(None, notes))
 
     def _together(self) -> str:
-        """How many frames that were given are read as one, where that is not 1."""
+        """A note on the number of input frames in a step, if it is not 1."""
         shares = {
             len(video.frames) / steps
             for placed, text in zip(self.placed, self.texts, strict=True)
@@ -148,10 +148,10 @@ class ImageTextReader(Reader):
             if (steps := sum((tile.kind, tile.image) == (VIDEO, number) for tile in placed.tiles))
         }
         most = max(shares, default=1)
-        return f"A frame is a step of up to {-(-most // 1):g} frames that were given, read as one." * (most > 1)
+        return f"A frame here is a step of up to {-(-most // 1):g} input frames." * (most > 1)
 
     def _check(self) -> None:
-        """Reject a decoder that attends over other positions than its tokens; find the layers that look back only."""
+        """Reject a decoder that attends over other positions than its tokens; find the causal layers."""
         first = max(
             range(self.count), key=lambda number: bool(self.placed[number].images or self.placed[number].videos)
         )
@@ -168,16 +168,16 @@ class ImageTextReader(Reader):
             if (queries, keys) == (len(window), len(window)):
                 return None
             return (
-                f"from {queries} to {keys} places, and the text has {len(window)} tokens: images that are not in the "
-                "text itself are not measured"
+                f"from {queries} to {keys} positions, but the text has {len(window)} tokens: images outside the text "
+                "cannot be measured"
             )
 
         self.reject_other_positions(read, problem)
         self.sites = [replace(site, kind="self" if site.index in ahead else "causal") for site in self.sites]
         if ahead:
             self.notes["causality"] = (
-                f"In {len(ahead)} of {len(self.sites)} layers some tokens (of an image, as a rule) see later ones: "
-                "these layers are of the kind self."
+                f"In {len(ahead)} of {len(self.sites)} layers some tokens (usually of an image) see later ones: these "
+                "layers count as bidirectional (self)."
             )
 
     def items(self) -> Iterable[PicturedText]:
@@ -191,7 +191,7 @@ class ImageTextReader(Reader):
         return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> xr.Dataset:
-        """The statistics of one text, and where the tokens of its images and videos are."""
+        """The statistics of one text, and the positions of the tokens of its images and videos."""
         sizes = picture_sizes(self.placed[numbers[0]], self.images, self.videos)
         return super().measure_batch(items, numbers).assign(sizes)
 
@@ -208,7 +208,7 @@ class ImageTextReader(Reader):
 
 @dataclass(frozen=True)
 class Placed:
-    """A window, the tokens of each of its images and videos, and frames, rows and columns where known."""
+    """A window, the tokens of each of its images and videos, and known frames, rows and columns."""
 
     window: Window
     images: list[list[int]]
@@ -220,11 +220,11 @@ _OF_TEXTS = ("text", "special")
 
 
 def grouping_of_pictured(chosen: Grouping | None, windows: Sequence[Window], images: Sequence[str]) -> Grouping:
-    """Images, and beside them what was asked for; by default text and special tokens, of chats the roles."""
+    """Groups of images and the chosen ones; by default text and special tokens, or the roles of chats."""
     used = {role for window in windows for role in window.roles}
     if chosen is not None and chosen.signature == "roles" and not used & set(ROLES):
         raise AttnscopeError(
-            "roles are those of a chat, and none of the texts is one: give chats (messages), or other groups"
+            "roles need chats, but none of the texts is one: give chats (messages), or choose other groups"
         )
     if chosen is None or chosen.signature == "roles":
         kinds = [kind for kind in (_OF_TEXTS, ROLES) if used & set(kind)]
@@ -249,11 +249,11 @@ def grouping_of_pictured(chosen: Grouping | None, windows: Sequence[Window], ima
 
 
 def _taken(name: str) -> NoReturn:
-    raise AttnscopeError(f"a group of tokens has the name {name!r}, as the images have: give it another")
+    raise AttnscopeError(f"a group of tokens has the name {name!r}, which is reserved for images: choose another")
 
 
 def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
-    """Where the tokens of each image and video of a text lie; -1 where there is none, or it is not known."""
+    """Positions of the tokens of each image and video of a text; -1 if there is none, or unknown."""
     variables: dict[str, Any] = {}
     for kind, pieces, most, parts, part in (
         (IMAGE, placed.images, images, "tiles", "part"),
@@ -262,7 +262,7 @@ def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
         named = {
             "first": "first token",
             "tokens": "tokens",
-            parts: f"{part}s {'that are ' * (kind == VIDEO)}read by themselves",
+            parts: f"{part}s {'that are ' * (kind == VIDEO)}read separately",
             "rows": f"rows of tokens in each {part}",
             "columns": f"columns of tokens in each {part}",
         }
@@ -314,7 +314,7 @@ def with_views(
 
 
 def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
-    """What was given of a tile: an image, or of a video the first of the frames that are read in one."""
+    """The input of a tile: an image, or the first of its frames of a video."""
     if tile.kind == IMAGE:
         return text.pixels()[tile.image - 1]
     frames = text.videos[tile.image - 1].pixels()
@@ -324,7 +324,7 @@ def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
 
 
 class VideoReader(Reader):
-    """Videos of a video encoder: each is read by itself, and all have the same tubelets."""
+    """Videos of a video encoder, read one at a time, all with the same tubelets."""
 
     reads = called = "videos"
     packages = ("pillow",)
@@ -347,10 +347,10 @@ class VideoReader(Reader):
         self.groups = self.grouping.names
         self.reach = self.tubelets.tokens - 1
         self.band = settings.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
-        self.notes["videos"] = self._said()
+        self.notes["videos"] = self._note()
 
     def signature_settings(self) -> dict[str, Any]:
-        """What the numbers depend on beside the model and the videos."""
+        """The settings behind the numbers, besides model and videos."""
         return super().signature_settings() | {"groups": self.grouping.signature}
 
     @torch.no_grad()
@@ -359,8 +359,7 @@ class VideoReader(Reader):
         name, whole = type(self.model).__name__, self.loaded.model
         with explaining(
             f"{name} cannot read {first.name}",
-            f"It reads {self.filmed.frames} frames, and was given {self.shape[1]}: are number and size as it "
-            "takes them?",
+            f"It reads {self.filmed.frames} frames, and the input has {self.shape[1]}: check their number and size",
         ):
             self.model(**inputs)
         nothing = Window((), (), (), first.name, 0, ())
@@ -368,8 +367,8 @@ class VideoReader(Reader):
         tubelets = tubelets_of(self.model, inputs, self.filmed.key)
         if isinstance(tubelets, str):
             raise AttnscopeError(
-                f"{name} is not measured by frames: {tubelets}. Watch its layers with "
-                "attnscope.capture.watching.watching"
+                f"{name} cannot be measured by frames: {tubelets}. Use attnscope.capture.watching.watching for its "
+                "layers"
             )
         self.tubelets = tubelets
 
@@ -378,35 +377,31 @@ class VideoReader(Reader):
             if (parts, queries, keys) == (1, tubelets.tokens, tubelets.tokens):
                 return None
             return (
-                f"in {parts} parts from {queries} places to {keys}, and the video has {tubelets.tokens} tokens: its "
-                "frames are not known. Watch its layers with attnscope.capture.watching.watching"
+                f"in {parts} parts from {queries} positions to {keys}, but the video has {tubelets.tokens} tokens: its "
+                "frames are unknown. Use attnscope.capture.watching.watching for its layers"
             )
 
         self.reject_other_positions(Read(WindowBatch.with_arguments(inputs, [nothing]), [nothing]), problem)
         if self.filmed.leaves_out:
-            self.notes["tower"] = (
-                f"What is measured is the encoder of {type(whole).__name__}; its predictor does not run."
-            )
+            self.notes["tower"] = f"Only the encoder of {type(whole).__name__} is measured; its predictor does not run."
         elif whole is not self.model:
-            self.notes["tower"] = (
-                f"What is measured is the encoder of {type(whole).__name__} ({name}), without its head."
-            )
+            self.notes["tower"] = f"Only the encoder of {type(whole).__name__} ({name}) is measured, without its head."
 
-    def _said(self) -> str:
-        """What a token is, what an offset counts, and which frames were read."""
+    def _note(self) -> str:
+        """A note on tokens, offsets and frames."""
         tubelets = self.tubelets
         frames = "1 frame" if tubelets.together == 1 else f"{tubelets.together} frames"
         down, right, later = (tubelets.strides[axis] for axis in (1, 2, 0))
-        said = (
+        note = (
             f"Tokens are tubelets of {frames}: {tubelets.steps} steps in time, {tubelets.rows} x {tubelets.columns} "
-            f"in each (found by changing pixels place by place). Offsets count tokens: {right:+d} is the patch to the "
-            f"right, {down:+d} the one below, {later:+d} the same patch one step later; at the end of a row and of a "
-            "frame they run on into the next."
+            f"in each (found by changing pixels patch by patch). Offsets count tokens: {right:+d} is the patch to the "
+            f"right, {down:+d} the one below, {later:+d} the same patch one step later; they continue in the next row "
+            "and frame."
         )
         counts = [len(clip.video.frames) if isinstance(clip.video, Video) else len(clip.video) for clip in self.clips]
         if max(counts) > self.shape[1]:
-            said += f" Of longer videos {self.shape[1]} frames were read, at even steps."
-        return said
+            note += f" Longer videos were sampled to {self.shape[1]} frames at even steps."
+        return note
 
     def items(self) -> Sequence[Clip]:
         """The videos."""
@@ -420,9 +415,9 @@ class VideoReader(Reader):
         if shape != self.shape:
             frames, _, rows, columns = shape[1:]
             raise AttnscopeError(
-                f"{clip.name} is read as {frames} frames of {rows} x {columns} pixels, and the first video as "
-                f"{self.shape[1]} of {self.shape[3]} x {self.shape[4]}: give videos that are read alike, or scan them "
-                "apart"
+                f"{clip.name} is read as {frames} frames of {rows} x {columns} pixels; expected {self.shape[1]} of "
+                f"{self.shape[3]} x {self.shape[4]}, as in the first video: use videos of one size, or scan them "
+                "separately"
             )
         windows = list(GroupedWindows([self.tubelets.window(clip.name)], self.grouping))
         return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)

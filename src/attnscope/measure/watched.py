@@ -1,4 +1,4 @@
-"""`watch` and `measure_weights`: forward passes that a caller runs, and weights from elsewhere, as one result."""
+"""`watch` and `measure_weights`: results for forward passes that a caller runs, and for existing weights."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class MeasuredPass:
-    """What was measured of the calls of one forward pass."""
+    """The measurements of the calls of one forward pass."""
 
     sites: list[Site] = field(default_factory=list)  # each call
     measured: list[dict[str, Tensor]] = field(default_factory=list)  # statistics of each call, from `measure_call`
     queries: list[Tensor] = field(default_factory=list)  # ``(batch,)`` for each call: its queries that are real tokens
-    reach: int = 0  # the largest offset that there was
+    reach: int = 0  # the largest offset
 
     def add(self, site: Site, measured: dict[str, Tensor], queries: Tensor, reach: int) -> None:
-        """One more call."""
+        """Add a call."""
         self.sites.append(site)
         self.measured.append(measured)
         self.queries.append(queries.sum(1).cpu())
@@ -60,12 +60,12 @@ class MeasuredPass:
 
     @property
     def texts(self) -> int:
-        """How many texts were read at once."""
+        """The number of texts in the batch."""
         return len(self.queries[0])
 
 
 def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -> xr.Dataset:
-    """Passes as one Dataset, one text after the other; with kinds of heads where all is there that they need."""
+    """Passes as one Dataset over texts, with labels of heads if their statistics were measured."""
     reach = max(run.reach for run in passes)
     layered = any(not torch.equal(own, run.queries[0]) for run in passes for own in run.queries)
     parts: list[xr.Dataset] = []
@@ -96,7 +96,7 @@ _SIDES = {"offset_bin", "every_offset"}
 
 
 def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Layers with as many offsets, or bins, as the one that has most: what is missing lies outside, and is 0."""
+    """Layers padded with 0 to the largest number of offsets or bins."""
     sided = [name for name in own[0] if _SIDES & {*STATISTICS[name.removeprefix(EQUAL)].along}]
     most = {name: max(layer[name].shape[-1] for layer in every) for name in sided}
 
@@ -107,47 +107,47 @@ def _alike(every: Sequence[dict[str, Tensor]], own: Sequence[dict[str, Tensor]])
     return [{name: widened(name, value) for name, value in layer.items()} for layer in own]
 
 
-_WIDEST = 1_000_000  # tokens of a band: no text is longer
+_WIDEST = 1_000_000  # tokens of a band
 
 
 class WatchedCalls:
-    """What `watch` has measured so far."""
+    """The measurements of `watch` so far."""
 
     def __init__(self, module: nn.Module, names: Sequence[str], band: int) -> None:
         self._module, self._names, self._band = type(module).__name__, names, band
         self._passes: list[MeasuredPass] = []
         self._now = MeasuredPass()
-        self._without = 0  # passes in which nothing was seen
+        self._without = 0  # passes without captured calls
         self._written: list[Written] = []
         self._calls: ModuleCalls | None = None
 
     def __len__(self) -> int:
-        """How many texts were read, or written by ``generate()``."""
-        return sum(seen.texts for seen in self._passes) + len(self._written)
+        """The number of texts that were read, or written by ``generate()``."""
+        return sum(each.texts for each in self._passes) + len(self._written)
 
     def result(self) -> xr.Dataset:
-        """All passes so far, as `attnscope.scan` gives them, or all texts that ``generate()`` wrote; see `watch`."""
+        """All passes so far, in the form of `attnscope.scan`, or all texts of ``generate()``; see `watch`."""
         if self._written:
             if self._passes:
                 raise AttnscopeError(
-                    f"both plain passes and generate() of {self._module} were seen, which give different results: "
-                    "watch anew for each"
+                    f"captured both plain passes and generate() of {self._module}, which give different results: use a "
+                    "new `watch` for each"
                 )
             return generation_dataset(self._written).assign_attrs(model=self._module, capture="generate()")
         if not self._passes:
-            said = f"{self._without} passes without one" if self._without else "no pass"
+            passes = f"{self._without} passes without one" if self._without else "no pass"
             raise AttnscopeError(
-                f"no attention call of {self._module} was seen ({said}). Call the module within the context; "
-                "attention that it writes out itself, by softmax and products, is not seen: give its weights to "
-                "attnscope.measure_weights (attnscope.walk follows a module of one head)"
+                f"captured no attention call of {self._module} ({passes}). Call the module within the context. "
+                "Hand-written attention is not captured: pass its weights to attnscope.measure_weights (or use "
+                "attnscope.walk for a module of one head)"
             )
         results = collected(self._passes, self._names, self._band)
         return results.assign_attrs(model=self._module, capture="function calls", **self._unseen())
 
     def _unseen(self) -> dict[str, str]:
-        """The note that names what made no call."""
-        calls, seen = self._calls, {site.name for site in self._passes[0].sites}
-        unseen = {} if calls is None else calls.unseen(seen)
+        """The note that names modules without a captured call."""
+        calls, names = self._calls, {site.name for site in self._passes[0].sites}
+        unseen = {} if calls is None else calls.unseen(names)
         if not unseen:
             return {}
         named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
@@ -157,45 +157,44 @@ class WatchedCalls:
             "the result is incomplete."
         }
 
-    def _see(self, site: Site, seen: CapturedCall) -> None:
+    def _measure(self, site: Site, captured: CapturedCall) -> None:
         where = f"layer {site.index} ({site.name})"
-        self._check_place(where, site, seen)
-        call = seen.call
+        self._check_order(where, site, captured)
+        call = captured.call
         reach = max(call.query.shape[2], call.key.shape[2]) - 1
-        marks = Marks(seen.queries, seen.keys, torch.zeros_like(seen.keys))
+        marks = Marks(captured.queries, captured.keys, torch.zeros_like(captured.keys))
         with own_state(gradients=False):
             output, of_call = measure_call(call, self._names, self._band, reach, marks)
         measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
-        check_finite(
-            where, _checked_states(seen).transpose(1, 2), lambda text: f"text {first + text + 1}", seen.queries
-        )
+        states = _checked_states(captured).transpose(1, 2)
+        check_finite(where, states, lambda text: f"text {first + text + 1}", captured.queries)
         _reject_blind(where, measured, first)
-        if seen.output is not None:
-            _check_output(where, output, seen.output, seen.queries)
-        self._now.add(site, measured, seen.queries, reach)
+        if captured.output is not None:
+            _check_output(where, output, captured.output, captured.queries)
+        self._now.add(site, measured, captured.queries, reach)
 
-    def _check_place(self, where: str, site: Site, seen: CapturedCall) -> None:
-        """Refuse a call that cannot stand beside those before it."""
-        texts = seen.call.query.shape[0]
+    def _check_order(self, where: str, site: Site, captured: CapturedCall) -> None:
+        """Reject a call that does not match those before it."""
+        texts = captured.call.query.shape[0]
         if self._now.queries and texts != self._now.texts:
             raise AttnscopeError(
-                f"{where} attends in {texts} texts, the layers before it in {self._now.texts}: it folds other "
-                "dimensions into the texts (windows, axes). Watch the part of the module that does not"
+                f"{where} has a batch of {texts}, the layers before it {self._now.texts}: it folds other dimensions "
+                "into the batch (windows, axes). Watch the part of the module that does not"
             )
         if not self._passes:
             return
         known = self._passes[0]
         index = site.index
-        heads = seen.call.query.shape[1]
+        heads = captured.call.query.shape[1]
         was = known.sites[index] if index < len(known.sites) else None
         now = (site.name, site.kind, heads)
         expected = None if was is None else (was.name, was.kind, _heads(known.measured[index]))
         if now != expected:
-            before = "was not there" if expected is None else "was {}, {}, {} heads".format(*expected)
+            before = "was missing" if expected is None else "was {}, {}, {} heads".format(*expected)
             raise AttnscopeError(
-                f"{where}, {site.kind} attention of {heads} heads, {before} in the first pass: passes are read in "
-                "different ways. Switch a cache of keys off (or let generate() keep it), and watch anew for each way"
+                f"{where}, {site.kind} attention of {heads} heads, {before} in the first pass: passes differ. Switch "
+                "off the cache of keys (or let generate() use it), and use a new `watch` for each type of pass"
             )
 
     def _done(self, calls: int) -> None:
@@ -205,8 +204,8 @@ class WatchedCalls:
             return
         if self._passes and calls != len(self._passes[0].sites):
             raise AttnscopeError(
-                f"a pass has {calls} attention calls, the first one had {len(self._passes[0].sites)}: passes are read "
-                "in different ways. Watch anew for each way"
+                f"a pass has {calls} attention calls, the first one had {len(self._passes[0].sites)}: passes differ. "
+                "Use a new `watch` for each type of pass"
             )
         self._passes.append(now)
 
@@ -223,50 +222,49 @@ def watch(
 
     Every call of ``torch.nn.functional.scaled_dot_product_attention``, of ``flex_attention`` and of
     ``torch.nn.MultiheadAttention`` (its fast path included) is measured as it happens; so are layers of transformers
-    that are set to eager attention. What the module returns is what it returns without. Calls of one submodule, in
-    their order, are the layers; two calls with the same queries, keys and mask are one.
+    that are set to eager attention. The module's output does not change. Calls of submodules, in order, are the layers;
+    two calls with the same queries, keys and mask count once.
 
     Parameters
     ----------
     module
-        In eval mode: attention that drops weights is refused. It need not come from Hugging Face.
+        A module in eval mode, from Hugging Face or not. Attention with active dropout is rejected.
     statistics, band
-        See `attnscope.scan`; not for ``generate()``. There is no ``offsets`` here: take a wider band, or
-        ``offset_sum``.
+        See `attnscope.scan`; not for ``generate()``. Instead of ``offsets``, use a wider band or ``offset_sum``.
     spans
         For ``generate()``: parts of the prompt by name, each as its first token and the one after the last
-        (``{"question": (3, 12)}``), a slice, or a list of tokens; one such mapping for all prompts, a list with one
-        for each, or a function that makes one of the token ids of a prompt. Padding is not counted.
+        (``{"question": (3, 12)}``), a slice, or a list of tokens. Give one mapping for all prompts, a list with one
+        for each, or a function from the token ids of a prompt to a mapping. Padding does not count.
 
     Yields
     ------
     Seen
-        Its ``result()`` is what `attnscope.scan` gives, with one entry of ``window`` for each text of each pass, and
-        ``layer_name`` the submodule that called. ``length`` counts the real tokens: a token at which nothing may look
-        (or that ``key_padding_mask`` names) is padding. No token is known as special. Where queries and keys are
-        not of the same number, or not the same states in ``nn.MultiheadAttention``, the layer is of the kind ``cross``.
-        Of ``generate()`` it is another Dataset, over ``sequence, step, layer, head``: see Notes.
+        Its ``result()`` has the form of `attnscope.scan`, with one entry of ``window`` for each text of each pass, and
+        the calling submodule in ``layer_name``. ``length`` counts the real tokens: a token that no query can see
+        (or that ``key_padding_mask`` names) is padding. No token counts as special. Layers are ``cross`` if queries and
+        keys differ in number, or in their states in ``nn.MultiheadAttention``. For ``generate()`` it is another
+        Dataset, over ``sequence, step, layer, head``: see Notes.
 
     Raises
     ------
     AttnscopeError
-        If calls cannot be seen (scripted, compiled or data-parallel modules), if attention drops
-        weights, keys are not tokens (a cache, a prefix), passes differ in their layers, or what was seen does not give
-        the module's own numbers.
+        If calls cannot be captured (scripted, compiled or data-parallel modules), if dropout is active, if keys are
+        not tokens (a cache, a prefix), if passes differ in their layers, or if the captured calls do not reproduce the
+        module's output.
 
     Notes
     -----
-    Attention that a module writes out itself, by products and a softmax, is not seen: take `measure_weights`. The
-    attribute ``unseen`` of the result names submodules that are called attention and made no call. The
-    weights of ``nn.MultiheadAttention`` and the scores of ``flex_attention`` are in memory, one layer at a time; and
-    modules of PyTorch with a fast path (``nn.TransformerEncoder``, ...) are run twice. ``flex_attention`` runs as it
-    does without ``torch.compile``, and its ``score_mod`` must take all scores of a call at once.
+    Hand-written attention is not captured: use `measure_weights`. The attribute ``unseen`` of the result names
+    submodules with "attention" in their name and no captured call. The weights of ``nn.MultiheadAttention`` and the
+    scores of ``flex_attention`` are in memory, one layer at a time; PyTorch modules with a fast path
+    (``nn.TransformerEncoder``, ...) run twice. ``flex_attention`` runs without ``torch.compile``, and its ``score_mod``
+    must accept all scores of a call at once.
 
-    ``generate()`` of a model of transformers, called within, is measured token by token: a step is a token that was
-    written, and its numbers are those of the query from which it was chosen, the token before it. They are what one
-    full pass over the final text gives, whatever cache keeps the keys; with beams each token is looked up in the beam
-    that wrote it. ``span_weight`` is the weight on the prompt, on each named span of it, and on the model's own output;
-    ``equal_span_weight`` what equal weights over the same keys give. See docs/guides/generation.md.
+    ``generate()`` of a model of transformers is measured token by token. A step is a new token; its numbers are those
+    of the query that predicted it, the token before it. They equal those of one full pass over the final text, with any
+    cache; with beams, those of the beam that wrote the token. ``span_weight`` is the weight on the prompt, on each of
+    its named spans, and on the model's own output; ``equal_span_weight`` is that of uniform attention over the same
+    keys. See docs/guides/generation.md.
 
     Examples
     --------
@@ -280,7 +278,7 @@ def watch(
     check_kind("a torch.nn.Module", nn.Module, module=module)
     check_whole(1, _WIDEST, band=band)
     seen = WatchedCalls(module, choose(statistics), band)
-    observer = PassObserver(seen._see, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    observer = PassObserver(seen._measure, seen._done, seen._lost)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     with calls_inside(module, observer) as calls, _generating(module, calls, spans, seen._written.extend):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         seen._calls = calls  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         yield seen
@@ -290,20 +288,20 @@ def watch(
 def _generating(
     module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[Written]], None]
 ) -> Generator[None]:
-    """Watch ``generate()`` of each model of transformers within a module, where it is called from outside."""
+    """Watch ``generate()`` of each model of transformers within a module, called from outside."""
 
     def wrapped(model: PreTrainedModel) -> Callable[..., Any]:
         inner: Any = model.generate
 
         @wraps(inner)
-        def generate(*given: Any, **named: Any) -> Any:
+        def generate(*positional: Any, **named: Any) -> Any:
             if calls.running:
                 raise AttnscopeError(
                     f"{calls.running[-1]} calls generate() of {type(model).__name__} within its own pass: watch that "
                     "model, and call its generate() yourself"
                 )
             with calls.aside():
-                output, texts = GenerationCall(model, inner, given, named).run(spans)
+                output, texts = GenerationCall(model, inner, positional, named).run(spans)
             keep(texts)
             return output
 
@@ -327,30 +325,30 @@ def _generating(
 
 
 def _reject_blind(where: str, measured: dict[str, Tensor], first: int) -> None:
-    """Refuse a text of which no token may look anywhere: nothing can be said of it."""
+    """Reject a text without any visible key."""
     for name, value in measured.items():
         nothing = value.isnan().all(1) if value.ndim == 2 else None  # noqa: PLR2004 text, head
         if nothing is not None and not name.startswith(EQUAL) and bool(nothing.any()):
             text = first + int(nothing.nonzero()[0]) + 1
-            raise AttnscopeError(f"text {text}: {where} lets no token look anywhere: leave that text out")
+            raise AttnscopeError(f"text {text}: {where} masks every key of every token: leave that text out")
 
 
 def _heads(measured: dict[str, Tensor]) -> int:
     return next(value.shape[1] for name, value in measured.items() if not name.startswith(EQUAL))
 
 
-def _checked_states(seen: CapturedCall) -> Tensor:
-    """What tells whether a call is finite, ``(batch, head, query, any)``: its output, or the sums of its weights."""
-    if seen.output is not None:
-        return seen.output
-    return cast("Tensor", seen.call.bias).exp().sum(-1, keepdim=True)
+def _checked_states(captured: CapturedCall) -> Tensor:
+    """The states to check for NaN, ``(batch, head, query, any)``: the output of a call, or the sums of its weights."""
+    if captured.output is not None:
+        return captured.output
+    return cast("Tensor", captured.call.bias).exp().sum(-1, keepdim=True)
 
 
 def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> None:
-    """Refuse a call whose arguments do not give the module's own output."""
+    """Reject a call whose arguments do not reproduce the module's output."""
     if ours.shape != theirs.shape:
         raise AttnscopeError(
-            f"{where}: the module's attention gives the shape {tuple(theirs.shape)}, expected {tuple(ours.shape)}"
+            f"{where}: the module's attention returns shape {tuple(theirs.shape)}; expected {tuple(ours.shape)}"
         )
     own, other = (output.transpose(1, 2)[valid].double() for output in (ours, theirs))
     if not len(own):
@@ -358,8 +356,8 @@ def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> No
     away, largest = float((own - other).abs().amax()), float(other.abs().amax())
     if away > TOLERANCE[theirs.dtype] * max(1.0, largest):
         raise AttnscopeError(
-            f"{where}: what was seen gives other numbers than the module's attention (by {away:.2g}): it is not the "
-            "softmax of scaled products that it seems to be"
+            f"{where}: the captured call does not reproduce the module's output (difference {away:.2g}): the module "
+            "computes more than the softmax of scaled products"
         )
 
 
@@ -369,7 +367,7 @@ if TYPE_CHECKING:
 
 
 _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
-#: What rounding may add to a row's 1, or take from 0, in each type.
+#: Tolerance of row sums and of zeros for rounding, by type.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
@@ -391,42 +389,41 @@ def measure_weights(
     Parameters
     ----------
     weights
-        A tuple or list over layers of ``(batch, head, query, key)``, torch or NumPy, as ``output_attentions=True``
-        gives them and BertViz takes them; layers may have other numbers of heads. Or one array, layers first.
-        Rows sum to 1; where they sum to less, the rest counts as lying on no token (a learned sink). A tuple over
-        steps of a tuple over layers, as ``generate(output_attentions=True)`` gives without beams, is read as one pass
-        over the whole text. A single query next to several keys is the last token.
+        A tuple or list over layers of ``(batch, head, query, key)``, torch or NumPy, as returned with
+        ``output_attentions=True`` and used by BertViz; numbers of heads may differ. Or one array, layers first.
+        Rows sum to 1; if they sum to less, the rest counts as weight on no token (a learned sink). A tuple over
+        steps of a tuple over layers, from ``generate(output_attentions=True)`` without beams, counts as one pass over
+        the whole text. A single query with several keys is the last token.
     statistics, band
-        See `attnscope.scan`. There is no ``offsets`` here: a wider band, or ``offset_sum``, has them.
+        See `attnscope.scan`. Instead of ``offsets``, use a wider band or ``offset_sum``.
     tokens
-        The tokens of each text, as strings. They give `lengths`, and stand in ``token (text, position)`` of the result.
+        The tokens of each text, as strings. They set `lengths` and ``token (text, position)`` of the result.
     lengths
-        Real tokens of each text, padding on the right not counted; by default all are real.
+        Real tokens of each text, without padding on the right; by default all are real.
     mask
-        In place of `lengths`: ``(text, position)``, 1 on real tokens and 0 on padding, as a model takes its
-        ``attention_mask``; padding may be on either side. For steps of ``generate``, that of the prompts.
+        Instead of `lengths`: ``(text, position)``, 1 on real tokens and 0 on padding, like ``attention_mask``; padding
+        may be on either side. For steps of ``generate``, that of the prompts.
     special
-        For each text, which of its tokens are special; by default none is.
+        For each text, which of its tokens are special; by default none.
     causal
-        Whether queries attend to no later key; by default a layer is causal if none does. With ``True``, fewer queries
-        than keys are the last tokens. Otherwise a layer with several queries, and keys of another number, is of the
-        kind ``cross``; so is one with a single query if this is ``False``.
+        Whether queries attend to no later key; by default inferred for each layer. With ``True``, fewer queries than
+        keys are the last tokens. Otherwise a layer with different numbers of queries and keys is ``cross``, except
+        that a single query counts as the last token by default.
 
     Returns
     -------
     xarray.Dataset
-        As `attnscope.scan` gives it. Equal weights, the null, lie on the keys to which any head of the layer gives any
-        weight.
+        In the form of `attnscope.scan`. Uniform attention covers the keys with weight from any head of the layer.
 
     Raises
     ------
     AttnscopeError
-        If shapes do not agree, a weight is negative or not finite, a row sums to more than 1, weight lies on padding
-        or, though `causal`, to the right; or if texts seem to be padded on the left, and there is no `mask`.
+        If shapes do not match, a weight is negative or not finite, a row sums to more than 1, weight is on padding or
+        (with `causal`) to the right, or texts seem to be padded on the left without a `mask`.
 
     Examples
     --------
-    >>> previous = torch.eye(6)[[0, 0, 1, 2, 3, 4]]  # each token looks at the one before
+    >>> previous = torch.eye(6)[[0, 0, 1, 2, 3, 4]]  # each token attends to the one before
     >>> statistics = measure_weights([previous.expand(1, 2, 6, 6)], band=2)
     >>> statistics.profile.sel(offset=-1).values.tolist(), statistics.layer_kind.item()
     ([[[1.0, 1.0]]], 'causal')
@@ -467,7 +464,7 @@ def measure_weights(
 
 @dataclass(frozen=True)
 class _Layer:
-    """Weights of a layer; the number of rows at the beginning that are not given; and whether it is cross-attention."""
+    """Weights of a layer, the number of missing rows at the beginning, and whether it is cross-attention."""
 
     weights: Tensor
     first: int
@@ -475,7 +472,7 @@ class _Layer:
 
 
 def _placed(layer: Tensor, causal: bool | None) -> _Layer:
-    """One layer; rows of the last tokens alone stand at the end of a square."""
+    """One layer; rows of the last tokens are padded to a square."""
     queries, keys = layer.shape[2:]
     if queries < keys and (causal or (causal is None and queries == 1)):
         return _Layer(pad(layer, (0, 0, keys - queries, 0)), keys - queries, is_cross=False)
@@ -487,8 +484,8 @@ def _in_one_pass(steps: Any) -> list[_Layer]:
     layers = [_layers(step) for step in steps]
     if len({len(step) for step in layers}) != 1:
         raise AttnscopeError(
-            f"the steps have {[len(step) for step in layers]!s:.80} layers; expected as many in each, as "
-            "generate(output_attentions=True) gives them"
+            f"the steps have {[len(step) for step in layers]!s:.80} layers; expected the same number in each, as "
+            "returned by generate(output_attentions=True)"
         )
     if len(layers) == 1:
         return [_placed(layer, None) for layer in layers[0]]
@@ -501,7 +498,7 @@ def _of_steps(index: int, own: Sequence[Tensor]) -> _Layer:
     if len({step.shape[:2] for step in own}) != 1 or not (grows or len(set(keys)) == 1):
         raise AttnscopeError(
             f"layer {index}: the steps have the shapes {[tuple(step.shape) for step in own]!s:.120}; expected the same "
-            "texts and heads, and a key more for each new query (or always as many)"
+            "texts and heads, and one more key for each new query (or a constant number)"
         )
     whole = torch.cat([pad(step, (0, keys[-1] - step.shape[3])) for step in own], 2)
     rows = whole.shape[2]
@@ -513,21 +510,21 @@ def _of_steps(index: int, own: Sequence[Tensor]) -> _Layer:
 
 
 def _check_alike(layers: Sequence[_Layer], *, whole: bool) -> None:
-    """Reject layers of other texts or lengths than the first: it is not known which tokens they have."""
+    """Reject layers with other texts or lengths than the first, whose tokens are unknown."""
     known: int | None = None
     texts = len(layers[0].weights)
     for index, layer in enumerate(layers):
         if len(layer.weights) != texts:
             raise AttnscopeError(
-                f"layer {index} of the weights has {len(layer.weights)} texts, layer 0 has {texts}: expected as many"
+                f"layer {index} of the weights has {len(layer.weights)} texts; expected {texts}, as in layer 0"
             )
         keys = layer.weights.shape[3]
         if layer.is_cross and not whole:
             continue
         if known is not None and keys != known:
             raise AttnscopeError(
-                f"layer {index} of the weights has {keys} keys, a layer before it {known}: expected as many in each "
-                "layer of self-attention. Measure them one by one"
+                f"layer {index} of the weights has {keys} keys; expected {known}, as in earlier layers of "
+                "self-attention: measure them one by one"
             )
         known = keys
 
@@ -540,14 +537,14 @@ def _reject_left_padding(layers: Sequence[_Layer]) -> None:
         if layer.is_cross or own.shape[3] == 1:
             continue
         is_padding = (own == own[..., :1]).all(-1).all(1)  # (text, query)
-        given = (own != 0).any(1) & ~is_padding[..., None]
-        missing = (given.any(1).cumsum(1) == 0).sum(1)  # keys at the beginning that get nothing
+        weighted = (own != 0).any(1) & ~is_padding[..., None]
+        missing = (weighted.any(1).cumsum(1) == 0).sum(1)  # keys at the beginning without weight
         firsts.append(missing.where(~is_padding.all(1), 0).cpu())
     if firsts and int((least := torch.stack(firsts).amin(0)).amax()):
         text = int(least.argmax())
         raise AttnscopeError(
-            f"text {text + 1}: its first {int(least[text])} tokens get no weight, as padding on the left does. Give "
-            "mask (1 on real tokens, 0 on padding)"
+            f"text {text + 1}: its first {int(least[text])} tokens get no weight, like padding on the left: give mask "
+            "(1 on real tokens, 0 on padding)"
         )
 
 
@@ -568,11 +565,11 @@ def _layers(weights: Any) -> list[Tensor]:
         if tensor.ndim != _FOUR or 0 in tensor.shape or not tensor.is_floating_point():
             raise AttnscopeError(
                 f"layer {index} of the weights has the shape {tuple(tensor.shape)} in {tensor.dtype}; expected "
-                "(batch, head, query, key) of real numbers, none of them 0 long"
+                "(batch, head, query, key) of floats, none of length 0"
             )
         tensors.append(tensor)
     if not tensors:
-        raise AttnscopeError("the weights hold no layer; expected at least one (batch, head, query, key)")
+        raise AttnscopeError("the weights have no layer; expected at least one (batch, head, query, key)")
     return tensors
 
 
@@ -585,11 +582,11 @@ def _real(
     *,
     more: bool,
 ) -> Tensor:
-    """``(text, position)``: which tokens are real. A mask of prompts alone goes on with `more` real tokens."""
+    """``(text, position)``: which tokens are real. With `more`, a mask of prompts is extended by real tokens."""
     if tokens is not None:
         counted = [len(text) for text in tokens]
         if lengths is not None and list(lengths) != counted:
-            raise AttnscopeError("lengths and tokens do not agree: give one of them")
+            raise AttnscopeError("lengths and tokens do not match: give one of them")
         lengths = counted
     if mask is not None:
         real = torch.as_tensor(mask).cpu()
@@ -598,18 +595,18 @@ def _real(
         if not fits or not bool(((real == 0) | (real == 1)).all()) or not bool(real.any(1).all()):
             raise AttnscopeError(
                 f"mask has the shape {tuple(real.shape)}; expected ({texts}, {longest}), 1 on real tokens and 0 on "
-                "padding, and a real token in each text"
+                "padding, with a real token in each text"
             )
         real = pad(real.bool(), (0, longest - width), value=True)
         if lengths is not None and real.sum(1).tolist() != list(lengths):
-            raise AttnscopeError("mask does not agree with the lengths or tokens: give one of them")
+            raise AttnscopeError("mask does not match the lengths or tokens: give one of them")
         return real
-    given = [longest] * texts if lengths is None else [int(length) for length in lengths]
-    if len(given) != texts or not all(1 <= length <= longest for length in given):
+    sizes = [longest] * texts if lengths is None else [int(length) for length in lengths]
+    if len(sizes) != texts or not all(1 <= length <= longest for length in sizes):
         raise AttnscopeError(
-            f"the lengths of texts are {given}; expected {texts} numbers from 1 to {longest}, the weights' own sizes"
+            f"the lengths of texts are {sizes}; expected {texts} numbers from 1 to {longest}, the size of the weights"
         )
-    return torch.arange(longest) < torch.tensor(given)[:, None]
+    return torch.arange(longest) < torch.tensor(sizes)[:, None]
 
 
 def _special(special: Sequence[Sequence[bool]] | None, real: Tensor) -> Tensor:
@@ -628,21 +625,22 @@ def _special(special: Sequence[Sequence[bool]] | None, real: Tensor) -> Tensor:
 
 
 def _checked(where: str, real: Tensor, slack: float, keys: Tensor) -> Tensor:
-    """Sums of the rows, once they are known to be weights; those of padding are 0."""
+    """Sums of the rows, checked to be weights; 0 for padding."""
     if not bool(real.isfinite().all()):
-        raise AttnscopeError(f"{where} holds NaN or infinity: expected weights from 0 to 1")
+        raise AttnscopeError(f"{where} has NaN or infinity; expected weights from 0 to 1")
     if float(real.amin()) < 0:
-        raise AttnscopeError(f"{where} holds {float(real.amin()):.4g}: expected weights from 0 to 1, after the softmax")
+        raise AttnscopeError(f"{where} has {float(real.amin()):.4g}; expected weights from 0 to 1, after the softmax")
     mass = real.sum(-1)
     if float(mass.amax()) > 1 + slack:
         raise AttnscopeError(
-            f"{where} has a row that sums to {float(mass.amax()):.4f}: expected 1 or less. Are the dimensions "
+            f"{where} has a row that sums to {float(mass.amax()):.4f}; expected 1 or less. Are the dimensions "
             "(batch, head, query, key), the softmax over keys?"
         )
     beyond = float(real.where(~keys[:, None, None], 0.0).amax())
     if beyond > slack:
         raise AttnscopeError(
-            f"{where} puts {beyond:.4f} on padding: is it masked, and on the right (else give mask, not lengths)?"
+            f"{where} has a weight of {beyond:.4f} on padding; expected 0: mask it, or give mask instead of lengths if "
+            "it is on the left"
         )
     return mass
 
@@ -651,7 +649,7 @@ def _kind(where: str, weights: Tensor, causal: bool | None, slack: float) -> str
     queries = weights.shape[2]
     future = float(weights.triu(1).amax())
     if causal and future > slack:
-        raise AttnscopeError(f"{where} puts {future:.4f} on a later token: it is not causal")
+        raise AttnscopeError(f"{where} has a weight of {future:.4f} on a later token, so it is not causal")
     return "causal" if causal or (causal is None and future == 0 and queries > 1) else "self"
 
 

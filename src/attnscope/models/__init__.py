@@ -1,4 +1,4 @@
-"""The attention lineage as Hugging Face models, from one fixed vector to many heads; known to the Auto classes."""
+"""The attention lineage as Hugging Face models, from one fixed vector to many heads, for the Auto classes."""
 
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 

@@ -1,6 +1,6 @@
-"""Sizes and kinds of the models, checked when they are made.
+"""Configurations of the models, checked on creation.
 
-huggingface_hub's ``strict`` checks the types, but not those that ``from __future__ import annotations`` makes strings.
+huggingface_hub's ``strict`` checks types, but not those that ``from __future__ import annotations`` makes strings.
 """
 
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ NORMS = ("pre", "post")
 
 @strict
 class LineageConfig(PreTrainedConfig):
-    """What all of them share: one table of tokens for source, target and output."""
+    """The common configuration: one embedding table for source, target and output."""
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
 
@@ -52,7 +52,7 @@ class RecurrentConfig(LineageConfig):
     cell
         ``gru`` or ``lstm``.
     attention
-        ``none`` (the decoder sees one fixed vector c alone), ``dot``, ``scaled_dot``, ``bilinear`` or ``additive``.
+        ``none`` (the decoder sees only one fixed vector c), ``dot``, ``scaled_dot``, ``bilinear`` or ``additive``.
     attention_width
         Width of the additive score's hidden layer, by default `decoder_width`.
     dropout
@@ -70,7 +70,7 @@ class RecurrentConfig(LineageConfig):
     attention: str = "additive"
     attention_width: int | None = None
     dropout: float | int = 0.2
-    num_hidden_layers: int = 1  # of the decoder, as transformers asks
+    num_hidden_layers: int = 1  # of the decoder, for transformers
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.attention_width is None:
@@ -95,7 +95,7 @@ class TransformerConfig(LineageConfig):
     positions
         ``sinusoidal``, ``learned``, ``rope``, ``alibi``, ``t5`` or ``none``.
     max_position_embeddings
-        Rows of the learned table: longer texts are rejected. The other schemes have no end.
+        Rows of the learned table: longer texts are rejected. The other schemes have no limit.
     norm
         ``pre``: normalise the input of a sublayer; ``post``: normalise its sum with the sublayer's output.
     dropout, attention_dropout, activation_dropout

@@ -19,7 +19,7 @@ from attnscope.models.translator import Decoded, Translator, check_padding, reje
 
 
 def make_score(config: RecurrentConfig) -> Score | None:
-    """The score function that a configuration names; None for the fixed vector."""
+    """The score function of a configuration; None for the fixed vector."""
     widths = config.decoder_width, 2 * config.encoder_width
     if config.attention == "additive":
         return AdditiveScore(*widths, config.attention_width or config.decoder_width)
@@ -28,7 +28,7 @@ def make_score(config: RecurrentConfig) -> Score | None:
 
 
 class RecurrentEncoder(nn.Module):
-    r"""Annotations :math:`h_i`: the states of a recurrent network that reads the source both ways."""
+    r"""Annotations :math:`h_i`: the states of a bidirectional recurrent network over the source."""
 
     main_input_name = "input_ids"
 
@@ -56,7 +56,7 @@ class RecurrentEncoder(nn.Module):
         reject_unused(others)
         length = input_ids.shape[1]
         valid = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).cpu()
-        check_padding(valid, "attention_mask")  # a packed sequence knows lengths alone
+        check_padding(valid, "attention_mask")  # a packed sequence has only lengths
         lengths = valid.sum(1)
         embedded = self.dropout(self.embedding(input_ids))
         packed = pack_padded_sequence(embedded, lengths.clamp_min(1), batch_first=True, enforce_sorted=False)
@@ -65,7 +65,7 @@ class RecurrentEncoder(nn.Module):
 
 
 class RecurrentCache:
-    """The decoder between two steps: its state, the last context, and what was made of the source once."""
+    """The decoder between two steps: its state, the last context, and the encoded source."""
 
     is_compileable = False
 
@@ -76,11 +76,11 @@ class RecurrentCache:
         self.prepared: Tensor | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002 transformers' signature
-        """Target tokens that were read."""
+        """Number of target tokens so far."""
         return self.steps
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the chosen beams; what was made of the source is the same for all beams of a sentence."""
+        """Follow the chosen beams; the encoded source is the same for all beams of a sentence."""
         self.state = tuple(part.index_select(0, beam_idx) for part in self.state)
         self.context = self.context.index_select(0, beam_idx)
 
@@ -95,7 +95,7 @@ class SourceAttention(nn.Module):
 
     @property
     def is_called(self) -> bool:
-        """Whether another attention than the steps' own is set."""
+        """Whether another attention than that of the steps is set."""
         return self.config._attn_implementation not in {None, "eager"}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     def forward(
@@ -144,7 +144,7 @@ class RecurrentDecoder(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def start(self, annotations: Tensor, valid: Tensor, cache: RecurrentCache) -> None:
-        """Fill the cache before the first step: c_0 is the fixed vector, s_0 is made of it."""
+        """Fill the cache before the first step: c_0 is the fixed vector, s_0 is computed from it."""
         cache.context = fixed_vector(annotations, valid)
         state = torch.tanh(self.first_state(cache.context))
         cache.state = (state,) if isinstance(self.cell, nn.GRUCell) else (state, torch.zeros_like(state))
@@ -157,7 +157,7 @@ class RecurrentDecoder(nn.Module):
         attention_mask: Int[Tensor, "batch source"],
         cache: RecurrentCache | None = None,
     ) -> Decoded:
-        """What the output layer reads at every step, and the weights (None for the fixed vector)."""
+        """The input of the output layer at every step, and the weights (None for the fixed vector)."""
         valid, cache = attention_mask.bool(), cache or RecurrentCache()
         if not cache.steps:
             self.start(annotations, valid, cache)
@@ -195,11 +195,11 @@ def fixed_vector(
 
 
 class RecurrentForConditionalGeneration(Translator):
-    r"""Translation with recurrent networks; `config.attention` decides what the decoder sees of the source.
+    r"""Translation with recurrent networks; `config.attention` sets the decoder's view of the source.
 
-    With ``none`` one fixed vector c, with any score function a context :math:`c_t` of its own at each step, and the
-    weights as ``cross_attentions``: one layer with one head, ``(batch, 1, target, source)``, where row t made token t.
-    Where it is watched, it attends through transformers' registry: see `SourceAttention`.
+    With ``none`` it is one fixed vector c; with a score function, a context :math:`c_t` at each step, with the weights
+    as ``cross_attentions``: one layer with one head, ``(batch, 1, target, source)``, where row t predicts token t. For
+    captures it attends through transformers' registry: see `SourceAttention`.
 
     References
     ----------
@@ -214,6 +214,6 @@ class RecurrentForConditionalGeneration(Translator):
     def _prepare_cache_for_generation(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, generation_config: Any, model_kwargs: dict[str, Any], *_: Any
     ) -> None:
-        """States take the place of keys and values."""
+        """States replace keys and values."""
         if generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = RecurrentCache()

@@ -1,6 +1,6 @@
 """The Transformer encoder-decoder (Vaswani et al. 2017), and its encoder alone (Devlin et al. 2019).
 
-transformers' registry carries out their attention, so that it can be chosen and watched.
+Their attention runs through transformers' registry, so that it can be chosen and captured.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from attnscope.models.configs import EncoderConfig, TransformerConfig
 from attnscope.models.translator import Decoded, TiedModel, Translator, mean_cross_entropy, reject_unused
 from attnscope.support.errors import AttnscopeError
 
-_VECTOR = 16  # numbers that the processor takes at a time
-_BY_PAIR = {None, "eager", "sdpa", "flex_attention"}  # attention that reads a bias for each pair of tokens
-_SHORT = 128  # keys, beyond which the rest of a row weighs little
+_VECTOR = 16  # numbers in a vector of the processor
+_BY_PAIR = {None, "eager", "sdpa", "flex_attention"}  # attention with a bias for each pair of tokens
+_SHORT = 128  # keys, beyond which the rest of a row costs little
 
 
 def written_out(
@@ -50,7 +50,7 @@ def written_out(
     position_bias: Tensor | None = None,
     **_others: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The registry's "eager": every weight is made and returned."""
+    """The registry's "eager": all weights are computed and returned."""
     bias = position_bias
     if attention_mask is not None:
         bias = attention_mask if bias is None else bias + attention_mask
@@ -60,7 +60,7 @@ def written_out(
 
 
 class RegisteredAttention(MultiHeadAttention):
-    """Many heads whose attention transformers' registry carries out, so that it can be chosen and watched."""
+    """Multi-head attention through transformers' registry, so that it can be chosen and captured."""
 
     def __init__(self, config: TransformerConfig, layer_idx: int, *, is_causal: bool = False) -> None:
         super().__init__(
@@ -77,11 +77,11 @@ class RegisteredAttention(MultiHeadAttention):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Any, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """What `config._attn_implementation` names; the mask is of the type that it takes."""
+        """The attention named by `config._attn_implementation`, with a mask of its type."""
         chosen: Any = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         attention = ALL_ATTENTION_FUNCTIONS.get_interface(chosen, written_out)
         if query.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            # PyTorch's attention on the CPU takes seven times as long backwards in bfloat16
+            # PyTorch's attention on the CPU takes seven times as long in the backward pass in bfloat16
             query, key, value = query.float(), key.float(), value.float()
         if self.training and query.device.type == "cpu" and chosen == "sdpa" and bias is None:
             key, value, mask = _whole_vectors(query, key, value, mask, causal=self.is_causal)
@@ -102,7 +102,7 @@ class RegisteredAttention(MultiHeadAttention):
 def _whole_vectors(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Masked keys up to a multiple of 16: PyTorch's softmax takes the rest of a row one by one."""
+    """Masked keys up to a multiple of 16: PyTorch's softmax handles the rest of a row one by one."""
     queries, keys = query.shape[2], key.shape[2]
     more = -keys % _VECTOR
     if not more or keys > _SHORT:
@@ -116,20 +116,20 @@ def _whole_vectors(
 
 
 def _bias_for(attention: str | None, bias: Tensor | None, query: Tensor) -> Tensor | None:
-    """What a registered attention adds to its scores, in the type and shape that it reads."""
+    """The bias of a registered attention, in its type and shape."""
     if bias is None:
         return None
     if attention is not None and ("flash" in attention or "paged" in attention):
         raise AttnscopeError(
-            f"attention {attention!r} leaves out what positions 'alibi' and 't5' add to the scores: choose 'eager', "
-            "'sdpa' or 'flex_attention' with set_attn_implementation"
+            f"attention {attention!r} ignores the bias of positions 'alibi' and 't5': choose 'eager', 'sdpa' or "
+            "'flex_attention' with set_attn_implementation"
         )
     batch = len(query) if attention == "flex_attention" else 1  # it does not broadcast
     return bias.to(query.dtype).expand(batch, -1, -1, -1)
 
 
 class Residual(nn.Module):
-    """What stands around a sublayer: normalise before it (pre) or after the sum (post), drop, add."""
+    """The wrapper of a sublayer: normalise before it (pre) or after the sum (post), drop, add."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -138,19 +138,19 @@ class Residual(nn.Module):
         self.before = config.norm == "pre"
 
     def enter(self, states: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
-        """What the sublayer reads."""
+        """The sublayer's input."""
         return self.norm(states) if self.before else states
 
     def leave(
         self, states: Float[Tensor, "batch token width"], made: Float[Tensor, "batch token width"]
     ) -> Float[Tensor, "batch token width"]:
-        """Add what the sublayer made."""
+        """Add the sublayer's output."""
         together = states + self.dropout(made)
         return together if self.before else self.norm(together)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a ReLU between, at each place alone (Vaswani et al. 2017, equation 2)."""
+    """Two linear maps with a ReLU between, at each position (Vaswani et al. 2017, equation 2)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -159,12 +159,12 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, states: Float[Tensor, "batch token width"]) -> Float[Tensor, "batch token width"]:
-        """Each token on its own."""
+        """Each token separately."""
         return self.down(self.dropout(self.up(states).relu()))
 
 
 class SinusoidalPositions(nn.Module):
-    """The fixed table of sines and cosines, float64: no parameter, and no end, as it grows with the longest text."""
+    """The fixed table of sines and cosines, float64, not a parameter; it grows with the longest text."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -173,9 +173,9 @@ class SinusoidalPositions(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "position width"]:
-        """The rows so far; made when asked for, as transformers builds models where tensors hold no numbers."""
+        """The rows so far; created on demand, as transformers builds models with empty tensors."""
         if self._rows is None:
-            with torch.inference_mode(mode=False):  # so that an analysis may put other rows in their place
+            with torch.inference_mode(mode=False):  # so that an analysis may replace the rows
                 self._rows = sinusoidal_table(self.length, self.width)
         return self._rows
 
@@ -187,7 +187,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class AddPositions(nn.Module):
-    """Token vectors, scaled by the root of their width, with their positions added where the scheme adds them."""
+    """Token vectors, scaled by the square root of their width, with added positions if the scheme has them."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -201,12 +201,12 @@ class AddPositions(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "batch token width"], start: int = 0
     ) -> Float[Tensor, "batch token width"]:
-        """What the first layer reads; the first token stands at position `start`."""
+        """The input of the first layer; the first token is at position `start`."""
         scale = self.width**0.5
         states = vectors * scale
         if self.scheme in {"learned", "sinusoidal"}:
             rows = self.position_embeddings(vectors.shape[1], start).to(states.device, states.dtype)
-            # A trained table is scaled as tokens are: Adam's steps, all of one size, then move both alike.
+            # A trained table is scaled like tokens: Adam's steps, all of one size, then move both equally.
             states = states + (rows * scale if self.scheme == "learned" else rows)
         return self.dropout(states)
 
@@ -215,7 +215,7 @@ _rotation = lru_cache(maxsize=64)(rotation)
 
 
 class RelativePositions(nn.Module):
-    """What the scheme does within self-attention: turn queries and keys (RoPE), or add to scores (ALiBi, T5)."""
+    """The scheme's part in self-attention: rotate queries and keys (RoPE), or add a bias (ALiBi, T5)."""
 
     def __init__(self, config: TransformerConfig, *, bidirectional: bool) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class RelativePositions(nn.Module):
         return Rotation(made.cos.to(device), made.sin.to(device), made.layout)
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Float[Tensor, "1 head query key"] | None:
-        """What is added to the scores; where they are made tile by tile and no gradient is asked for, by offset."""
+        """The bias on scores; by offset for tiled scores without gradients."""
         if self.scheme not in {"alibi", "t5"}:
             return None
         chosen = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -252,7 +252,7 @@ _LEVELS = 2**16
 
 
 class Dropout(nn.Module):
-    """Zeros at random, and what stays divided by the share that stays, so that the mean stays (Hinton et al. 2012)."""
+    """Dropout: random zeros, with the rest scaled up so that the mean stays (Hinton et al. 2012)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -271,12 +271,12 @@ class Dropout(nn.Module):
         return states * stays * (_LEVELS / (_LEVELS - dropped))
 
     def extra_repr(self) -> str:
-        """How `print` shows the module: by its rate."""
+        """The rate, for `print`."""
         return f"rate={self.rate}"
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention over the whole text, then each token on its own."""
+    """Self-attention over the whole text, then the feed-forward part."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, states: Tensor, mask: Any, bias: Tensor | None, turn: Any) -> tuple[Tensor, Tensor | None]:
-        """States of the next layer, and the weights if they were made."""
+        """States of the next layer, and the weights if they were computed."""
         made, weights = self.self_attention(self.around_attention.enter(states), mask=mask, bias=bias, rotation=turn)
         states = self.around_attention.leave(states, made)
         made = self.feed_forward(self.around_feed_forward.enter(states))
@@ -294,7 +294,7 @@ class EncoderLayer(nn.Module):
 
 
 class Stack(nn.Module):
-    """The layers of an encoder or a decoder, with positions before and a norm behind them."""
+    """The layers of an encoder or a decoder, with positions before and a norm after them."""
 
     main_input_name = "input_ids"
 
@@ -337,7 +337,7 @@ class TransformerEncoder(Stack):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention on what was said, attention on the source, then each token on its own."""
+    """Causal self-attention, cross-attention on the source, then the feed-forward part."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ class TransformerDecoder(Stack):
         attention_mask: Int[Tensor, "batch source"],
         cache: EncoderDecoderCache | None = None,
     ) -> Decoded:
-        """What the output layer reads, and the weights on the source and on the target."""
+        """The output layer's input, and the weights on the source and on the target."""
         start = 0 if cache is None else int(cache.get_seq_length())
         states = self.add_positions(self.embedding(tokens), start)
         queries, keys = tokens.shape[1], start + tokens.shape[1]
@@ -417,12 +417,12 @@ class TransformerDecoder(Stack):
 
 
 def _made(weights: list[Tensor | None]) -> tuple[Tensor, ...] | None:
-    """None where attention is fused and never makes its weights."""
+    """None for fused attention, which never stores its weights."""
     return tuple(layer for layer in weights if layer is not None) or None
 
 
 class ByRegistry(PreTrainedModel):
-    """Attention goes through transformers' registry, so that it can be chosen, and captured as any other model's."""
+    """Attention through transformers' registry, so that it can be chosen, and captured like any other model's."""
 
     _supports_sdpa = True
     _supports_flash_attn = True
@@ -431,7 +431,7 @@ class ByRegistry(PreTrainedModel):
 
 
 class TransformerForConditionalGeneration(ByRegistry, Translator):
-    r"""Translation with attention alone: self-attention in the encoder, causal and cross-attention in the decoder.
+    r"""Translation with attention only: self-attention in the encoder, causal and cross-attention in the decoder.
 
     References
     ----------
@@ -445,7 +445,7 @@ class TransformerForConditionalGeneration(ByRegistry, Translator):
 
 
 class EncoderForMaskedLM(ByRegistry, TiedModel):
-    """A masked language model: every token attends both ways, and masked ones are predicted."""
+    """A masked language model: bidirectional attention, with predictions for masked tokens."""
 
     config_class = EncoderConfig
     base_model_prefix = "encoder"
@@ -471,8 +471,7 @@ class EncoderForMaskedLM(ByRegistry, TiedModel):
     ) -> MaskedLMOutput:
         """Logits of every token, and the mean loss in nats over those that have a label (not -100).
 
-        `num_items_in_batch`, which transformers' Trainer gives, is their number where this batch is a part of a larger
-        one.
+        `num_items_in_batch`, from transformers' Trainer, is their number in a larger batch that this one is part of.
         """
         reject_unused(others)
         encoded = self.encoder(input_ids, attention_mask)

@@ -1,4 +1,4 @@
-"""What all models share: the table of tokens, the loss without a matrix of logits, and what `generate` asks of them."""
+"""Common parts of all models: the embedding table, the loss without a matrix of logits, and support for `generate`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError
 
-IGNORED = -100  # the label of padding and of what is not asked for, as PyTorch has it
-_CELLS = 2**21  # logits at a time: what the processor's cache holds
+IGNORED = -100  # the label of padding and of tokens without loss, as in PyTorch
+_CELLS = 2**21  # logits at a time, to fit the processor's cache
 
 
 def mean_cross_entropy(
@@ -24,7 +24,7 @@ def mean_cross_entropy(
     labels: Int[Tensor, "batch token"],
     count: Tensor | int | None = None,
 ) -> Float[Tensor, ""]:
-    """Mean over the places that have a label, in nats; the sum over `count` where that is given."""
+    """Mean over the positions with a label, in nats; with `count`, the sum divided by it."""
     total = F.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),
@@ -70,7 +70,7 @@ class _FusedCrossEntropy(_Fused):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         vocabulary = len(weight)
         rows = min(max(1, _CELLS // vocabulary), len(hidden))
-        # Memory is taken once: a new block of it costs more time than what is computed in it.
+        # Memory is allocated once: a new block costs more time than the computation in it.
         made = hidden_low.new_empty(rows, vocabulary)
         logits_of, shares_of = (hidden.new_empty(rows, vocabulary, dtype=torch.float32) for _ in range(2))
         more = torch.empty_like(weight_low)
@@ -146,13 +146,13 @@ class _FusedRDrop(_Fused):
 
 
 def _precision(hidden: Tensor) -> torch.dtype:
-    """That of the products: autocast's where it is on."""
+    """The type of products: that of autocast, if it is on."""
     device = hidden.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 class TiedModel(PreTrainedModel):
-    """One table of tokens for input and output, and the loss that training takes."""
+    """One embedding table for input and output, and the loss for training."""
 
     main_input_name = "input_ids"
     _input_embed_layer = "embedding"
@@ -165,7 +165,7 @@ class TiedModel(PreTrainedModel):
         attention_mask: Int[Tensor, "batch token"],
         labels: Int[Tensor, "batch label"],
     ) -> Float[Tensor, "batch label width"]:
-        """What the output layer reads."""
+        """The output layer's input."""
         raise NotImplementedError
 
     def summed_loss(
@@ -176,7 +176,7 @@ class TiedModel(PreTrainedModel):
         smoothing: float = 0.0,
         r_drop: float = 0.0,
     ) -> Float[Tensor, ""]:
-        """Loss summed over the labels, in nats, for training: other logits are never made. With R-Drop two passes."""
+        """Loss summed over the labels, in nats, for training, without other logits. With R-Drop, two passes."""
         if r_drop:
             input_ids, attention_mask, labels = (torch.cat([one, one]) for one in (input_ids, attention_mask, labels))
         real = labels != IGNORED
@@ -184,7 +184,7 @@ class TiedModel(PreTrainedModel):
         return smoothed_cross_entropy(hidden, self.lm_head.weight, labels[real], smoothing, r_drop)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Glorot for matrices, orthogonal for those that turn a state into the next; biases are 0."""
+        """Glorot for matrices, orthogonal for recurrent ones; biases are 0."""
         for name, parameter in module.named_parameters(recurse=False):
             if isinstance(module, (nn.Embedding, LearnedPositions)):
                 init.normal_(parameter, std=parameter.shape[1] ** -0.5)
@@ -196,22 +196,22 @@ class TiedModel(PreTrainedModel):
                 init.xavier_uniform_(parameter)
 
 
-# What `generate` and tokenizers hand over unasked; no answer depends on it.
+# Arguments that `generate` and tokenizers always pass; no output depends on them.
 _IDLE = frozenset({"use_cache", "return_dict", "output_attentions", "token_type_ids"})
 
 
 def reject_unused(arguments: dict[str, Any]) -> None:
-    """Refuse arguments that would be passed over in silence, such as a misspelt one."""
+    """Reject arguments that would be ignored silently, such as a misspelt one."""
     for name, value in arguments.items():
         if value is None or value is False or name in _IDLE:
             continue
         if name != "decoder_attention_mask":
             raise AttnscopeError(f"found argument {name!r}, which this model does not use: leave it out")
-        check_padding(value, name)  # nothing before padding at the end looks at it
+        check_padding(value, name)  # no token attends to padding at the end
 
 
 def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"], name: str) -> None:
-    """Refuse padding before a token."""
+    """Reject padding before a token."""
     there = mask.bool()
     if bool((there[:, 1:] & ~there[:, :-1]).any()):
         raise AttnscopeError(
@@ -222,14 +222,14 @@ def check_padding(mask: Bool[Tensor, "batch token"] | Int[Tensor, "batch token"]
 class Decoded(NamedTuple):
     """The output of a decoder."""
 
-    hidden: Tensor  # what the output layer reads, ``(batch, target, width)``
-    # a tensor a layer of weights on the source, ``(batch, head, target, source)``, and on the target, where they are
+    hidden: Tensor  # the output layer's input, ``(batch, target, width)``
+    # one tensor a layer of weights on the source, ``(batch, head, target, source)``, and on the target, where they are
     cross: tuple[Tensor, ...] | None = None
     own: tuple[Tensor, ...] | None = None
 
 
 class Translator(TiedModel, GenerationMixin):
-    """An encoder, a decoder that looks at it, and one table of tokens for source, target and output."""
+    """An encoder, a decoder that attends to it, and one embedding table for source, target and output."""
 
     base_model_prefix = "model"
     _tied_weights_keys = {  # noqa: RUF012 transformers' form
@@ -238,9 +238,7 @@ class Translator(TiedModel, GenerationMixin):
         "lm_head.weight": "embedding.weight",
     }
     encoder: nn.Module
-    decoder: (
-        nn.Module
-    )  # over (tokens, states of the encoder, attention_mask, cache): tokens that the cache does not have
+    decoder: nn.Module  # over (tokens, states of the encoder, attention_mask, cache): tokens that the cache lacks
 
     def __init__(self, config: Any, width: int, encoder: type[nn.Module], decoder: type[nn.Module]) -> None:
         super().__init__(config)
@@ -261,7 +259,7 @@ class Translator(TiedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits of the next target token at every place, and the mean loss in nats if there are labels."""
+        """Logits of the next target token at every position, and the mean loss in nats if there are labels."""
         reject_unused(others)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
@@ -289,14 +287,14 @@ class Translator(TiedModel, GenerationMixin):
         attention_mask: Int[Tensor, "batch source"],
         labels: Int[Tensor, "batch target"],
     ) -> Float[Tensor, "batch target width"]:
-        """What the output layer reads under teacher forcing."""
+        """The output layer's input under teacher forcing."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
         return self.decoder(self.decoder_inputs(labels), states, attention_mask).hidden
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
-        """What the decoder reads under teacher forcing: each token one step later, a start token first."""
+        """The decoder's input under teacher forcing: each token one step later, a start token first."""
         first = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
         before = torch.cat([first, labels[:, :-1]], 1)
         return before.masked_fill(before == IGNORED, self.config.pad_token_id)
 
-    prepare_decoder_input_ids_from_labels = decoder_inputs  # as transformers' data collator asks for it
+    prepare_decoder_input_ids_from_labels = decoder_inputs  # the name for transformers' data collator

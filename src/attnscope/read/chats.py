@@ -1,4 +1,4 @@
-"""Chats as a model reads them: written out by the tokenizer's template, each token with the role of who says it."""
+"""Chats as a model reads them: written by the tokenizer's template, each token with the role of its speaker."""
 
 import ctypes
 import hashlib
@@ -22,15 +22,15 @@ from attnscope.read.windows import Frame, Window, Windows
 from attnscope.support.errors import AttnscopeError, reason_of
 
 TEMPLATE = "template"
-SECONDS = 10.0  # that a template may take for one chat
-ADDED = 1_000_000  # characters that it may add, beyond twice what is said
-_BARE = Frame((), (), {})  # the template brings its special tokens along
-_MARK = re.compile("\ue000(\\d+)\ue001")  # stands for the content of a message, in characters that no text has
-_ADVICE = "leave that chat out, or give another template (--chat-template FILE)"
+SECONDS = 10.0  # limit for a template and one chat
+ADDED = 1_000_000  # characters that it may add, beyond twice the contents
+_BARE = Frame((), (), {})  # the template adds special tokens
+_MARK = re.compile("\ue000(\\d+)\ue001")  # placeholder for the content of a message, in private characters
+_ADVICE = "leave that chat out, or use another template (--chat-template FILE)"
 
 
 class Region(NamedTuple):
-    """Characters of a chat that are the content of a message: first, one past the last, and who says it."""
+    """Characters of a chat that are the content of a message: first, one past the last, and the role."""
 
     start: int
     end: int
@@ -55,13 +55,10 @@ class Chats:
         self._template = template
 
     def read_with(self, tokenizer: Any, *, to_answer: bool = False) -> "ChatTexts":
-        """The chats as this tokenizer's template writes them; `to_answer`, up to where the assistant begins to
-        speak.
-        """
+        """The chats as this tokenizer's template writes them; with `to_answer`, up to the assistant's answer."""
         if self._template is None and not getattr(tokenizer, "chat_template", None):
             raise AttnscopeError(
-                "the texts are chats, and the tokenizer has no chat template: give one, a Jinja file "
-                "(--chat-template FILE)"
+                "the texts are chats, but the tokenizer has no chat template: give a Jinja file (--chat-template FILE)"
             )
         return ChatTexts(self._corpus, tokenizer, self._template, to_answer)
 
@@ -71,25 +68,25 @@ class ChatTexts:
     """Chats as one template writes them."""
 
     corpus: Corpus  # messages as JSON
-    tokenizer: Any  # whose template is taken
+    tokenizer: Any  # source of the template
     template: str | None = None  # another template
-    to_answer: bool = False  # whether chats end where the assistant begins to speak: what it says last is left out
+    to_answer: bool = False  # whether chats end before the assistant's answer, without its last message
 
     def __iter__(self) -> Iterator[Text]:
-        """Each chat as it is written out."""
+        """Each chat as its template writes it."""
         return (Text(name, text) for name, text, _ in self.written())
 
     def characters(self) -> int:
-        """How long all chats are, the template's marks too."""
+        """The length of all chats, with the template's marks."""
         return self._measured[1]
 
     def sha256(self) -> str:
-        """Hash of the chats as they are written out, and of who says what; a template may write the date."""
+        """Hash of the written chats and their roles; a template may write the date."""
         return self._measured[0]
 
     def windows(self, *, length: int, stride: int | None = None, limit: int | None = None) -> "ChatWindows":
-        """Windows of the chats; none goes over from one to the next. See `Windows`."""
-        Windows([], self.tokenizer, length=length, stride=stride, frame=_BARE)  # which checks what is asked
+        """Windows of the chats, each within one chat. See `Windows`."""
+        Windows([], self.tokenizer, length=length, stride=stride, frame=_BARE)  # checks the arguments
         return ChatWindows(self, length, stride, limit)
 
     @cached_property
@@ -107,7 +104,7 @@ class ChatTexts:
             while self.to_answer and messages and group_of_role(messages[-1]["role"]) == "assistant":
                 messages.pop()
             if not messages:
-                raise AttnscopeError(f"{chat.name}: nobody but the assistant speaks, so there is nothing to answer")
+                raise AttnscopeError(f"{chat.name}: only the assistant speaks, so there is nothing to answer")
             text, regions = written_out(
                 messages, chat.name, self.tokenizer, self.template, add_generation_prompt=self.to_answer
             )
@@ -124,7 +121,7 @@ class ChatWindows:
     limit: int | None
 
     def __iter__(self) -> Iterator[Window]:
-        """Cut the chats anew."""
+        """Cut the chats."""
         left = self.limit
         for name, text, regions in self.chats.written():
             windows = Windows(
@@ -138,8 +135,8 @@ class ChatWindows:
             for window in windows:
                 if not window.text:
                     raise AttnscopeError(
-                        f"{name}: the characters behind its tokens are not known, and so not who says them: give a "
-                        "fast tokenizer (tokenizer.json), or the chat as a text"
+                        f"{name}: the characters of its tokens are unknown, so their roles are too: use a fast "
+                        "tokenizer (tokenizer.json), or give the chat as a text"
                     )
                 yield replace(window, roles=roles_of(window.spans, regions))
                 left = None if left is None else left - 1
@@ -148,7 +145,7 @@ class ChatWindows:
 
 
 def are_chats(given: object, field: str | None = None) -> bool:
-    """Whether texts are chats, by what is given or by the first line of the first file."""
+    """Whether texts are chats, by the objects or by the first line of the first file."""
     if is_chat(given):
         return True
     first: Any = cast("list[Any]", given)[0] if isinstance(given, list) and given else given
@@ -168,7 +165,7 @@ def are_chats(given: object, field: str | None = None) -> bool:
 def written_out(
     messages: list[dict[str, Any]], name: str, writer: Any, template: str | None = None, **settings: Any
 ) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and where the texts of its messages, strings or parts, are."""
+    """A chat as a template writes it, and the positions of the texts of its messages."""
     said: list[tuple[str, str]] = []
     marked: list[dict[str, Any]] = []
 
@@ -191,15 +188,15 @@ def written_out(
 
 
 def mark(number: int) -> str:
-    """What stands for the content of that number where a template writes a chat the second time."""
+    """The placeholder for the content of that number when a template writes a chat the second time."""
     return f"\ue000{number}\ue001"
 
 
 def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], name: str) -> list[Region]:
-    """Where contents lie in a chat, from the chat and what the template writes with `mark` in place of each content."""
+    """Positions of contents in a chat, by comparison with the template's output for `mark` as each content."""
     between, numbers = _MARK.split(skeleton)[::2], [int(number) for number in _MARK.findall(skeleton)]
     if not numbers:
-        raise AttnscopeError(f"{name}: the chat template writes {text!r:.40}, and nothing of what is said: {_ADVICE}")
+        raise AttnscopeError(f"{name}: the chat template writes {text!r:.40}, without any message: {_ADVICE}")
     at = len(between[0])
     regions: list[Region] = []
     fits = text.startswith(between[0]) and max(numbers) < len(said)
@@ -213,22 +210,22 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
             at += len(fitting[0] + after)
     if not fits or at != len(text):
         raise AttnscopeError(
-            f"{name}: the chat template does not write message {len(regions) + 1} or what is around it in the same way "
-            f"whatever it says, so that its tokens cannot be told from the template's own: {_ADVICE}"
+            f"{name}: what the chat template writes around message {len(regions) + 1} depends on the message, so its "
+            f"tokens cannot be separated from the template's: {_ADVICE}"
         )
     left_out = [part for number, part in enumerate(said) if part[0].strip() and number not in numbers]
     if left_out:
         content, role = left_out[0]
-        raise AttnscopeError(f"{name}: the chat template leaves out what the {role} says, {content!r:.40}: {_ADVICE}")
+        raise AttnscopeError(f"{name}: the chat template omits the {role}'s message {content!r:.40}: {_ADVICE}")
     return regions
 
 
 def roles_of(spans: tuple[tuple[int, int], ...], regions: list[Region]) -> tuple[str, ...]:
-    """Who says each token: a token with a character of a content belongs to it, all others to the template."""
+    """The role of each token: that of the content it has a character of, or ``template``."""
     ends = [region.end for region in regions]
     roles: list[str] = []
     for start, end in spans:
-        place = bisect_left(ends, start + 1)  # the first content that ends behind the token's beginning
+        place = bisect_left(ends, start + 1)  # the first content that ends after the token's beginning
         inside = place < len(regions) and regions[place].start < max(end, start + 1)
         roles.append(regions[place].role if inside else TEMPLATE)
     return tuple(roles)
@@ -241,18 +238,18 @@ def applied(messages: list[dict[str, Any]], name: str, writer: Any, template: st
             text = str(writer.apply_chat_template(messages, chat_template=template, tokenize=False, **settings))
     except TimeoutError:
         raise AttnscopeError(f"{name}: the chat template does not end within {SECONDS:.0f} s: {_ADVICE}") from None
-    except Exception as error:  # templates are programs: whatever theirs raises
-        raise AttnscopeError(f"{name}: the chat template refuses it ({reason_of(error)}): {_ADVICE}") from error
+    except Exception as error:  # templates are programs that may raise anything
+        raise AttnscopeError(f"{name}: the chat template rejects it ({reason_of(error)}): {_ADVICE}") from error
     if len(text) > ADDED + 2 * len(str(messages)):
         raise AttnscopeError(
-            f"{name}: the chat template writes {len(text):,} characters, far more than is said: {_ADVICE}"
+            f"{name}: the chat template writes {len(text):,} characters, far more than the messages have: {_ADVICE}"
         )
     return text
 
 
 @contextmanager
 def _within(seconds: float) -> Generator[None]:
-    """Raise a TimeoutError in what is still running then."""
+    """Raise a TimeoutError after this time."""
     raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
     here = ctypes.c_ulong(threading.get_ident())
     timer = threading.Timer(seconds, raising, (here, ctypes.py_object(TimeoutError)))

@@ -1,4 +1,4 @@
-"""Texts that are token ids already, as a tokenizer, a packing collator or `generate` gives them."""
+"""Texts as token ids, from a tokenizer, a packing collator or `generate`."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ from attnscope.read.windows import Window, Windows
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
-#: What texts are given as: strings are texts, paths are files or folders, one stands for a list of one, and None for
-#: the bundled sample; or token ids.
+#: Forms of texts: strings are texts, paths are files or folders, one counts as a list of one, None is the bundled
+#: sample; or token ids.
 Sources = object
 
-_IGNORED = frozenset(["special_tokens_mask", "offset_mapping", "length", "labels"])  # which no forward pass takes
-_OF_TOKENS = ("token_type_ids", "position_ids")  # which a forward pass takes for each token
+_IGNORED = frozenset(["special_tokens_mask", "offset_mapping", "length", "labels"])  # not for the forward pass
+_OF_TOKENS = ("token_type_ids", "position_ids")  # inputs of the forward pass for each token
 _DOCUMENTS = ("document_ids", "seq_idx")  # names of the document of each token, the second one transformers'
 _READ = ("input_ids", "attention_mask", *_OF_TOKENS, *_DOCUMENTS)
 _MATRIX, _WITH_HEADS = 2, 3  # dimensions of the mask of one text
-_FORBIDS = -1e4  # what is added to a score where nothing may be attended to, at most
+_FORBIDS = -1e4  # largest bias of a masked score
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class _Row:
 
     name: str
     ids: tuple[int, ...]
-    # what else the forward pass takes: of each token, and as ``attention_mask`` which keys each query may attend to
+    # other inputs of the forward pass: of each token, and ``attention_mask`` with the visible keys of each query
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     masked: bool = False  # whether a mask says what is padding
 
     def at(self, name: str, tokens: Sequence[int]) -> "_Row":
-        """Some of its tokens."""
+        """A selection of its tokens."""
         inputs = {
             key: values[np.ix_(*[tokens] * values.ndim)]  # a mask in both dimensions
             for key, values in self.inputs.items()
@@ -53,7 +53,7 @@ class _Row:
 
 
 class EncodedTexts:
-    """Texts that are token ids already: each row is one window as it stands, or several packed documents."""
+    """Texts as token ids: each row is one window, or several packed documents."""
 
     def __init__(self, given: Any) -> None:
         batches = cast("list[Any]", given if isinstance(given, list) else [given])
@@ -63,10 +63,10 @@ class EncodedTexts:
         self._rows: list[_Row] = []
         for batch in batches:
             if not isinstance(batch, Mapping):
-                raise AttnscopeError(f"the token ids are {kind(batch)}; expected a dict of them, as in the others")
+                raise AttnscopeError(f"the token ids are {kind(batch)}; expected a dict, like the others")
             self._add(cast("Mapping[str, Any]", batch))
         if not self._rows:
-            raise AttnscopeError("no text: found no token ids at all; expected at least one row of them")
+            raise AttnscopeError("found no token ids; expected at least one row")
 
     @property
     def rows(self) -> list[tuple[int, ...]]:
@@ -75,15 +75,15 @@ class EncodedTexts:
 
     @property
     def inputs(self) -> list[str]:
-        """What its forward passes take beside token ids."""
+        """Inputs of the forward passes other than token ids."""
         return sorted({name for row in self._rows for name in row.inputs})
 
     def characters(self) -> int:
-        """How long all texts are: without characters, in tokens."""
+        """The length of all texts, in tokens."""
         return sum(map(len, self.rows))
 
     def sha256(self) -> str:
-        """Hash all ids, and what is given beside them: 64 hexadecimal digits."""
+        """Hash of all ids and other inputs: 64 hexadecimal digits."""
         digest = hashlib.sha256(b"token ids")
         for row in self._rows:
             digest.update(len(row.ids).to_bytes(8, "big") + array("q", row.ids).tobytes())
@@ -115,7 +115,7 @@ class EncodedTexts:
             )
         if cut:
             self.notes["ends"] = (
-                f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end: they "
+                f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end, which "
                 "are left out. Give a mask if they are text."
             )
         return windows
@@ -129,8 +129,8 @@ class EncodedTexts:
         unknown = sorted(beside.keys() - {*_READ})
         if unknown:
             raise AttnscopeError(
-                f"found {unknown[0]!r} beside the token ids; only {', '.join(_READ)} are read: leave it out if the "
-                "numbers shall be those without it"
+                f"found {unknown[0]!r} with the token ids; only {', '.join(_READ)} are used: leave it out to measure "
+                "without it"
             )
         of_rows = {name: _of_rows(name, beside[name], rows) for name in _READ[1:] if name in beside}
         first = len(self._rows) + 1
@@ -139,18 +139,18 @@ class EncodedTexts:
             self._rows += self._documents(_Row(f"text {first + at}", row), values)
 
     def _documents(self, row: _Row, values: dict[str, np.ndarray]) -> list[_Row]:
-        """The documents packed in a row: named, or found where positions restart or where the mask parts them."""
+        """The documents packed in a row: named, or separated by restarting positions or the mask."""
         mask = values.pop("attention_mask", None)
         named = [values.pop(name) for name in _DOCUMENTS if name in values]
         if "token_type_ids" in values and not values["token_type_ids"].any():
-            del values["token_type_ids"]  # models take zeros where none are given
+            del values["token_type_ids"]  # zeros are the default
         real = np.arange(len(row.ids))
         if mask is not None:
             real = np.flatnonzero(mask.any(0) if mask.ndim == _MATRIX else mask)
             if not len(real) or real[-1] - real[0] + 1 != len(real):
                 raise AttnscopeError(
-                    f"the attention_mask of {row.name} leaves out tokens between others, or all; expected it to leave "
-                    "out padding at the ends"
+                    f"the attention_mask of {row.name} hides tokens between others, or all; expected it to hide only "
+                    "padding at the ends"
                 )
             if mask.ndim == _MATRIX:
                 values["attention_mask"] = mask
@@ -164,8 +164,8 @@ class EncodedTexts:
             raise AttnscopeError(f"{row.name} has tokens of one document in two places; expected them side by side")
         if wanted - borders:
             self.notes["mixed"] = (
-                "Rows hold several documents, and as they are given the model lets these attend to each other: each "
-                "document was measured by itself."
+                "Rows contain several documents that could attend to each other in the model: each document was "
+                "measured separately."
             )
         cuts = [0, *sorted(borders | wanted), len(real)]
         if len(cuts) == 2:  # noqa: PLR2004 one document
@@ -176,40 +176,40 @@ class EncodedTexts:
         ]
 
 
-#: What windows are made of.
+#: Sources of windows.
 Texts = Corpus | EncodedTexts
 
 
 def texts_of(given: Sources, *, with_inputs: bool = False, **options: Any) -> Texts:
-    """Take texts in whatever form they are given; `with_inputs` where forward passes take more than token ids."""
+    """Texts from any form; `with_inputs` allows other inputs of the forward pass than token ids."""
     given = as_list(given)
     if not _are_token_ids(given):
         return Corpus.from_sources(given, **options)
     for name in ("field", "by"):
         if options.get(name) is not None:
-            raise AttnscopeError(f"the texts are token ids, and have no field: leave it out (--{name})")
+            raise AttnscopeError(f"the texts are token ids, without fields: leave it out (--{name})")
     texts = EncodedTexts(given)
     if texts.inputs and not with_inputs:
         raise AttnscopeError(
-            f"found {texts.inputs[0]!r} beside the token ids, which scan and weights read: leave it out if "
-            "the numbers shall be those without it"
+            f"found {texts.inputs[0]!r} with the token ids, which only scan and weights use: leave it out to measure "
+            "without it"
         )
     return texts
 
 
 def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple[Texts, Corpus | None]:
-    """Take texts and, where there are some, their translations, which a dict may give by the code of its language."""
+    """Texts and their translations, if there are any; a dict may name their language by its code."""
     read = texts_of(texts, **options)
     if targets is None:
         return read, None
     if texts is None:
-        raise AttnscopeError("a target is given and no text that it translates: give the source text too")
+        raise AttnscopeError("found a target without the text that it translates: give the source text too")
     language = None
     if isinstance(targets, Mapping) and len(cast("Mapping[str, Any]", targets)) == 1 and not _are_token_ids(targets):
         [(language, targets)] = cast("Mapping[str, Any]", targets).items()
     target = texts_of(targets, **options)
     if isinstance(read, EncodedTexts) or isinstance(target, EncodedTexts):
-        raise AttnscopeError("found token ids beside a target; expected text on both sides: give strings or files")
+        raise AttnscopeError("found token ids with a target; expected text on both sides: give strings or files")
     target.language = language
     if all(any(map(is_standard_input, side.streams)) for side in (read, target)):
         raise AttnscopeError("standard input (-) can be the text or the target, not both: name a file for one")
@@ -219,18 +219,18 @@ def texts_and_targets(texts: Sources, targets: Sources, **options: Any) -> tuple
 def windows_of(
     texts: Texts | ChatTexts, tokenizer: Any, *, length: int, stride: int | None = None, limit: int | None = None
 ) -> Windows | ChatWindows | list[Window]:
-    """Windows of texts in whatever form they were given."""
+    """Windows of texts from any form."""
     if isinstance(texts, Corpus):
         return Windows(texts, tokenizer, length=length, stride=stride, limit=limit)
     if isinstance(texts, ChatTexts):
         return texts.windows(length=length, stride=stride, limit=limit)
     if stride is not None:
-        raise AttnscopeError("stride is of windows in running text; token ids are windows already: leave it out")
+        raise AttnscopeError("stride needs running text, but token ids are windows: leave it out")
     return texts.windows(tokenizer, length=length, limit=limit)
 
 
 def _are_token_ids(given: Any) -> bool:
-    """Whether whole numbers are given, or rows that begin with a number; `given` is what `as_list` returns."""
+    """Whether the input is whole numbers, or rows that begin with a number; `given` is a result of `as_list`."""
     if isinstance(given, Mapping):
         return "input_ids" in given or "sequences" in given
     if not isinstance(given, list) or not given:
@@ -246,7 +246,7 @@ def _are_token_ids(given: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor or an array as Python's own numbers."""
+    """A tensor or an array as Python numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -259,7 +259,7 @@ def _rows(given: Any) -> list[Sequence[Any]]:
     rows = [rows] if rows and isinstance(rows[0], Number) else rows
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list | tuple):
-            raise AttnscopeError(f"text {number} is {kind(row)}; expected token ids, as in the others")
+            raise AttnscopeError(f"text {number} is {kind(row)}; expected token ids, like the others")
     return rows
 
 
@@ -270,19 +270,19 @@ def _ids(items: Sequence[Any], number: int) -> tuple[int, ...]:
     for token in row:
         if isinstance(token, bool) or not isinstance(token, Integral) or int(token) < 0:
             raise AttnscopeError(
-                f"text {number} holds {token!r:.60}; expected token ids, which are whole numbers from 0, in one row"
+                f"text {number} has {token!r:.60}; expected token ids (whole numbers from 0) in one row"
             )
     return tuple(map(int, row))
 
 
 def _of_rows(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[np.ndarray]:
-    """Whole numbers for each token of each row; of a mask also which pairs of tokens it allows."""
+    """Whole numbers for each token of each row; a mask may also be over pairs of tokens."""
     many = [np.asarray(_plain(values)) for values in given]
     if len(rows) == 1 and len(many) > 1 and len({values.shape for values in many}) == 1:
-        many = [np.stack(many)]  # of one text alone
+        many = [np.stack(many)]  # of a single text
     if len(many) != len(rows):
         raise AttnscopeError(
-            f"found {len(rows)} texts and {len(many)} rows of {name}; expected as many: give what the tokenizer returns"
+            f"found {len(rows)} texts and {len(many)} rows of {name}; expected equal numbers, as from the tokenizer"
         )
     fitting: list[np.ndarray] = []
     for number, (values, row) in enumerate(zip(many, rows, strict=True), start=1):
@@ -302,7 +302,7 @@ def _of_rows(name: str, given: Any, rows: list[tuple[int, ...]]) -> list[np.ndar
 
 
 def _pairs(mask: np.ndarray) -> np.ndarray | None:
-    """Which keys each query may attend to, by a mask of truths or of numbers that are added to scores."""
+    """The visible keys of each query, from a boolean mask or a bias on scores."""
     numbers = mask.astype(float)
     if mask.dtype == bool or np.isin(numbers, (0, 1)).all():
         return mask.astype(bool)
@@ -310,19 +310,19 @@ def _pairs(mask: np.ndarray) -> np.ndarray | None:
 
 
 def _changes(values: np.ndarray) -> set[int]:
-    """Where another value begins."""
+    """Indices where the value changes."""
     return {*(np.flatnonzero(np.diff(values)) + 1).tolist()}
 
 
 def _borders(pairs: Bool[np.ndarray, "query key"]) -> set[int]:
-    """Before which tokens no query attends to either side."""
+    """Indices that no query attends across."""
     joined = pairs | pairs.T | np.eye(len(pairs), dtype=bool)
     reach = np.maximum.accumulate([int(np.flatnonzero(row)[-1]) for row in joined])
     return {end + 1 for end, last in enumerate(reach[:-1].tolist()) if last == end}
 
 
 def _padding(ids: Sequence[int], tokenizer: Any) -> slice:
-    """The tokens of a row without a mask that are no padding; one that also marks an end stays once."""
+    """The tokens of a row without padding, for rows without a mask; an end token that also pads stays once."""
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id  # as `generate` pads
     ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id}
     real = [place for place, token in enumerate(ids) if token != pad]
@@ -335,11 +335,11 @@ def _padding(ids: Sequence[int], tokenizer: Any) -> slice:
 def _check_row(row: _Row, tokenizer: Any, length: int) -> None:
     if len(row.ids) > length:
         raise AttnscopeError(
-            f"{row.name} has {len(row.ids)} tokens, and a window takes {length}: cut it, or give a larger window "
-            "(--window) where the model can take it"
+            f"{row.name} has {len(row.ids)} tokens, but a window takes {length}: cut it, or use a larger window "
+            "(--window) if the model allows it"
         )
     if max(row.ids) >= len(tokenizer):
         raise AttnscopeError(
-            f"{row.name} has token id {max(row.ids)}, but the tokenizer knows {len(tokenizer)} tokens: they do not "
-            "belong together"
+            f"{row.name} has token id {max(row.ids)}, but the tokenizer has {len(tokenizer)} tokens: use the tokenizer "
+            "that made the ids"
         )

@@ -1,4 +1,4 @@
-"""What every reader of text files shares: bytes to characters, JSON lines, and the errors that say what is wrong."""
+"""Shared parts of all readers of text files: bytes to characters, JSON lines, and their errors."""
 
 import bz2
 import codecs
@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from attnscope.read.urls import Url, fetched, reject_path_of_url
 from attnscope.support.errors import AttnscopeError
 
-BLOCK = 1 << 20  # bytes that are read at once
+BLOCK = 1 << 20  # bytes of a block
 
 
 def read_bytes(path: Path) -> bytes:
@@ -32,7 +32,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_blocks(path: Path | Url) -> Iterator[bytes]:
-    """The same, about a megabyte at a time."""
+    """All bytes of a file, in blocks of about a megabyte."""
     with opened(path) as file:
         while block := file.read(BLOCK):
             yield block
@@ -64,10 +64,10 @@ def decode_utf8(data: bytes, name: str, offset: int = 0) -> str:
 
 
 def _no_utf8(data: bytes, name: str, offset: int, place: int) -> AttnscopeError:
-    what = "the character NUL" if data[place] == 0 else f"byte 0x{data[place]:02x}"
+    byte = "the character NUL" if data[place] == 0 else f"byte 0x{data[place]:02x}"
     return AttnscopeError(
-        f"{name}: found {what} at byte offset {offset + place}; expected text in UTF-8.\n"
-        f"Convert it from its own encoding: iconv -f {_encoding(data, offset)} -t utf-8 OLD > NEW"
+        f"{name}: found {byte} at byte offset {offset + place}; expected text in UTF-8.\n"
+        f"Convert it to UTF-8: iconv -f {_encoding(data, offset)} -t utf-8 OLD > NEW"
     )
 
 
@@ -90,7 +90,7 @@ def lines_of(content: str) -> list[str]:
 def json_objects(
     path: Path | Url, field: str, blocks: Iterable[bytes] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are passed over."""
+    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are skipped."""
     offset = 0
     for number, line in enumerate(_lines(read_blocks(path) if blocks is None else blocks), start=1):
         where = f"{shown(path)}, line {number}"
@@ -101,7 +101,7 @@ def json_objects(
 
 
 def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines with their ends, however they lie across blocks."""
+    """Lines with their ends, also across blocks."""
     begun: list[bytes] = []
     for block in blocks:
         *whole, rest = block.split(b"\n")
@@ -119,12 +119,12 @@ def _json_object(line: str, field: str, where: str) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise AttnscopeError(
-            f"{where}: not JSON ({error}); expected one JSON object a line: mend the line or remove it"
+            f"{where}: not JSON ({error}); expected one JSON object a line: correct or remove the line"
         ) from error
     if not isinstance(value, dict):
         raise AttnscopeError(
             f"{where}: found a JSON {_kind(value)}; expected an object with the text in field "
-            f"{field!r}: mend the line or remove it"
+            f"{field!r}: correct or remove the line"
         )
     return value
 
@@ -135,8 +135,7 @@ def value_field(value: Mapping[str, Any], field: str, where: str) -> str:
     if content is None or isinstance(content, (list, dict)) or str(content).strip() == "":
         kind = "no value" if content is None or isinstance(content, str) else f"a JSON {_kind(content)}"
         raise AttnscopeError(
-            f"{where}: field {field!r} (--by) holds {kind}; expected a word or a number in each line, by which texts "
-            "are held apart"
+            f"{where}: field {field!r} (--by) has {kind}; expected a word or a number in each line, to group texts"
         )
     said = str(content).lower() if isinstance(content, bool) else str(content)
     check_characters(said, where)
@@ -148,56 +147,56 @@ def text_field(value: Mapping[str, Any], field: str, where: str) -> str:
     if field not in value:
         keys = ", ".join(map(repr, value)) or "none"
         raise AttnscopeError(
-            f"{where}: no field {field!r}; the fields found are: {keys}. Name one of them as `field` (--field; of "
-            "parallel text --sides)"
+            f"{where}: no field {field!r}; found the fields {keys}. Choose one as `field` (--field, or --sides for "
+            "parallel text)"
         )
     content = value[field]
     if not isinstance(content, str):
         keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
         raise AttnscopeError(
-            f"{where}: field {field!r} holds a JSON {_kind(content)}; expected a string.\n"
-            f"The fields found are: {keys}. Name one that holds a string as `field` (--field; of parallel "
-            "text --sides), or mend the line"
+            f"{where}: field {field!r} has a JSON {_kind(content)}; expected a string.\n"
+            f"Found the fields {keys}. Choose one with a string as `field` (--field, or --sides for parallel text), or "
+            "correct the line"
         )
     check_characters(content, where)
     return content
 
 
 def check_characters(content: str, where: str) -> None:
-    """Refuse lone surrogates, which no tokenizer takes, and NUL, which is in no text but one that was read wrongly."""
+    """Reject lone surrogates, which no tokenizer takes, and NUL, a sign of a wrong encoding."""
     try:
         content.encode()
     except UnicodeEncodeError as error:
         raise AttnscopeError(
             f"{where}: found a lone surrogate U+{ord(content[error.start]):04X} at character {error.start}; "
-            "expected Unicode text.\nDecode the text with its own encoding, or replace the character"
+            "expected Unicode text.\nDecode the text with its encoding, or replace the character"
         ) from error
     if "\0" in content:
         raise AttnscopeError(
             f"{where}: found the character NUL at character {content.index(chr(0))}; expected text.\nDecode the text "
-            "with its own encoding (it may be UTF-16), or remove the character"
+            "with its encoding (perhaps UTF-16), or remove the character"
         )
 
 
 def _kind(value: object) -> str:
-    """Name a JSON value's type as JSON names it."""
+    """The JSON name of a value's type."""
     names: dict[type, str] = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
 
 
 STANDARD_INPUT = Path("-")
-PATIENCE = 5.0  # seconds for which a pipe may have no writer
+PATIENCE = 5.0  # seconds to wait for the writer of a pipe
 _OF_STANDARD_INPUT = frozenset(["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"])
 _HIDDEN = frozenset(["Cc", "Cs", "Zl", "Zp"])  # controls, stray bytes, line ends
 
 
 def is_standard_input(path: Path) -> bool:
-    """Whether a path stands for standard input."""
+    """Whether a path means standard input."""
     return str(path) in _OF_STANDARD_INPUT
 
 
 def shown(path: Path | Url | str) -> str:
-    r"""Write a path so that it can be printed and hashed, whatever bytes and controls its name holds."""
+    r"""A path that can be printed and hashed, with any bytes and control characters escaped."""
     return "".join(_escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in str(path))
 
 
@@ -207,21 +206,21 @@ def file_mode(path: Path) -> int:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
         reject_path_of_url(path)
-        what = "a link to nothing" if path.is_symlink() else "no such file or folder"
-        raise AttnscopeError(f"{shown(path)}: {what}; expected a file, or a folder of them: check the path") from error
+        problem = "a broken link" if path.is_symlink() else "no such file or folder"
+        raise AttnscopeError(f"{shown(path)}: {problem}; expected a file or a folder: check the path") from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
         raise unreadable(path, "no permission")
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
-        with opened(path):  # which refuses most of what else there is
+        with opened(path):  # rejects most other files
             pass
     return mode
 
 
 @contextmanager
 def opened(path: Path | Url) -> Generator[BinaryIO]:
-    """Open a file, a pipe, a terminal, standard input or what a URL names to read bytes."""
+    """Open a file, a pipe, a terminal, standard input or a URL to read bytes."""
     if isinstance(path, Url):
         with fetched(path).open("rb") as file:
             yield file
@@ -229,7 +228,7 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
     if is_standard_input(path):
         if sys.stdin is None or sys.stdin.closed:  # pyright: ignore[reportUnnecessaryComparison]
             raise AttnscopeError("standard input is closed; expected a text on it: pipe one in, or name a file")
-        with suppress(OSError, AttributeError):  # what stands in for it may have no descriptor
+        with suppress(OSError, AttributeError):  # a replacement may have no descriptor
             _reject_device(sys.stdin.fileno(), "standard input")
         yield sys.stdin.buffer
         return
@@ -249,7 +248,7 @@ def opened(path: Path | Url) -> Generator[BinaryIO]:
 
 
 def unreadable(path: Path, error: Exception | str) -> AttnscopeError:
-    """The error for a file that is not there or cannot be read."""
+    """The error for a file that is missing or unreadable."""
     if isinstance(error, FileNotFoundError):
         return AttnscopeError(f"{shown(path)}: no such file or folder: check the path")
     if isinstance(error, IsADirectoryError):
@@ -267,34 +266,32 @@ def _escaped(character: str) -> str:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Without waiting: opening a pipe to which nobody writes would never end."""
+    """Without waiting: opening a pipe without a writer would block."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def _from_pipe(file: io.BufferedReader, path: Path) -> bytes:
-    """All that is written to a pipe, however long its writer takes."""
+    """The whole content of a pipe, however long its writer takes."""
     descriptor, first = file.fileno(), b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    if not poll.poll(1000 * PATIENCE):  # nothing to read, and no writer who has left
-        with suppress(BlockingIOError):  # there is a writer, who has written nothing yet
+    if not poll.poll(1000 * PATIENCE):  # nothing to read, and no closed writer
+        with suppress(BlockingIOError):  # an open writer without output yet
             first = os.read(descriptor, 1)
             if not first:
                 raise AttnscopeError(
-                    f"{shown(path)}: a pipe to which nobody writes (for {PATIENCE:g} seconds); expected a text: start "
-                    "what writes it, or name a file"
+                    f"{shown(path)}: nothing wrote to this pipe for {PATIENCE:g} seconds; expected a text: start its "
+                    "writer, or name a file"
                 )
     os.set_blocking(descriptor, True)
     return first + file.read()
 
 
 def _reject_device(descriptor: int, name: str) -> None:
-    """Of all devices only a terminal has text, and an end."""
+    """Reject devices other than terminals, which have no text or no end."""
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)):
-        raise AttnscopeError(
-            f"{name}: a device, which holds no text; expected a file, a pipe or a terminal: name another"
-        )
+        raise AttnscopeError(f"{name}: a device without text; expected a file, a pipe or a terminal: name another")
 
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
@@ -302,13 +299,13 @@ COMPRESSED = tuple(_OPENERS)
 
 
 def inner_suffix(path: Path | Url) -> str:
-    """The suffix of what a file holds: that before ``.gz``, ``.bz2`` or ``.xz``, in lower case."""
+    """The suffix of a file's content: that before ``.gz``, ``.bz2`` or ``.xz``, in lower case."""
     last = path.suffix.lower()
     return Path(path.stem).suffix.lower() if last in COMPRESSED else last
 
 
 def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    r"""What a file holds: its bytes as they are, or unpacked by its suffix."""
+    r"""The content of a file: its bytes, decompressed by its suffix."""
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None:
         yield from blocks
@@ -319,12 +316,11 @@ def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
                 yield block
     except EOFError as error:
         raise AttnscopeError(
-            f"{shown(path)}: ends in the middle of what is packed; expected a whole file: copy it again"
+            f"{shown(path)}: ends inside the compressed data; expected a whole file: copy it again"
         ) from error
     except (zlib.error, OSError, lzma.LZMAError) as error:
         raise AttnscopeError(
-            f"{shown(path)}: not what {path.suffix} stands for, or damaged ({error}); expected a file packed so: give "
-            "the file unpacked, or mend it"
+            f"{shown(path)}: not a {path.suffix} file, or damaged ({error}): decompress it, or copy it again"
         ) from error
 
 
@@ -346,18 +342,18 @@ class _Stream(io.RawIOBase):
 
 
 class Unchanged:
-    """A file whose bytes are those of its first reading, or an error before any other is handed out."""
+    """A file that raises an error if its bytes differ from those of the first reading."""
 
     def __init__(self, path: Path | Url) -> None:
         self.path = path
-        self._digests: list[bytes] = []  # of the blocks, and at last of the nothing behind them
+        self._digests: list[bytes] = []  # of the blocks, and of the end
 
     def read(self) -> bytes:
-        """All of it at once."""
+        """All bytes."""
         return b"".join(self._blocks(-1))
 
     def blocks(self) -> Iterator[bytes]:
-        """About a megabyte at a time."""
+        """Blocks of about a megabyte."""
         return self._blocks(BLOCK)
 
     def _blocks(self, size: int) -> Iterator[bytes]:
@@ -375,9 +371,9 @@ class Unchanged:
                     return
                 yield block
 
-    def _changed(self, what: str) -> AttnscopeError:
+    def _changed(self, change: str) -> AttnscopeError:
         return AttnscopeError(
-            f"{shown(self.path)}: {what} while it was being read; expected it to stay as it is to the end. What was "
-            "written before is kept.\nGive the same command again to measure the text as it is now: that is another "
-            "run, in another folder (name a new one where --out names one)"
+            f"{shown(self.path)}: {change} while it was being read; expected no change during a run. Finished parts "
+            "are kept.\nTo measure the new text, repeat the command: it is another run, in another folder (with --out, "
+            "name a new one)"
         )

@@ -1,4 +1,4 @@
-"""Groups of tokens: a name for every token of a window, by a rule."""
+"""Groups of tokens: a name for every token of a window, from a rule."""
 
 import hashlib
 import json
@@ -20,10 +20,10 @@ WORD_START, WORD_REST = "word start", "word rest"
 KINDS = (SPECIAL, NUMBER, PUNCTUATION, SPACE, WORD_START, WORD_REST)
 ROLES = ("system", "user", "assistant", "tool", "template")  # of the tokens of a chat
 OTHER = "other"
-MOST = 16  # groups: their pairs are kept for every head and window
+MOST = 16  # groups: their pairs are stored for every head and window
 LONGEST = 40  # characters of a name
 
-#: How groups are given: a rule that is known by name, a file of rules, or a function of the tokens of a window.
+#: Forms of groups: the name of a rule, a file of rules, or a function of the tokens of a window.
 Groups = str | Path | Callable[[Sequence[str]], Sequence[str]]
 
 
@@ -31,14 +31,12 @@ Groups = str | Path | Callable[[Sequence[str]], Sequence[str]]
 class Grouping:
     """A rule that puts every token of a window into a group."""
 
-    signature: str  # what the groups depend on, in a word
-    names: tuple[str, ...]  # all groups, in their order; empty as long as only the windows tell (see `over`)
+    signature: str  # identity of the rule
+    names: tuple[str, ...]  # all groups, in order; empty until the windows are known (see `over`)
     rule: Callable[[Window], Sequence[str]]  # from a window to a name for each of its tokens
 
     def over(self, windows: Iterable[Window]) -> "Grouping":
-        """The same, with the groups that a function gives: it is asked of all windows once, and known by its
-        answers.
-        """
+        """The rule with the groups of a function, which runs once over all windows; its results identify it."""
         if self.names:
             return self
         names: dict[str, None] = {}
@@ -52,13 +50,13 @@ class Grouping:
         return replace(self, names=tuple(names), signature=f"{self.signature}:{digest.hexdigest()[:16]}")
 
     def marked(self, window: Window, number: int = 0) -> Window:
-        """The window with the number of the group of each token, those of its target too."""
+        """The window with the number of the group of each token, also of its target."""
         given = self.given(window, number)
         unknown = set(given) - set(self.names)
         if unknown:
             raise AttnscopeError(
-                f"the function of groups gives {min(unknown)!r} in {window_name(window, number)}, and did not before: "
-                "expected the same groups for the same tokens"
+                f"the function of groups returned {min(unknown)!r} for {window_name(window, number)} only the second "
+                "time; expected the same groups for the same tokens"
             )
         target = None if window.target is None else self.marked(window.target, number)
         return replace(window, groups=tuple(map(self.names.index, given)), target=target)
@@ -69,15 +67,15 @@ class Grouping:
         given: Any = self.rule(unit)
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise AttnscopeError(
-                f"the function of groups gives {given!r:.60}; expected a name for each token, in a list"
+                f"the function of groups returned {given!r:.60}; expected a list with a name for each token"
             )
         names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
         wrong = [name for name in names if not isinstance(name, str)]
         if wrong or len(names) != len(unit):
-            said = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
+            value = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
             raise AttnscopeError(
-                f"the function of groups gives {said} in {window_name(window, number)}; expected a string for each "
-                "token"
+                f"the function of groups returned {value} for {window_name(window, number)}; expected a string for "
+                "each token"
             )
         return [names[word] for word in window.words] if window.words else names
 
@@ -90,12 +88,12 @@ class GroupedWindows:
     grouping: Grouping
 
     def __iter__(self) -> Iterator[Window]:
-        """Read the windows anew."""
+        """Read the windows."""
         return (self.grouping.marked(window, number) for number, window in enumerate(self.windows))
 
 
 def grouping_of(given: Groups) -> Grouping:
-    r"""Take groups in whatever form they are given."""
+    r"""Groups from any form."""
     if isinstance(given, Path):
         return _of_file(given)
     if callable(given):
@@ -110,7 +108,7 @@ def grouping_of(given: Groups) -> Grouping:
 
 
 def kinds_of(window: Window) -> list[str]:
-    """What kind each token is of, by its characters: one of `KINDS`."""
+    """The kind of each token, by its characters: one of `KINDS`."""
     kinds: list[str] = []
     for token, special in zip(window.tokens, window.special, strict=True):
         in_word = bool(kinds) and kinds[-1] in {WORD_START, WORD_REST}
@@ -119,7 +117,7 @@ def kinds_of(window: Window) -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse names that no table can show, and more groups than can be kept."""
+    """Reject names that no table can show, and too many groups."""
     for name in names:
         if not name.strip() or len(name) > LONGEST:
             raise AttnscopeError(
@@ -127,8 +125,7 @@ def check_names(names: Sequence[str]) -> None:
             )
     if len(names) > MOST:
         raise AttnscopeError(
-            f"found {len(names)} groups; expected at most {MOST}, as their pairs are kept for every head: put some "
-            "together"
+            f"found {len(names)} groups; expected at most {MOST}, as their pairs are stored for every head: merge some"
         )
 
 
@@ -144,7 +141,7 @@ def _kind_of(token: str, *, in_word: bool) -> str:
 def _roles_of(window: Window) -> Sequence[str]:
     if not window.roles:
         raise AttnscopeError(
-            "the texts are not chats, so their tokens have no roles: give chats, or another rule of groups"
+            "the texts are not chats, so their tokens have no roles: give chats, or choose another rule of groups"
         )
     return window.roles
 
@@ -161,7 +158,7 @@ def _of_file(path: Path) -> Grouping:
         of_kind = dict.fromkeys(kinds, (number, name)) | of_kind
     if not names:
         raise AttnscopeError(
-            f'{shown(path)}: no rule in this file; expected a line as {{"group": "he", "tokens": ["he", "him"]}}'
+            f'{shown(path)}: found no rule; expected lines such as {{"group": "he", "tokens": ["he", "him"]}}'
         )
     names[OTHER] = None
     check_names(list(names))
@@ -183,7 +180,7 @@ def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[st
     strings = lists and all(isinstance(name, str) for name in (*tokens, *kinds))
     if unknown or not isinstance(name, str) or not strings or not (tokens or kinds):
         raise AttnscopeError(
-            f"{where}: expected a group, and its tokens or kinds in a list, as in "
+            f"{where}: expected a group, and a list of its tokens or kinds, such as "
             '{"group": "he", "tokens": ["he", "him"]}' + (f"; found {min(unknown)!r} too" if unknown else "")
         )
     wrong = [kind for kind in kinds if kind not in KINDS]

@@ -1,4 +1,4 @@
-"""Texts and chats with images or videos, as models of vision and language read them."""
+"""Texts and chats with images or videos, for vision-language models."""
 
 import hashlib
 import json
@@ -32,20 +32,19 @@ from attnscope.read.windows import Window
 from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError
 
-_NAMES = (b'"image', b'"video')  # how the names of fields and parts begin that hold an image or a video
+_NAMES = (b'"image', b'"video')  # prefixes of the names of fields and parts with an image or a video
 
 
 @dataclass(frozen=True, eq=False)
 class PicturedText:
     """A text or a chat, and its images and videos."""
 
-    name: str  # by which results refer to it
-    # with ``<image>`` where an image stands and ``<video>`` where a video does, or a model's own mark for it; None
-    # for a chat
+    name: str  # in results
+    # with ``<image>`` and ``<video>`` at their positions, or a model's own marks; None for a chat
     text: str | None
     # messages of a chat: ``role`` and ``content`` each, the content a list of parts as chat templates read them
     messages: tuple[dict[str, Any], ...]
-    images: Images  # in the order of their places
+    images: Images  # in order of position
     videos: tuple[Video, ...] = ()
 
     def pixels(self) -> list[np.ndarray]:
@@ -91,7 +90,7 @@ class PicturedTexts:
 
 
 def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None:
-    """Take texts with images or videos; None where what is given holds neither beside a text."""
+    """Texts with images or videos from any form; None for inputs without both."""
     if field is not None:
         return None
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
@@ -116,7 +115,7 @@ def pictured_of(given: object, field: str | None = None) -> PicturedTexts | None
 
 
 def _files_at(path: Path) -> list[tuple[Path, str]]:
-    """The JSON Lines at a path, and their names; a folder's other texts are refused once any line has an image."""
+    """The JSON Lines at a path, and their names; if any line has an image, a folder must have no other texts."""
     if is_standard_input(path) or names_a_dataset(path):
         return []
     if path.is_dir():
@@ -125,7 +124,7 @@ def _files_at(path: Path) -> list[tuple[Path, str]]:
 
 
 def _has_pictured_lines(path: Path) -> bool:
-    """Whether any line names an image: lines are read as JSON only where the name of such a field is in the file."""
+    """Whether any line names an image: lines are parsed only if the name of such a field is in the file."""
     if inner_suffix(path) != ".jsonl":
         return False
     before = b""
@@ -138,7 +137,7 @@ def _has_pictured_lines(path: Path) -> bool:
 
 
 def _beside(path: Path) -> AttnscopeError:
-    return AttnscopeError(f"{shown(path)} stands beside JSON Lines with images: give it by itself")
+    return AttnscopeError(f"{shown(path)} is next to JSON Lines with images: give it separately")
 
 
 def _in_file(path: Path, name: str) -> list[PicturedText]:
@@ -153,7 +152,7 @@ def _in_file(path: Path, name: str) -> list[PicturedText]:
 
 def _of(value: object, name: str, folder: Path | None) -> PicturedText:
     if not isinstance(value, Mapping):
-        raise AttnscopeError(f"{name}: expected an object with text or messages, as the others that have images")
+        raise AttnscopeError(f"{name}: expected an object with text or messages, like the others with images")
     named = cast("Mapping[str, Any]", value)
     text: Any = named.get("text")
     if isinstance(text, str):
@@ -163,15 +162,13 @@ def _of(value: object, name: str, folder: Path | None) -> PicturedText:
         text = None
         messages, sources = chat_of(named, name)
     else:
-        raise AttnscopeError(
-            f"{name}: expected a text (with {' or '.join(PLACES.values())} where one stands) or messages"
-        )
+        raise AttnscopeError(f"{name}: expected a text (with {' or '.join(PLACES.values())} for each) or messages")
     videos = tuple(video_of(source, named.get("fps"), name, folder) for source in sources[VIDEO])
     return PicturedText(name, text, tuple(messages), _images(sources[IMAGE], name, folder), videos)
 
 
 def _images(sources: Sequence[Any], name: str, folder: Path | None) -> Images:
-    """The images that one text names; paths in a file count from its folder."""
+    """The images that one text names; paths in a file are relative to its folder."""
     paths = [_image(source, name, folder) for source in sources]
     return Images([]) if not paths else cast("Images", images_of(paths))
 
@@ -181,7 +178,7 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
     path = source
     if isinstance(source, str | Path):
         if "://" in str(source) or str(source).startswith("data:"):
-            raise AttnscopeError(f"{name}: the image {str(source)!r:.80} is an address: fetch it, and name the file")
+            raise AttnscopeError(f"{name}: the image {str(source)!r:.80} is a URL: download it, and name the file")
         path = Path(source) if folder is None else folder / source
         if not is_path(path, "is_file"):
             raise AttnscopeError(f"{name}: there is no image {shown(path)[:200]}: check the path")
@@ -191,39 +188,38 @@ def _image(source: Any, name: str, folder: Path | None) -> Any:
         raise AttnscopeError(f"{name}: {error}") from error
     if images is None or len(images) != 1 or images.is_processed:
         raise AttnscopeError(
-            f"{name}: found something that cannot be read as an image; expected paths (.png, .jpg, .webp), Pillow's "
-            "images or arrays of pixels (row, column, 3) of uint8"
+            f"{name}: found an object that is not an image; expected paths (.png, .jpg, .webp), Pillow images or "
+            "arrays of pixels (row, column, 3) of uint8"
         )
     return path
 
 
 def written_in_parts(item: PicturedText, processor: Any, template: str | None = None) -> tuple[str, list[Region]]:
-    """A chat as a template writes it, and where the texts of its messages lie."""
+    """A chat as a template writes it, and the positions of the texts of its messages."""
     template = template or getattr(processor, "chat_template", None) or processor.tokenizer.chat_template
     if not template:
         raise AttnscopeError(
-            f"{item.name} is a chat, and the processor has no chat template: give one, a Jinja file "
-            "(--chat-template FILE)"
+            f"{item.name} is a chat, but the processor has no chat template: give a Jinja file (--chat-template FILE)"
         )
     return written_out(list(item.messages), item.name, processor, template)
 
 
 TEXT, SPECIAL, FRAME = "text", "special", "frame"
-_MOST_APART = 8  # images and videos, or frames, of one text that are groups of their own
+_MOST_APART = 8  # images and videos, or frames, of one text with their own groups
 _ROLE = re.compile(f"({IMAGE}|{VIDEO}) ([0-9]+)(?: {FRAME} ([0-9]+))?")
 
 
 @dataclass(frozen=True)
 class Expanded:
-    """What a processor made of a text with images or videos."""
+    """A processor's output for a text with images or videos."""
 
     name: str  # name of the text
-    text: str  # what the tokenizer read: each place of an image or a video as the processor writes it out
-    ids: tuple[int, ...]  # numbers of the tokens, and for each its first character and one past its last
+    text: str  # the tokenizer's input, with each image or video as the processor expands it
+    ids: tuple[int, ...]  # token ids, and the first character of each and one past its last
     spans: tuple[tuple[int, int], ...]
     # the characters that the processor wrote for each image and each video: first, and one past the last
     images: tuple[tuple[int, int], ...]
-    pieces: frozenset[int]  # the tokens that stand for a piece of an image or of a frame
+    pieces: frozenset[int]  # the tokens of pieces of images or frames
     contents: tuple[Region, ...] | None = None  # contents of the messages of a chat; None for a text
     videos: tuple[tuple[int, int], ...] = ()
 
@@ -249,7 +245,7 @@ class Expanded:
 def pictured_window(
     expanded: Expanded, tokenizer: Any, places: Mapping[int, str], frames: Sequence[Sequence[Sequence[int]]] = ()
 ) -> Window:
-    """The window of a text with images; `roles` says what each token is."""
+    """The window of a text with images; `roles` has the role of each token."""
     names = [str(name) for name in tokenizer.convert_ids_to_tokens(list(expanded.ids))]
     spans = without_added_spaces(expanded.text, names, expanded.spans)
     written = frozenset(tokenizer.all_special_tokens)
@@ -286,7 +282,7 @@ def pictured_window(
 
 
 def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
-    """Windows whose images and frames have the names of groups, and these names."""
+    """Windows with images and frames as groups, and the names of these groups."""
     parsed = [_parsed(role) for role in {role for window in windows for role in window.roles}]
     images, videos = (
         max((number for kind, number, _ in parsed if kind == wanted), default=0) for wanted in (IMAGE, VIDEO)
@@ -315,6 +311,6 @@ def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
 
 
 def _parsed(role: str) -> tuple[str, int, int]:
-    """Kind, number and frame, each from 1, 0 for none; the role itself for what is neither image nor video."""
+    """Kind, number and frame, each from 1, 0 for none; the role itself for other tokens."""
     told = _ROLE.fullmatch(role)
     return (told[1], int(told[2]), int(told[3] or 0)) if told else (role, 0, 0)

@@ -1,4 +1,4 @@
-"""Images, sounds and videos in whatever form they are given; images: files, Pillow's, arrays, pixel values."""
+"""Images, sounds and videos in any form; images as files, Pillow objects, arrays or pixel values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Media(Generic[T]):
 
     called: ClassVar[str]  # the kind, in the plural
 
-    # `beside_text`: whether a folder that was given holds texts too, so that it may be meant for a model of text
+    # `beside_text`: whether a given folder also has texts, so that it may be meant for a language model
     def __init__(self, items: Sequence[tuple[str, Any]], *, beside_text: bool = False) -> None:
         self._items = [(name, Unchanged(item) if isinstance(item, Path) else item) for name, item in items]
         self.beside_text = beside_text
@@ -41,11 +41,11 @@ class Media(Generic[T]):
 
     @abstractmethod
     def __iter__(self) -> Iterator[T]:
-        """Each of them, read."""
+        """Each item, read."""
 
     @property
     def files(self) -> list[Path]:
-        """Those of them that are files."""
+        """The items that are files."""
         return [Path(str(item.path)) for _, item in self._items if isinstance(item, Unchanged)]
 
     def sha256(self) -> str:
@@ -58,13 +58,13 @@ class Media(Generic[T]):
 
     @abstractmethod
     def _hashed(self, item: Any) -> Sequence[bytes]:
-        """What is hashed of one."""
+        """The bytes of one item for the hash."""
 
 
 def items_of(
     given: Any, items: Callable[[Any], Sequence[tuple[str, Any]]], called: str, expected: str
 ) -> list[tuple[str, Any]] | None:
-    """Named items in all that is given, by a function of each with "" for the names of objects; None where none is."""
+    """Named items of all inputs, by a function of each with "" for the names of objects; None without items."""
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
     found = [items(entry) for entry in many]
     if not any(found):
@@ -72,8 +72,8 @@ def items_of(
     for number, (entry, of_entry) in enumerate(zip(many, found, strict=True), start=1):
         if not of_entry:
             raise AttnscopeError(
-                f"item {number} is {shown(str(entry))[:100]!r}, which is not {called}, beside others that are: "
-                f"expected {expected}"
+                f"item {number} is {shown(str(entry))[:100]!r}, which is not {called}, unlike others: expected "
+                f"{expected}"
             )
     names, objects = Names(), 0
     named: list[tuple[str, Any]] = []
@@ -90,17 +90,16 @@ _PROCESSED = "pixel_values"
 _TO_8_BITS = 65535 / 255
 _HALF = 2  # bytes
 _NEAR = 1e-2  # sums of weights of 8 bits of precision
-_WIDE = {"I": "whole ones of 32 bits", "F": "floats"}  # modes of Pillow's that it cuts off at 255
+_WIDE = {"I": "32-bit integers", "F": "floats"}  # Pillow modes that it clips at 255
 
 
 @dataclass(frozen=True, eq=False)
 class Image:
-    """One image and the name by which results refer to it."""
+    """One image and its name in results."""
 
-    # file name, path inside the given folder (with a number where another has the same), or ``image 1`` for one that
-    # was given as an object
+    # file name, path inside the given folder (with a number if another has the same), or ``image 1`` for an object
     name: str
-    # RGB, ``(row, column, 3)``, of 8 bits; or what an image processor made of it, ``(channel, row, column)`` float
+    # RGB, ``(row, column, 3)``, of 8 bits; or an image processor's output, ``(channel, row, column)`` float
     pixels: np.ndarray | Tensor
 
 
@@ -115,7 +114,7 @@ class Images(Media[Image]):
 
     @property
     def is_processed(self) -> bool:
-        """Whether they are ``pixel_values`` already, so that no image processor is needed."""
+        """Whether they are ``pixel_values``, so that no image processor is needed."""
         return all(_is_tensor(item) for _, item in self._items)
 
     def _hashed(self, item: Unchanged | np.ndarray | Tensor) -> tuple[bytes, bytes]:
@@ -126,7 +125,7 @@ class Images(Media[Image]):
 
 
 def images_of(given: Any) -> Images | None:
-    """Take images in whatever form they are given; None where what is given holds no image."""
+    """Images from any form; None for inputs without images."""
     if isinstance(given, Mapping) and _PROCESSED in given:
         given = cast("Mapping[str, Any]", given)[_PROCESSED]
     items = items_of(given, _items_in, "an image", f"images alone ({', '.join(SUFFIXES)}, or objects)")
@@ -134,7 +133,7 @@ def images_of(given: Any) -> Images | None:
         return None
     objects = [item for _, item in items if not isinstance(item, Path)]
     if len({_is_tensor(item) for _, item in items}) > 1:
-        raise AttnscopeError("pixel_values stand beside images that no processor has read: give either")
+        raise AttnscopeError("found both pixel_values and images: give only one of them")
     folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
     return Images(items, beside_text=not objects and any(map(_has_texts, folders)))
 
@@ -144,13 +143,13 @@ def _has_texts(path: Path) -> bool:
 
 
 def _is_tensor(given: object) -> TypeGuard[Tensor]:
-    """Whether this is one of PyTorch's, which is not imported to ask."""
+    """Whether this is a PyTorch object, without importing PyTorch."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(given, torch.Tensor)
 
 
 def _items_in(given: Any) -> Sequence[tuple[str, Any]]:
-    """The images in one thing that was given, with the names of files."""
+    """The images in one input, with the names of files."""
     if isinstance(given, Path):
         if is_standard_input(given) or names_a_dataset(given):
             return []
@@ -159,7 +158,7 @@ def _items_in(given: Any) -> Sequence[tuple[str, Any]]:
         files = [file for file in files_below(given) if file.suffix.lower() in SUFFIXES]
         return [(file.relative_to(given).as_posix(), file) for file in files]
     if type(given).__module__.partition(".")[0] == "PIL":
-        with explaining("an image of Pillow's cannot be read", "Convert it to RGB, or leave it out"):
+        with explaining("a Pillow image cannot be read", "Convert it to RGB, or leave it out"):
             return [("", _rgb(given))]
     if isinstance(given, np.ndarray) or _is_tensor(given):
         return [("", image) for image in _in_array(given)]
@@ -167,13 +166,13 @@ def _items_in(given: Any) -> Sequence[tuple[str, Any]]:
 
 
 def _in_array(given: Tensor | np.ndarray) -> Sequence[Any]:
-    """Images in an array; none in one that has fewer dimensions, which may hold token ids."""
+    """Images in an array; none in one with fewer dimensions, such as token ids."""
     if given.ndim not in (3, 4):
         return []
     several = given if given.ndim == 4 else given[None]  # noqa: PLR2004
     if _is_tensor(several):
         several = several.detach().cpu()
-        # NumPy does not know all types of floats
+        # NumPy lacks some float types
         array = (several.float() if several.dtype.itemsize == _HALF else several).numpy()
     else:
         array = np.asarray(several)
@@ -181,16 +180,16 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[Any]:
         return list(array)
     if array.dtype.kind == "f" and np.allclose(array.sum(-1), 1, atol=_NEAR):
         raise AttnscopeError(
-            f"rows of the array of shape {tuple(given.shape)} add up to 1, as those of attention weights: "
-            "attnscope.measure_weights measures them"
+            f"rows of the array of shape {tuple(given.shape)} sum to 1, like attention weights: use "
+            "attnscope.measure_weights for those"
         )
     if array.dtype.kind == "f" and array.shape[1] in _CHANNELS:
         import torch
 
         return list(torch.tensor(array))
     raise AttnscopeError(
-        f"an array of shape {tuple(given.shape)} and type {given.dtype} is not an image in a known form: expected "
-        "pixels (row, column, 3) of uint8, or pixel_values (image, channel, row, column) of floats"
+        f"found an array of shape {tuple(given.shape)} and type {given.dtype}; expected an image: pixels (row, "
+        "column, 3) of uint8, or pixel_values (image, channel, row, column) of floats"
     )
 
 
@@ -200,26 +199,26 @@ def _read(file: Unchanged) -> np.ndarray:
         from PIL import Image as pillow  # noqa: N813
     except ImportError as error:
         raise AttnscopeError(
-            "images are read by Pillow, which is not installed: pip install 'attnscope[images]'"
+            "reading images needs Pillow, which is not installed: pip install 'attnscope[images]'"
         ) from error
-    what, advice = f"{shown(file.path)} cannot be read as an image", "Convert it to PNG, or take it away"
-    with explaining(what, advice):
+    problem, advice = f"{shown(file.path)} cannot be read as an image", "Convert it to PNG, or remove it"
+    with explaining(problem, advice):
         try:
             opened = pillow.open(io.BytesIO(file.read()))
-        except pillow.UnidentifiedImageError as error:  # which says where in memory it lies
-            raise ValueError("it is not in a form that Pillow knows, or broken at its beginning") from error
+        except pillow.UnidentifiedImageError as error:  # its message has a memory address
+            raise ValueError("its format is unknown to Pillow, or its beginning is damaged") from error
         with opened:
             return _rgb(opened)
 
 
 def _rgb(image: Any) -> np.ndarray:
-    """RGB pixels of one of Pillow's images, turned as its camera says; of an animation, of its first frame."""
+    """RGB pixels of a Pillow image, rotated by its camera data; for an animation, of its first frame."""
     from PIL import ImageOps
 
     turned: Any = ImageOps.exif_transpose(image)
-    if turned.mode.startswith("I;16"):  # grey of 16 bits, which Pillow cuts off at 255
+    if turned.mode.startswith("I;16"):  # grey of 16 bits, which Pillow clips at 255
         grey = (np.asarray(turned).astype(np.float64) / _TO_8_BITS).round().astype(np.uint8)
         return np.repeat(grey[..., None], _RGB, -1)
     if turned.mode in _WIDE:
-        raise ValueError(f"its numbers are {_WIDE[turned.mode]}, of which none is known to be white")
+        raise ValueError(f"its pixels are {_WIDE[turned.mode]} without a known value for white")
     return np.asarray(turned.convert("RGB"))

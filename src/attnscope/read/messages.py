@@ -1,4 +1,4 @@
-"""The messages of a chat, in the forms in which chats are written down."""
+"""The messages of a chat, from its usual formats."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -7,7 +7,7 @@ from attnscope.read.files import check_characters
 from attnscope.support.errors import AttnscopeError
 
 CHAT_FIELDS = ("messages", "conversations")
-#: What other forms call the roles.
+#: Names of roles in other formats.
 _ROLES = {
     "human": "user",
     "gpt": "assistant",
@@ -20,14 +20,14 @@ _KNOWN = ("system", "user", "assistant", "tool")
 
 
 def messages_of(chat: object, where: str, field: str | None = None) -> list[dict[str, Any]]:
-    """The messages of one chat, each with its ``role`` and ``content`` and whatever else it has."""
+    """The messages of one chat, each with its ``role``, ``content`` and other fields."""
     if isinstance(chat, Mapping):
         fields = CHAT_FIELDS if field is None else (field,)
         chat = next((chat[name] for name in fields if name in chat), None)
         if chat is None:
             raise AttnscopeError(f"{where}: no field {' or '.join(map(repr, fields))}: name it (--field)")
     if not isinstance(chat, list) or not chat:
-        raise AttnscopeError(f"{where}: expected a list of messages, one at least, as the chat")
+        raise AttnscopeError(f"{where}: expected a chat: a list of at least one message")
     return [
         _message(message, f"{where}, message {number}") for number, message in enumerate(cast("list[Any]", chat), 1)
     ]
@@ -44,7 +44,7 @@ def is_chat(value: object) -> bool:
 
 
 def without_nothing(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a table whose messages have no part that is null: a table has a place for every part of any message."""
+    """A row of a table without null parts of messages: tables have a field for every part of any message."""
     return {
         name: [
             {key: part for key, part in cast("Mapping[str, Any]", item).items() if part is not None}
@@ -65,7 +65,7 @@ def group_of_role(role: str) -> str:
 
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise AttnscopeError(f'{where}: expected an object as {{"role": "user", "content": "..."}}')
+        raise AttnscopeError(f'{where}: expected an object such as {{"role": "user", "content": "..."}}')
     fields = {str(key): value for key, value in cast("Mapping[Any, Any]", message).items()}
     if "role" not in fields and "from" in fields:
         role, content = fields.pop("from"), fields.pop("value", None)
@@ -74,6 +74,6 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(role, str) or group_of_role(role) not in _KNOWN:
         raise AttnscopeError(f"{where}: has the role {role!r:.40}; expected one of {', '.join(_KNOWN)}")
     if content is not None and not isinstance(content, str):
-        raise AttnscopeError(f"{where}: its content is not a string; expected text alone, no pictures or sound")
+        raise AttnscopeError(f"{where}: its content is not a string; expected text without pictures or sound")
     check_characters(content or "", where)
     return fields

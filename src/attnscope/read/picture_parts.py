@@ -1,4 +1,4 @@
-"""The messages of a chat with images or videos: each content in parts, of text and of these."""
+"""The messages of a chat with images or videos: each content as a list of parts."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from attnscope.read.messages import CHAT_FIELDS, is_chat, messages_of
 from attnscope.support.errors import AttnscopeError
 
 IMAGE, VIDEO = KINDS = ("image", "video")
-#: What stands for an image or a video in a text, whatever a model calls it.
+#: Marks for images and videos in a text, for any model.
 PLACES = {kind: f"<{kind}>" for kind in KINDS}
 _SPLIT = re.compile("(" + "|".join(PLACES.values()) + ")")
 _KIND_OF = {place: kind for kind, place in PLACES.items()}
@@ -32,7 +32,7 @@ def has_pictures(value: object) -> bool:
 
 
 def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[Any]:
-    """The images, or the videos, that an object names beside its text: one, or a list."""
+    """The images or videos of an object with a text: one, or a list."""
     single, several = _fields(kind)
     given = [name for name in (single, several) if value.get(name) is not None]
     if len(given) > 1:
@@ -45,7 +45,7 @@ def sources_of(value: Mapping[str, Any], where: str, kind: str = IMAGE) -> list[
 
 
 def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
-    """The messages, their contents in parts as chat templates read them, and images and videos in their order."""
+    """The messages, with contents in parts for chat templates, and images and videos in order."""
     chat = _messages(value)
     split = [
         _parts(message, f"{where}, message {number}") if isinstance(message, Mapping) else []
@@ -58,7 +58,7 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
         for message, parts in zip(chat, split, strict=True)
     ]
     messages: list[dict[str, Any]] = []
-    for message, parts in zip(messages_of(plain, where), split, strict=True):  # which refuses what is no message
+    for message, parts in zip(messages_of(plain, where), split, strict=True):  # rejects other objects
         bare = [{"type": part["type"]} if part["type"] in KINDS else part for part in parts]
         messages.append({**message, "content": bare})
     return messages, {kind: _in_places(value, split, kind, where) for kind in KINDS}
@@ -67,7 +67,7 @@ def chat_of(value: Mapping[str, Any], where: str) -> tuple[list[dict[str, Any]],
 def _in_places(
     value: Mapping[str, Any], split: Sequence[Sequence[Mapping[str, Any]]], kind: str, where: str
 ) -> list[Any]:
-    """What each part of a kind stands for: its own source, or the next one beside the messages."""
+    """The source of each part of a kind: its own, or the next one of the object."""
     left, sources = sources_of(value, where, kind), list[Any]()
     parts = [part for message in split for part in message if part["type"] == kind]
     for part in parts:
@@ -77,8 +77,8 @@ def _in_places(
     if left or len(parts) != len(sources):
         given, places = len(sources) + len(left), len(parts)
         raise AttnscopeError(
-            f"{where}: has {given} {kind}{'s' * (given != 1)}, and {places} place{'s' * (places != 1)} for {kind}s in "
-            f"its messages: put {PLACES[kind]} (or a part of type {kind}) where each belongs"
+            f"{where}: has {given} {kind}{'s' * (given != 1)}, but {places} position{'s' * (places != 1)} for {kind}s "
+            f"in its messages: put {PLACES[kind]} (or a part of type {kind}) at each position"
         )
     return sources
 
@@ -101,7 +101,7 @@ def _content(message: Mapping[str, Any]) -> Any:
 
 
 def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """The parts of a content: text, images, videos; a string is text, with the others where it says so."""
+    """The parts of a content: text, images, videos; a string is text with marks for the others."""
     content = _content(message)
     if content is None:
         return []
@@ -135,7 +135,7 @@ def _kind(part: Any) -> str:
 
 
 def _source_of(part: Mapping[str, Any], kind: str) -> Any:
-    """The image or the video that a part names itself; None where it names none."""
+    """The image or video that a part names; None if it names none."""
     names = (kind, "path", "url", f"{kind}_url")
     own: Any = next((part[name] for name in names if part.get(name) is not None), None)
     return cast("Mapping[str, Any]", own).get("url") if isinstance(own, Mapping) else own

@@ -1,4 +1,4 @@
-"""How tokens are shown: the characters behind each, what is split, and where words begin."""
+"""The display of tokens: the characters of each, split characters, and beginnings of words."""
 
 import re
 import unicodedata
@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 from attnscope.support.errors import explaining
 
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-MARKS = "▁Ġ"  # how SentencePiece and byte-level BPE write a space
+MARKS = "▁Ġ"  # a space in SentencePiece and byte-level BPE
 SPACE_MARKS = frozenset(MARKS)
-SPACE = "␣"  # how we show one
+SPACE = "␣"  # a displayed space
 BYTES = 4  # of a character in UTF-8, at most
-UNKNOWN = "\ufffd"  # what a piece of a character is decoded to
+UNKNOWN = "\ufffd"  # a decoded piece of a character
 
 
 def shown_tokens(
     text: str, names: Sequence[str], spans: Sequence[tuple[int, int]], written: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """The characters of each token; those that several tokens share are numbered."""
+    """The characters of each token; shared characters are numbered."""
     numbered = _Numbered(text, spans)
-    known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text were there before
+    known: dict[tuple[str, str, str, bool], str] = {}  # most tokens of a text repeat
     reached, follows = 0, True
     for name, (start, end) in zip(names, spans, strict=True):
         before, covered = text[reached:start], text[start:end]
@@ -36,8 +36,8 @@ def shown_tokens(
 
 
 def _shown(name: str, covered: str, before: str, characters: str, written: frozenset[str], *, follows: bool) -> str:
-    """One token, of which the characters may be numbered, with what the tokenizer left out `before` it."""
-    # an empty span is a space: one that the tokenizer cut off from its token, or one that it put in
+    """One token with possibly numbered characters, and the text `before` it that the tokenizer dropped."""
+    # an empty span is a space that the tokenizer split off or added
     shown = characters or before or " "
     left_out = follows and before[-1:].isspace()
     begins = (left_out or marked(name, covered)) and not (covered == name and name in written)
@@ -45,7 +45,7 @@ def _shown(name: str, covered: str, before: str, characters: str, written: froze
 
 
 class _Numbered:
-    """The characters of spans that are gone through in order, with a number at each that several spans share."""
+    """The characters of spans in order, with numbers on characters that several spans share."""
 
     def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
         self.text = text
@@ -67,14 +67,14 @@ def _shared(spans: Sequence[tuple[int, int]]) -> set[int]:
     overlapping, reached = False, 0
     for start, end in spans:
         overlapping, reached = overlapping or start < reached, max(reached, end)
-    if not overlapping:  # nearly always, and then no character has to be counted
+    if not overlapping:  # nearly always: no character needs a count
         return set()
     covered = Counter(place for start, end in spans for place in range(start, end))
     return {place for place, spans_there in covered.items() if spans_there > 1}
 
 
 class IdNames:
-    """What to show for tokens of which there is no text: each by its own, pieces of a character together."""
+    """The display of token ids without a text: each token separately, pieces of a character together."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer, self._special = tokenizer, frozenset(tokenizer.all_special_ids)
@@ -86,7 +86,7 @@ class IdNames:
         return tuple(map(visible_start, shown))
 
     def wholes(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The tokens, one at a time; those that are pieces of one character together."""
+        """The tokens one at a time, with the pieces of a character together."""
         at = 0
         while at < len(ids):
             counts = range(1, 1 + min(len(ids) - at, BYTES))
@@ -95,7 +95,7 @@ class IdNames:
             at += count
 
     def forms(self, ids: Sequence[int]) -> list[str]:
-        """What some tokens may have been in a text: decoded, or their name without marks."""
+        """The text of some tokens: decoded, or their name without marks."""
         name = str(self._tokenizer.convert_ids_to_tokens(ids[0]))
         bare = name.lstrip(MARKS).removeprefix("##").removesuffix("</w>").removesuffix("@@")
         decoded = self._decoded(ids)
@@ -127,17 +127,17 @@ class IdNames:
 
 
 def marked(name: str, covered: str) -> bool:
-    """Whether a token's name begins with a mark for a space, which is no character of the text itself."""
+    """Whether a token's name begins with a mark for a space."""
     return name[:1] in SPACE_MARKS and covered[:1] != name[:1]
 
 
 def with_marked_spaces(token: str) -> str:
-    """The token with a mark for each space at its ends, at most four of them, so that they can be seen."""
+    """The token with visible marks for spaces at its ends, at most four."""
     return re.sub(r"^ +| +$", lambda spaces: SPACE * min(len(spaces[0]), 4), token)
 
 
 def split_character(tokens: Sequence[str]) -> tuple[str, ...]:
-    """The pieces of the first character that is split into several tokens, as they are shown; none where none is."""
+    """The displayed pieces of the first character that is split into several tokens; empty without one."""
     for i, token in enumerate(tokens):
         pieces: list[str] = []
         for later in tokens[i:]:
@@ -151,7 +151,7 @@ def split_character(tokens: Sequence[str]) -> tuple[str, ...]:
 
 
 def visible_start(shown: str) -> str:
-    """Put what needs a character before it on a dotted circle."""
+    """Put a combining character on a dotted circle."""
     first = shown.lstrip(" ")[:1]
     if first.isascii():
         return shown
@@ -159,13 +159,13 @@ def visible_start(shown: str) -> str:
     return shown.replace(first, f"◌{first}", 1) if joins else shown
 
 
-PIECE = 100_000  # characters of a long text that are tokenized at once, at least
+PIECE = 100_000  # characters of a piece of a long text, at least
 MARGIN = 256  # characters read on both sides of a piece, so that its tokens are those of the whole text
-LONGEST = 1 << 18  # characters of a piece, at most: a line that is longer is cut between words, or anywhere
+LONGEST = 1 << 18  # characters of a piece, at most: a longer line is cut between words, or anywhere
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
 GAP = re.compile(r"\s(?=\S)")
 _BLANK = re.compile(r"\s*")
-_UNKNOWN_WORD = re.compile(r"\s*(\w+|\S)")  # what an unknown token stands for
+_UNKNOWN_WORD = re.compile(r"\s*(\w+|\S)")  # the text of an unknown token
 
 
 class Token(NamedTuple):
@@ -176,7 +176,7 @@ class Token(NamedTuple):
     end: int
     shown: str
     special: bool
-    is_aligned: bool = True  # otherwise `start` counts tokens, as the characters of the text are not known
+    is_aligned: bool = True  # otherwise `start` counts tokens, as the characters are unknown
 
 
 def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
@@ -200,12 +200,12 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
 
 
 def is_fast(tokenizer: Any) -> bool:
-    """Whether a tokenizer gives character offsets."""
+    """Whether a tokenizer returns character offsets."""
     return getattr(tokenizer, "is_fast", False)
 
 
 def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
-    with explaining("the tokenizer fails on a text", "Is its tokenizer.json whole, and the right one?"):
+    with explaining("the tokenizer fails on a text", "Check that its tokenizer.json is complete and the right one"):
         encoded = tokenizer(
             text,
             add_special_tokens=False,
@@ -225,8 +225,8 @@ def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
 
 
 def _tokenize_in_python(tokenizer: Any, text: str) -> Iterator[Token]:
-    """By a tokenizer that gives no character offsets: they are found where decoded tokens follow each other."""
-    with explaining("the tokenizer fails on a text", "Are its files whole, and the right ones?"):
+    """Tokens of a tokenizer without character offsets, which are found by decoding consecutive tokens."""
+    with explaining("the tokenizer fails on a text", "Check that its files are complete and the right ones"):
         ids = tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)["input_ids"]
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
     special, spans = special_ids(tokenizer), _aligned(tokenizer, text, ids)
@@ -240,7 +240,7 @@ def _tokenize_in_python(tokenizer: Any, text: str) -> Iterator[Token]:
 
 
 def _aligned(tokenizer: Any, text: str, ids: Sequence[int]) -> list[tuple[int, int]] | None:
-    """The characters of each token; None where tokens, decoded and folded, are not what the text reads."""
+    """The characters of each token; None if the decoded and folded tokens differ from the text."""
     folded = [_folded(letter) for letter in text]
     origin = [place for place, letters in enumerate(folded) for _ in letters]
     plain, at = "".join(folded), 0
@@ -273,7 +273,7 @@ def _folded(text: str) -> str:
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Tokens that stand for no text; unknown and mask tokens stand for some."""
+    """Special tokens without text; unknown and mask tokens replace text."""
     names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
     ids = {getattr(tokenizer, name) for name in names}
     if tokenizer.pad_token_id != tokenizer.unk_token_id:
@@ -282,7 +282,7 @@ def special_ids(tokenizer: Any) -> set[int]:
 
 
 def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Tokens of a short text, and of each a 1 where the tokenizer put it around the text."""
+    """Tokens of a short text, with a 1 for each that the tokenizer added around it."""
     text = "a A 1"
     if is_fast(tokenizer):
         tried = tokenizer(text, return_special_tokens_mask=True, padding=False, truncation=False)
@@ -294,7 +294,7 @@ def probe(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def without_added_spaces(text: str, names: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Empty the span of a space that the tokenizer put before a word and gave the word's first character."""
+    """Empty the span of an added space that the tokenizer assigned to a word's first character."""
     result = [*spans]
     for i, name in enumerate(names[:-1]):
         if name not in SPACE_MARKS:

@@ -1,4 +1,4 @@
-"""Sounds as a corpus: WAV files and folders of them, or arrays with their sampling rate; transcripts beside them."""
+"""Sounds as a corpus: WAV files and folders, or arrays with their sampling rate; and transcripts next to them."""
 
 import io
 import stat
@@ -18,17 +18,16 @@ from attnscope.read.sources import names_a_dataset
 from attnscope.support.errors import AttnscopeError, explaining
 
 SUFFIX = ".wav"
-_FASTEST = 1_000_000  # samples a second: more is a header that is damaged
-_UNKNOWN = 0x7FFF0000  # bytes: such sizes are written where nobody knows how long a sound will be
-_HALF = {"u": 0.5, "i": 0.0}  # unsigned samples lie about the middle of their range
+_FASTEST = 1_000_000  # samples a second: more means a damaged header
+_UNKNOWN = 0x7FFF0000  # bytes: the size in the header of a stream of unknown length
+_HALF = {"u": 0.5, "i": 0.0}  # unsigned samples are around the middle of their range
 
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """One sound and the name by which results refer to it."""
+    """One sound and its name in results."""
 
-    # file name, path inside the given folder (with a number where another has the same), or ``sound 1`` for one that
-    # was given as an array
+    # file name, path inside the given folder (with a number if another has the same), or ``sound 1`` for an array
     name: str
     samples: np.ndarray  # one channel, float, -1 to 1
     rate: int  # samples a second
@@ -53,25 +52,25 @@ class Sounds(Media[Sound]):
             yield _read(name, item) if isinstance(item, Unchanged) else _of_array(name, item)
 
     def _beside(self) -> list[Path | None]:
-        """Where the transcript of each would be."""
+        """The path of each transcript, whether it exists or not."""
         files = [item.path if isinstance(item, Unchanged) else None for _, item in self._items]
         return [file.with_suffix(".txt") if isinstance(file, Path) else None for file in files]
 
     @property
     def files(self) -> list[Path]:
-        """Those of them that are files, and the transcripts beside them."""
+        """The files of sounds and transcripts."""
         return super().files + [place for place in self._beside() if place is not None and place.is_file()]
 
     def transcripts(self) -> list[str] | None:
-        """What is spoken, from ``name.txt`` beside each ``name.wav``; None where none has one."""
+        """The transcripts, from ``name.txt`` next to each ``name.wav``; None if there are none."""
         places = self._beside()
         there = [place is not None and place.is_file() for place in places]
         if not any(there):
             return None
         if not all(there):
             raise AttnscopeError(
-                f"{self._items[there.index(False)][0]} has no transcript (.txt) beside it, and others have: add it, or "
-                "take the others away"
+                f"{self._items[there.index(False)][0]} has no transcript (.txt) next to it, but others do: add it, or "
+                "remove the others"
             )
         return [decode_utf8(place.read_bytes(), shown(place)).strip() for place in places if place is not None]
 
@@ -83,21 +82,21 @@ class Sounds(Media[Sound]):
 
 
 def sounds_of(given: Any) -> Sounds | None:
-    """Take sounds in whatever form they are given; None where what is given holds no sound."""
+    """Sounds from any form; None for inputs without sounds."""
     items = items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")
     if items is None:
         return None
     sounds = Sounds(items)
     for name, item in items:
         if not isinstance(item, Path):
-            _of_array(name, item)  # which rejects what is none
+            _of_array(name, item)  # rejects other objects
     folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
     sounds.beside_text = any(file.suffix.lower() == ".txt" for folder in folders for file in _files_at(folder))
     return sounds
 
 
 def _items_in(given: Any) -> list[tuple[str, Any]]:
-    """The sounds in one thing that was given, with the names of files."""
+    """The sounds in one input, with the names of files."""
     if isinstance(given, Mapping) and {"array", "sampling_rate"} <= given.keys():
         return [("", given)]
     if not isinstance(given, Path) or is_standard_input(given) or names_a_dataset(given):
@@ -114,7 +113,7 @@ def _of_array(name: str, given: Mapping[str, Any]) -> Sound:
     samples = np.asarray(given["array"])
     if samples.ndim != 1 or samples.dtype.kind != "f" or not samples.size:
         raise AttnscopeError(
-            f"{name} has samples of shape {samples.shape} and type {samples.dtype}: expected floats (time,)"
+            f"{name} has samples of shape {samples.shape} and type {samples.dtype}; expected floats (time,)"
         )
     return _checked(name, samples, given["sampling_rate"])
 
@@ -123,12 +122,9 @@ def _read(name: str, file: Unchanged) -> Sound:
     """Samples of a file: channels are averaged, whole numbers scaled to -1 to 1."""
     from scipy.io import wavfile
 
-    what, advice = (
-        f"{shown(file.path)} is not a WAV file that can be read",
-        "Convert it to PCM (ffmpeg -i OLD NEW.wav)",
-    )
-    with explaining(what, advice), warnings.catch_warnings():
-        warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks that hold no samples
+    problem, advice = (f"{shown(file.path)} is not a readable WAV file", "Convert it to PCM (ffmpeg -i OLD NEW.wav)")
+    with explaining(problem, advice), warnings.catch_warnings():
+        warnings.simplefilter("ignore", wavfile.WavFileWarning)  # chunks without samples
         data = file.read()
         rate, samples = wavfile.read(io.BytesIO(data))
         _reject_cut(data)
@@ -139,7 +135,7 @@ def _read(name: str, file: Unchanged) -> Sound:
     if values.ndim > 1:
         values = values.mean(1)
     if not values.size:
-        raise AttnscopeError(f"{shown(file.path)} holds no samples: take it away")
+        raise AttnscopeError(f"{shown(file.path)} has no samples: remove it")
     return _checked(name, values, rate)
 
 
@@ -147,15 +143,15 @@ def _checked(name: str, samples: np.ndarray, rate: Any) -> Sound:
     """A sound, if it has a rate and each sample is a number."""
     if not isinstance(rate, Real) or not float(rate).is_integer() or not 1 <= float(rate) <= _FASTEST:
         raise AttnscopeError(
-            f"{name} has {rate!r:.40} samples a second: expected a whole number from 1 to {_FASTEST:,}"
+            f"{name} has {rate!r:.40} samples a second; expected a whole number from 1 to {_FASTEST:,}"
         )
     if not np.isfinite(samples).all():
-        raise AttnscopeError(f"{name} holds samples that are NaN or infinite: expected numbers, -1 to 1")
+        raise AttnscopeError(f"{name} has samples that are NaN or infinite; expected numbers from -1 to 1")
     return Sound(name, samples, int(float(rate)))
 
 
 def _reject_cut(data: bytes) -> None:
-    """Refuse a file whose samples end before its header says; one that was written as a stream does not say."""
+    """Reject a file with fewer samples than in its header, except streams, which have no size there."""
     order = "big" if data.startswith(b"RIFX") else "little"
     place = 12
     while place + 8 <= len(data):

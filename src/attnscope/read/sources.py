@@ -1,4 +1,4 @@
-"""Where texts come from: each source gives its texts; names, strings stored on disk, rows of tables."""
+"""Sources of texts: files, streams, strings stored on disk, rows of tables."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ from attnscope.support.errors import AttnscopeError, reason_of
 
 
 class Names:
-    """Gives each file a name of its own, by which results refer to it and intervals tell documents apart."""
+    """Unique names for files, which identify documents in results and intervals."""
 
     def __init__(self) -> None:
         self._count = Counter[str]()
 
     def new(self, name: str) -> str:
-        """The name, as it can be shown; with a number where it was there before."""
+        """The printable name, with a number if it is used already."""
         name = shown(name)
         self._count[name] += 1
         return name if self._count[name] == 1 else f"{name} ({self._count[name]})"
 
 
-_IN_MEMORY = 1 << 26  # bytes: more goes to disk
+_IN_MEMORY = 1 << 26  # bytes: more are stored on disk
 _LENGTH = struct.Struct(">Q")
 
 
 class Spool:
-    """Strings in their order: few are held in memory, many in a file that goes with this object."""
+    """Strings in order: few are stored in memory, many in a temporary file of this object."""
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
         self._file = SpooledTemporaryFile(max_size=in_memory)  # noqa: SIM115 it lives as long as this
@@ -68,14 +68,14 @@ class Spool:
         self._end = 0
 
     def add(self, text: str) -> None:
-        """Keep one more."""
+        """Add a string."""
         data = text.encode()
         self._file.seek(self._end)
         self._file.write(_LENGTH.pack(len(data)) + data)
         self._end = self._file.tell()
 
     def __iter__(self) -> Iterator[str]:
-        """Yield all of them; several may read at the same time."""
+        """Yield all strings; several readers may run at the same time."""
         place = 0
         while place < self._end:
             self._file.seek(place)
@@ -88,7 +88,7 @@ TABLES = (".parquet", ".arrow")
 
 
 def table_rows(path: Path | Url, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a table: those columns, or all where none is named or one is not there."""
+    """The rows of a table: the named columns, or all if none is named or one is missing."""
     try:
         import pyarrow as pa
         from pyarrow import ipc, parquet
@@ -110,49 +110,47 @@ def table_rows(path: Path | Url, fields: Sequence[str] | None = None) -> Iterato
             return
         with pa.memory_map(file) as source:
             try:
-                table = ipc.open_file(source).read_all()  # which maps what it does not need yet
-            except pa.ArrowInvalid:  # a stream, as datasets are saved
+                table = ipc.open_file(source).read_all()  # memory-mapped
+            except pa.ArrowInvalid:  # a stream, the format of saved datasets
                 source.seek(0)
                 table = ipc.open_stream(source).read_all()
             for batch in table.select(wanted(table.schema)).to_batches(_ROWS):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise AttnscopeError(
-            f"{shown(path)}: not a {path.suffix} file, or damaged ({reason_of(error)}): make it anew"
+            f"{shown(path)}: not a {path.suffix} file, or damaged ({reason_of(error)}): create it again"
         ) from error
 
 
 _ROWS = 1024
 _PLAIN = (".txt", ".md", ".jsonl")
 SUFFIXES = (*_PLAIN, *TABLES)  # ... or compressed
-NAMES_A_FILE = (*SUFFIXES, *COMPRESSED, ".json", ".csv", ".tsv", ".text", ".html")  # a single word that ends so
-LONGEST_NAME = 255  # characters; what is longer is no file's name
+NAMES_A_FILE = (*SUFFIXES, *COMPRESSED, ".json", ".csv", ".tsv", ".text", ".html")  # endings of a single word
+LONGEST_NAME = 255  # characters of a file name
 
 
 def holds_text(file: Path | Url) -> bool:
-    """Whether a file of a folder is taken as text, by its name."""
+    """Whether a file of a folder is read as text, by its name."""
     return file.suffix.lower() in SUFFIXES or inner_suffix(file) in _PLAIN
 
 
 def reject_file_name(content: str, name: str) -> None:
-    """A single word that is a file's name was meant as the file: taken as a text, it would give numbers of nothing."""
+    """Reject a single word that is a file name, which was probably meant as the file."""
     if len(content) > LONGEST_NAME or not content or any(character.isspace() for character in content):
         return
-    instead = f"strings are texts themselves. For what a file holds, give pathlib.Path({content!r})"
+    instead = f"strings are texts. To read a file, give pathlib.Path({content!r})"
     try:
         exists = Path(content).exists()
     except (OSError, ValueError):
         exists = False
     if exists:
-        raise AttnscopeError(f"{name} is {content!r}, the name of a file or folder here, and {instead}")
+        raise AttnscopeError(f"{name} is {content!r}, the name of a file or folder here, but {instead}")
     if content.lower().endswith(NAMES_A_FILE) or content.startswith(("./", "../", "~/")):
-        raise AttnscopeError(
-            f"{name} is {content!r}, which looks like a file and does not exist; and {instead}, if it is there"
-        )
+        raise AttnscopeError(f"{name} is {content!r}, which looks like a file name but does not exist; {instead}")
 
 
 class Given:
-    """Strings, or rows of a table, that were given as objects: stored as they come, as some come only once."""
+    """Strings or rows of a table given as objects: stored as they arrive, as iterators run only once."""
 
     def __init__(self, field: str, by: str | None) -> None:
         self.field, self.by = field, by
@@ -175,7 +173,7 @@ class Given:
 
 
 class Records:
-    """A file of which every line or row has the text in one field: JSON Lines, a table, a data set of Hugging Face."""
+    """A file with one text a line or row, in one field: JSON Lines, a table, a Hugging Face data set."""
 
     text_alone = False  # whether a row that names an image is rejected
 
@@ -190,39 +188,39 @@ class Records:
             where = f"{shown(self.file.path)}, {'row' if self.is_table else 'line'} {number}"
             if self.text_alone and has_pictures(value):
                 raise AttnscopeError(
-                    f"{where}: names an image, and texts with images are read from files here alone: copy them, or "
-                    "name the field of the text (--field)"
+                    f"{where}: names an image, but texts with images must be local files: copy them, or name the field "
+                    "of the text (--field)"
                 )
             by = "" if self.by is None else value_field(value, self.by, where)
             is_null = self.is_table and self.field in value and value[self.field] is None
             yield Text(f"{self.name}:{number}", "" if is_null else text_field(value, self.field, where), by)
 
     def rows(self, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Objects with their numbers; of tables those fields, where all are there."""
+        """Objects with their numbers; from tables only these fields, if all exist."""
         path = self.file.path
         if names_a_dataset(path):
             yield from enumerate(self._stored(fields), start=1)
         elif self.is_table:
             for _ in self.file.blocks():
-                pass  # which rejects a file that is another one than before
+                pass  # rejects a file that changed
             yield from enumerate(table_rows(path, fields), start=1)
         else:
             yield from json_objects(path, self.field, unpacked(path, self.file.blocks()))
 
     def _stored(self, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The rows of a data set, which is read once, at its first use."""
+        """The rows of a data set, read once at first use."""
         if self._spool is None:
             self._spool = Spool()
             for row in _rows(cast("Path", self.file.path)):
                 is_whole = {*fields} <= row.keys()
                 self._spool.add(json.dumps({name: row[name] for name in fields} if is_whole else row, default=str))
                 if not is_whole:
-                    break  # which is an error
+                    break  # leads to an error
         return map(json.loads, self._spool)
 
 
 class Plain:
-    """A file that is one text."""
+    """A file with one text."""
 
     def __init__(self, name: str, path: Path | Url) -> None:
         self.name, self.file = name, Unchanged(path)
@@ -233,7 +231,7 @@ class Plain:
 
 
 class Stream:
-    """What can be read only once: standard input, a pipe."""
+    """A source that can be read only once: standard input, a pipe."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
@@ -252,7 +250,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Lines:
-    """A file or stream of which every line is a text."""
+    """A file or stream with one text a line."""
 
     whole: Source
     blank: bool = False
@@ -267,7 +265,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class ChatLines:
-    """A file, table or stream with one chat a line or row: each text is its messages, as JSON."""
+    """A file, table or stream with one chat a line or row: each text is the JSON of its messages."""
 
     whole: Records | Stream
     field: str | None
@@ -295,13 +293,13 @@ def as_requested(
     lines: bool,
     blank: bool,
 ) -> Iterator[Source]:
-    """Files as chats, by line, or with a field by which texts are grouped."""
+    """Files as chats, by line, or with a field that groups texts."""
     for source in sources:
         if chats:
             if not isinstance(source, Records | Stream):
                 raise AttnscopeError(
-                    f"{shown(given)}: chats are read from JSON Lines (.jsonl), tables (.parquet, .arrow) and data "
-                    "sets, one a line or row: leave out other files"
+                    f"{shown(given)}: chats must be JSON Lines (.jsonl), tables (.parquet, .arrow) or data sets, one a "
+                    "line or row: leave out other files"
                 )
             yield ChatLines(source, field)
         elif isinstance(source, Records):
@@ -309,8 +307,8 @@ def as_requested(
             yield source
         elif by is not None:
             raise AttnscopeError(
-                f"{shown(given)}: texts are grouped by {by!r} (--by), a field of JSON Lines (.jsonl), tables and data "
-                "sets: leave out other files"
+                f"{shown(given)}: grouping by {by!r} (--by) needs JSON Lines (.jsonl), tables or data sets with that "
+                "field: leave out other files"
             )
         else:
             yield Lines(source, blank) if lines else source
@@ -361,17 +359,17 @@ def _text_files(folder: Path) -> list[Path]:
 
 def _reject_empty(folder: Path | Url) -> NoReturn:
     raise AttnscopeError(
-        f"{shown(folder)}: no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
-        "name another folder, or the files themselves"
+        f"{shown(folder)}: found no {', '.join(SUFFIXES)} file in this folder; expected at least one: "
+        "name another folder, or the files"
     )
 
 
 _EXPECTED = "expected a string, a pathlib.Path, or several of them in a list"
-_MISSING = frozenset(["nan", "<NA>", "NaT"])  # how tables write that there is nothing
+_MISSING = frozenset(["nan", "<NA>", "NaT"])  # missing values in tables
 
 
 def each(given: Any) -> Iterator[str | Path | Url | Mapping[str, Any]]:
-    """Strings, paths and rows in their order; one string or path stands for a list of one."""
+    """Strings, paths and rows in order; one string or path counts as a list of one."""
     texts = as_list(given)
     if isinstance(texts, Mapping):
         raise AttnscopeError(_no_column(texts, cast("Mapping[Any, Any]", texts)))
@@ -381,15 +379,15 @@ def each(given: Any) -> Iterator[str | Path | Url | Mapping[str, Any]]:
 
 
 def as_list(given: Any) -> Any:
-    """What is given, as a list where it has items."""
+    """The input, as a list if it has items."""
     if given is None or isinstance(given, str | os.PathLike | Mapping | Url):
         return given
-    if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a table of pandas, which iterates over its columns
+    if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a pandas frame, which iterates over its columns
         given = given.to_dict("records")
     if isinstance(given, bytes | bytearray | memoryview):
-        raise AttnscopeError("the texts are bytes; expected strings: decode them first, with .decode('utf-8')")
+        raise AttnscopeError("the texts are bytes; expected strings: use .decode('utf-8')")
     if isinstance(given, set | frozenset):
-        raise AttnscopeError("the texts are a set, which has no order; expected a list: give list(...)")
+        raise AttnscopeError("the texts are a set, without an order; expected a list: give list(...)")
     if hasattr(given, "read"):
         raise AttnscopeError("the texts are an open file; expected its path: give pathlib.Path(...)")
     items = given.tolist() if hasattr(given, "tolist") else given  # arrays, tensors, columns of a table
@@ -399,7 +397,7 @@ def as_list(given: Any) -> Any:
         one_by_one: Iterator[Any] = iter(items)
     except TypeError as error:
         raise AttnscopeError(f"the texts are {kind(items)}; {_EXPECTED}") from error
-    if hasattr(items, "__len__") and not hasattr(items, "column_names"):  # a data set's rows may not fit into memory
+    if hasattr(items, "__len__") and not hasattr(items, "column_names"):  # rows of a data set may not fit into memory
         return list(one_by_one)
     first = list(islice(one_by_one, 1))
     whole = chain(first, one_by_one)
@@ -408,7 +406,7 @@ def as_list(given: Any) -> Any:
 
 
 def kind(value: object) -> str:
-    """Name what a value is."""
+    """The name of a value's type."""
     if isinstance(value, int | float):
         return f"the number {value}"
     return "None" if value is None else f"of type {type(value).__name__}"
@@ -416,7 +414,7 @@ def kind(value: object) -> str:
 
 def _text(item: Any, number: int) -> str | Path | Url | Mapping[str, Any]:
     if isinstance(item, str):
-        return str(item)  # NumPy's own kind of string too
+        return str(item)  # also NumPy's strings
     if isinstance(item, Url):
         return item
     if isinstance(item, os.PathLike):
@@ -426,11 +424,11 @@ def _text(item: Any, number: int) -> str | Path | Url | Mapping[str, Any]:
     if item is None or str(item) in _MISSING:
         advice = "leave it out"
     elif isinstance(item, bytes):
-        advice = "decode it first, with .decode('utf-8')"
+        advice = "use .decode('utf-8')"
     elif isinstance(item, float):
         advice = "token ids are whole numbers"
     else:
-        advice = "give the strings themselves, in one list"
+        advice = "give the strings in one list"
     raise AttnscopeError(f"item {number} of the texts is {kind(item)}; expected a string or a pathlib.Path: {advice}")
 
 
@@ -444,13 +442,13 @@ def _no_column(table: object, names: Iterable[Any]) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    r"""One text and the name by which results refer to it."""
+    r"""One text and its name in results."""
 
     # file name, path inside the given folder, ``FILE.jsonl:LINE``, ``text 1`` for a string, or ``standard input``;
-    # with a number where a file before has the same name
+    # with a number if an earlier file has the same name
     name: str
-    content: str  # the characters of the text, unmodified except that a byte order mark is taken off; ``\r\n`` is kept
-    by: str = ""  # the value of the field by which texts are held apart, where one is named
+    content: str  # the characters of the text, without a byte order mark, with ``\r\n`` as it is
+    by: str = ""  # the value of the field that groups texts, if one is named
 
 
 PREFIX = "datasets:"
@@ -458,12 +456,12 @@ _FORM = "datasets:NAME, datasets:NAME:SPLIT or datasets:NAME:CONFIG:SPLIT"
 
 
 def names_a_dataset(path: Path | Url) -> bool:
-    """Whether a path stands for a data set of the hub."""
+    """Whether a path names a data set of the hub."""
     return str(path).startswith(PREFIX)
 
 
 def first_row(path: Path | Url) -> dict[str, Any]:
-    """The first row of a table or a data set; empty where it has none."""
+    """The first row of a table or a data set; empty without rows."""
     rows = _rows(path) if isinstance(path, Path) and names_a_dataset(path) else table_rows(path)
     return without_nothing(next(rows, {}))
 
@@ -474,7 +472,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         import datasets
     except ImportError as error:
         raise AttnscopeError(
-            f"{path}: reading data sets of Hugging Face needs the package datasets, which is not installed: "
+            f"{path}: reading Hugging Face data sets needs the package datasets, which is not installed: "
             "pip install 'attnscope[data]'"
         ) from error
     with _explained(path):
@@ -494,13 +492,13 @@ def _parts(path: Path) -> tuple[str, str | None, str | None]:
 
 def _only_split(path: Path, splits: list[str]) -> str:
     if len(splits) != 1:
-        raise AttnscopeError(f"{path}: has the splits {', '.join(splits)}: name one, as in {path}:{splits[-1]}")
+        raise AttnscopeError(f"{path}: has the splits {', '.join(splits)}: name one, such as {path}:{splits[-1]}")
     return splits[0]
 
 
 @contextmanager
 def _explained(path: Path) -> Generator[None]:
-    """Whatever the package raises, as an error that says which data set it is about."""
+    """Errors of the package, with the name of the data set."""
     from datasets import logging
 
     before = logging.get_verbosity()
@@ -513,7 +511,7 @@ def _explained(path: Path) -> Generator[None]:
         raise
     except Exception as error:
         raise AttnscopeError(
-            f"{path}: cannot be read ({reason_of(error)}): expected {_FORM}, with the id of a data set on the hub or "
+            f"{path}: cannot be read ({reason_of(error)}); expected {_FORM}, with the id of a data set on the hub or "
             "its folder"
         ) from error
     finally:

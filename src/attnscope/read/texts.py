@@ -29,7 +29,7 @@ from attnscope.support.errors import AttnscopeError
 
 
 class Corpus:
-    """Named texts, read one at a time as they are reached."""
+    """Named texts, read lazily one at a time."""
 
     language: str | None = None  # of a translation, by its code
 
@@ -52,7 +52,7 @@ class Corpus:
         objects, names = 0, Names()
         given = TEXT if sources is None else as_list(sources)
         only_once = isinstance(given, Iterator)
-        # refuse URLs beside strings that are texts: among texts, a link may be one of them
+        # reject URLs mixed with texts, where a link may be a text
         texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
         urls = [text for text in texts if is_url(text)]
         if urls and len(urls) < len(texts):
@@ -64,7 +64,7 @@ class Corpus:
                 if isinstance(item, str):
                     if by is not None:
                         raise AttnscopeError(
-                            f"{name} is a string, which has no field {by!r} (--by): name .jsonl files, or leave it out"
+                            f"{name} is a string without a field {by!r} (--by): name .jsonl files, or leave it out"
                         )
                     reject_file_name(item, name)
                 if chats and isinstance(item, str):
@@ -85,13 +85,13 @@ class Corpus:
             opened += as_requested(parts, item, field=field, by=by, chats=chats, lines=by_line, blank=blank_lines)
         corpus = cls(opened)
         if sum(map(is_standard_input, corpus.streams)) > 1:
-            raise AttnscopeError("standard input is given more than once, and can be read only once: give it once")
+            raise AttnscopeError("found standard input more than once; expected it once")
         if field is not None and not any(
             isinstance(source, Records | ChatLines) or getattr(source, "has_rows", False) for source in opened
         ):
             raise AttnscopeError(
-                f"field {field!r} is given for .jsonl files, tables and data sets, and no source is one: "
-                "leave it out, or name a .jsonl, .parquet or .arrow file"
+                f"field {field!r} needs a .jsonl file, a table or a data set, but no source is one: leave it out, or "
+                "name a .jsonl, .parquet or .arrow file"
             )
         if all(isinstance(source, Given) and source.is_blank for source in opened):
             raise _no_text(objects)
@@ -99,12 +99,12 @@ class Corpus:
 
     @property
     def streams(self) -> list[Path]:
-        """What of it can be read only once."""
+        """The sources that can be read only once."""
         wholes = (source.whole if isinstance(source, Lines | ChatLines) else source for source in self._sources)
         return [stream.path for stream in wholes if isinstance(stream, Stream)]
 
     def __iter__(self) -> Iterator[Text]:
-        """Yield the texts in order; blank ones too, as long as not all of them are blank."""
+        """Yield the texts in order, also blank ones, unless all are blank."""
         count, blank = 0, True
         for source in self._sources:
             for text in source.texts():
@@ -115,7 +115,7 @@ class Corpus:
             raise _no_text(count)
 
     def characters(self) -> int:
-        """How long all texts are; they are read for it, if not for `sha256` before."""
+        """The length of all texts, which are read for it or before for `sha256`."""
         return self._measured[1]
 
     def sha256(self) -> str:
@@ -135,12 +135,9 @@ class Corpus:
 
 
 def _no_text_but_url(given: str) -> str:
-    return (
-        f"{str(Url(given))[:100]!r} stands where texts do, and nothing is fetched for a text: give URLs in a list by "
-        "themselves"
-    )
+    return f"found the URL {str(Url(given))[:100]!r} among texts: give URLs in a separate list"
 
 
 def _no_text(count: int) -> AttnscopeError:
-    said = f"found nothing but white space (texts: {count})" if count else "found no text at all"
-    return AttnscopeError(f"no text: {said}; expected at least one word: give a string or a file that has some")
+    found = f"found only white space (texts: {count})" if count else "found no text"
+    return AttnscopeError(f"{found}; expected at least one word: give a string or a file with text")

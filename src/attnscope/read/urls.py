@@ -1,4 +1,4 @@
-"""URLs of texts: files are copied here by fsspec, and errors say what to do in one line, without secrets."""
+"""URLs of texts: fsspec copies files to this machine; errors are one line without secrets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from urllib.parse import unquote
 from attnscope.support.checks import is_path
 from attnscope.support.errors import AttnscopeError, reason_of
 
-WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, more or less by half
-PATIENCE = 30.0  # seconds: where libraries below try again by themselves, a few tries take as long
-ANSWER = 6.0  # seconds in which a store says anything at all
-_answered: set[tuple[str, str]] = set()  # stores that have
+WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, plus or minus half
+PATIENCE = 30.0  # seconds: total for tries, as libraries below also retry
+ANSWER = 6.0  # seconds for the first answer of a store
+_answered: set[tuple[str, str]] = set()  # stores that answered
 _FINAL = (
     AttnscopeError,
     ImportError,
@@ -48,7 +48,7 @@ _Result = TypeVar("_Result")
 
 
 def patiently(call: Callable[[], _Result]) -> _Result:
-    """Call, and call again a few times where a store or the network fails for a moment."""
+    """Call, with a few retries after temporary failures of a store or the network."""
     began = time.monotonic()
     for wait in WAITS:
         try:
@@ -61,7 +61,7 @@ def patiently(call: Callable[[], _Result]) -> _Result:
 
 
 def answering(call: Callable[[], _Result], url: Url) -> _Result:
-    """The same, of a store that may be dead: libraries would ask one that says nothing for minutes."""
+    """Call a store with a timeout, as libraries would wait minutes for a dead one."""
     store = url.scheme, url.inner.partition("/")[0]
     if store in _answered:
         return patiently(call)
@@ -88,7 +88,7 @@ def answering(call: Callable[[], _Result], url: Url) -> _Result:
     except FutureTimeoutError:
         if not heard.done() and store not in _answered:
             raise AttnscopeError(
-                f"{url}: nothing answers within {ANSWER:g} seconds: check the address and the network"
+                f"{url}: no answer within {ANSWER:g} seconds: check the address and the network"
             ) from None
         result = heard.result()
     _answered.add(store)
@@ -96,7 +96,7 @@ def answering(call: Callable[[], _Result], url: Url) -> _Result:
 
 
 def passes(error: Exception) -> bool:
-    """Whether an error may be gone at the next try."""
+    """Whether an error may be temporary."""
     error = _behind(error)
     status = _status(error)
     if status is not None:
@@ -108,7 +108,7 @@ def passes(error: Exception) -> bool:
 
 @contextmanager
 def explained(url: Url) -> Generator[None]:
-    """Turn whatever a store refuses into one line, without secrets."""
+    """Turn errors of a store into one line, without secrets."""
     try:
         yield
     except AttnscopeError:
@@ -122,23 +122,23 @@ def _said(url: Url, error: Exception) -> str:
     reason = url.clean(reason_of(error))
     if isinstance(error, FileNotFoundError):
         why = "" if url.name in reason else f" ({reason})"
-        return f"nothing is there{why}; expected a file, or a folder of them: check the address"
+        return f"not found{why}; expected a file or a folder: check the address"
     if isinstance(error, PermissionError) or _status(error) in _NO_RIGHT:
-        return f"no permission ({reason}): check bucket and credentials, as the store's own programs take them"
+        return f"no permission ({reason}): check bucket and credentials, in the form for the store's own programs"
     if "Credentials" in type(error).__name__:
         return (
-            f"no credentials ({reason}): set them as the store's own programs take them; for a public bucket "
+            f"no credentials ({reason}): set them in the form for the store's own programs; for a public bucket "
             f"FSSPEC_{url.scheme.upper()}='{{\"anon\": true}}'"
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return "no room is left on the disk here for what is fetched: set TMPDIR to a folder with more"
+        return "the disk is full: set TMPDIR to a folder with more space"
     if passes(error):
-        return f"cannot be read ({reason}), at several tries: check the network"
+        return f"cannot be read ({reason}), after several tries: check the network"
     return f"cannot be read ({reason})"
 
 
 def _behind(error: Exception) -> Exception:
-    """Over HTTP fsspec says that nothing is there, whatever the server or the network said."""
+    """Whether a file is missing: over HTTP, fsspec reports every error as a missing file."""
     cause = error.__cause__
     told = isinstance(cause, OSError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
     if not (isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and told):
@@ -147,7 +147,7 @@ def _behind(error: Exception) -> Exception:
 
 
 def _status(error: Exception) -> int | None:
-    """Of an answer over HTTP."""
+    """The status of an HTTP response."""
     status = getattr(error, "status", None)
     return status if isinstance(status, int) else None
 
@@ -164,7 +164,7 @@ def _folder() -> Path:
 
 
 def fetched(url: Url) -> Path:
-    """A copy of the file as it is there now, which goes with this process."""
+    """A copy of the current file, removed with this process."""
     with explained(url):
         info = _info(url)
         if info["type"] == "directory":
@@ -187,10 +187,10 @@ def _copy(url: Url, size: int | None, version: str) -> Path:  # noqa: ARG001 ano
 
 
 def files_below(url: Url) -> list[Url] | None:
-    """All files of a folder and its subfolders, in the order of `pathlib`; hidden ones are left out. None of a file."""
+    """All files of a folder and its subfolders, in the order of `pathlib`, without hidden ones. None for a file."""
     if url.is_web:
         if url.inner.endswith("/"):
-            raise AttnscopeError(f"{url}: a folder of the web, which cannot be listed: name the files themselves")
+            raise AttnscopeError(f"{url}: folders on the web cannot be listed: name the files")
         return None
     with explained(url):
         if _info(url)["type"] != "directory":
@@ -204,14 +204,14 @@ def files_below(url: Url) -> list[Url] | None:
 
 def _info(url: Url) -> dict[str, Any]:
     store, path = url.place()
-    store.invalidate_cache()  # which would remember what was there
+    store.invalidate_cache()  # it may be outdated
     return answering(lambda: dict(store.info(path)), url)
 
 
 _FORM = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_COLLAPSED = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]", re.IGNORECASE)  # what pathlib makes of it
+_COLLAPSED = re.compile(r"([a-z][a-z0-9+.-]+):/[^/]", re.IGNORECASE)  # a URL after pathlib
 _AS_QUERY, _AS_USER = re.compile(r"\?[^\s'\"]*=[^\s'\"]*"), re.compile(r"//[^/\s@]+@")
-_LONGEST = 8192  # characters, as of one that carries a key; what is longer is a text
+_LONGEST = 8192  # characters of a URL with a key; a longer string is a text
 _WEB = ("http", "https")
 _HIDDEN = "..."
 
@@ -224,34 +224,32 @@ def is_url(given: object) -> bool:
 
 
 def reject_path_of_url(path: Path) -> None:
-    """Refuse ``Path("s3://bucket/a.txt")``: a path keeps only one of the slashes."""
+    """Reject ``Path("s3://bucket/a.txt")``: a path has only one of the slashes."""
     match = _COLLAPSED.match(str(path))
     if match and match[1].lower() in _schemes() and not is_path(path, "exists"):
         shown = Url(str(path).replace(":/", "://", 1))
         raise AttnscopeError(
-            f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which keeps one slash only: give the "
-            "string itself"
+            f"{str(shown).replace('://', ':/', 1)} is a URL as a pathlib.Path, which drops a slash: give a string"
         )
 
 
 @dataclass(frozen=True)
 class Url:
-    """A file or folder that fsspec reads, named as paths are; as text it is without user, password and query."""
+    """A file or folder for fsspec, with the names of a path; as text without user, password and query."""
 
-    address: str = field(repr=False)  # as it was given
+    address: str = field(repr=False)  # the original
 
     def __post_init__(self) -> None:
         if _FORM.match(self.address) is None or self.scheme not in _schemes():
             raise AttnscopeError(
-                f"{self}: a URL that nothing here reads; expected s3://, gs://, az://, https:// or another that "
-                "fsspec knows"
+                f"{self}: a URL of an unknown type; expected s3://, gs://, az://, https:// or another of fsspec's"
             )
 
     def __repr__(self) -> str:
         return f"Url({self})"
 
     def __str__(self) -> str:
-        """Without anything that may be secret."""
+        """The URL without secrets."""
         scheme, divider, rest = self.address.partition("://")
         body, query = _cut(rest, web=scheme.lower() in _WEB)
         host, slash, path = body.partition("/")
@@ -264,12 +262,12 @@ class Url:
 
     @property
     def is_web(self) -> bool:
-        """Whether it is a page of the web, where nothing is listed."""
+        """Whether it is on the web, where folders cannot be listed."""
         return self.scheme in _WEB
 
     @property
     def inner(self) -> str:
-        """What stands behind ``scheme://``, without query and user."""
+        """The part after ``scheme://``, without query and user."""
         body, _ = _cut(self.address.partition("://")[2], web=self.is_web)
         host, slash, path = body.partition("/")
         return f"{host.rpartition('@')[2]}{slash}{unquote(path) if self.is_web else path}"
@@ -281,12 +279,12 @@ class Url:
 
     @property
     def suffix(self) -> str:
-        """As of a path."""
+        """As for a path."""
         return PurePosixPath(self.name).suffix
 
     @property
     def stem(self) -> str:
-        """As of a path."""
+        """As for a path."""
         return PurePosixPath(self.name).stem
 
     def child(self, name: str) -> Url:
@@ -295,7 +293,7 @@ class Url:
         return Url(f"{body.rstrip('/')}/{name}{self.address[len(body) :]}") if name else self
 
     def place(self) -> tuple[Any, str]:
-        """What reads it, of fsspec, and its name there."""
+        """The file system of fsspec, and the name in it."""
         from fsspec.core import url_to_fs
 
         try:
@@ -304,7 +302,7 @@ class Url:
             raise AttnscopeError(f"{self}: {self.scheme}:// {self._lacking()}") from error
 
     def clean(self, text: str) -> str:
-        """A message without the secrets of this address, however a library writes them."""
+        """A message without the secrets of this address, in any encoding."""
         body, query = _cut(self.address.partition("://")[2], web=self.is_web)
         user = body.partition("/")[0].rpartition("@")[0]
         parts = [user, *user.split(":"), query, *(part.partition("=")[2] for part in re.split("[&#]", query))]
@@ -323,7 +321,7 @@ class Url:
 
 
 def _cut(rest: str, *, web: bool) -> tuple[str, str]:
-    """What names the file, and the query behind it; elsewhere than on the web names may hold a question mark."""
+    """The name of the file and the query; except on the web, names may contain a question mark."""
     body, mark, query = rest.partition("?")
     if web or "=" in query:
         return body.partition("#")[0] if web else body, query

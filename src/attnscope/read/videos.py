@@ -1,4 +1,4 @@
-"""Videos as a corpus, for encoders that read no text: folders of frames, lines that name them, arrays of pixels."""
+"""Videos as a corpus, for encoders without text: folders of frames, lines that name them, arrays of pixels."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _ONE, _SEVERAL = 4, 5  # dimensions of one video, and of several
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """One video and the name by which results refer to it."""
+    """One video and its name in results."""
 
     # path of its folder inside the given one, file and line (``clips.jsonl:1``), or ``video 1`` for an object
     name: str
-    video: Video | Tensor  # its frames; or what a processor made of them, ``(frame, channel, row, column)`` float
+    video: Video | Tensor  # its frames, or a processor's output, ``(frame, channel, row, column)`` float
 
 
 class Videos(Media[Clip]):
-    """Named videos, whose frames are read as they are reached; built by `videos_of`."""
+    """Named videos, read lazily; built by `videos_of`."""
 
     called = "videos"
 
@@ -54,7 +54,7 @@ class Videos(Media[Clip]):
 
     @property
     def is_processed(self) -> bool:
-        """Whether they are what a processor gives already, so that none is needed."""
+        """Whether they are a processor's output, so that none is needed."""
         return not any(isinstance(video, Video) for _, video in self._items)
 
     @property
@@ -70,7 +70,7 @@ class Videos(Media[Clip]):
 
 
 def videos_of(given: Any) -> Videos | None:
-    """Take videos in whatever form they are given; None where what is given holds none."""
+    """Videos from any form; None for inputs without videos."""
     if isinstance(given, Mapping):
         mapping = cast("Mapping[str, Any]", given)
         given = next((mapping[name] for name in _PROCESSED if name in mapping), given)
@@ -79,12 +79,12 @@ def videos_of(given: Any) -> Videos | None:
     if items is None:
         return None
     if len({isinstance(video, Video) for _, video in items}) > 1:
-        raise AttnscopeError("what a processor has read stands beside videos that none has: give either")
+        raise AttnscopeError("found both pixel values and videos: give only one of them")
     return Videos(items)
 
 
 def _clips_of(item: Any) -> list[tuple[str, Video | Tensor]]:
-    """The videos in one thing that was given, with their names; "" where they have none."""
+    """The videos in one input, with their names; "" for objects."""
     if isinstance(item, Path):
         return _at(item)
     if isinstance(item, Mapping):
@@ -127,8 +127,8 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
 
 
 def _in_lines(path: Path) -> list[tuple[str, Video | Tensor]]:
-    """The videos that lines name; none where no line does, or where the first has a text beside it."""
-    with suppress(AttnscopeError):  # which the reader of texts says better
+    """The videos that lines name; none if no line names one, or if the first line has a text."""
+    with suppress(AttnscopeError):  # the reader of texts has a better message
         first = next((line for _, line in json_objects(path, VIDEO, unpacked(path, read_blocks(path)))), None)
         if first is None or VIDEO not in first or any(name in first for name in ("text", *CHAT_FIELDS)):
             return []
@@ -141,7 +141,7 @@ def _in_lines(path: Path) -> list[tuple[str, Video | Tensor]]:
 def _named_in(line: Mapping[str, Any], where: str, folder: Path | None) -> Video:
     source = line.get(VIDEO)
     if source is None:
-        raise AttnscopeError(f"{where}: has no video, and others have one: name a folder of frames, or a list")
+        raise AttnscopeError(f"{where}: has no video, but others do: name a folder of frames, or a list")
     return video_of(source, line.get("fps"), where, folder)
 
 
@@ -151,10 +151,10 @@ _NUMBERS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, eq=False)
 class Video:
-    """Frames that belong together."""
+    """The frames of a video."""
 
     frames: Images  # in order
-    rate: float | None = None  # frames a second; None where it was not told
+    rate: float | None = None  # frames a second; None if unknown
 
     def pixels(self) -> np.ndarray:
         """RGB of all frames, ``(frame, row, column, 3)`` of 8 bits."""
@@ -163,13 +163,13 @@ class Video:
         if len(sizes) > 1:
             shapes = " and ".join(f"{rows} x {columns}" for rows, columns in sizes[:2])
             raise AttnscopeError(
-                f"frames of one video have {shapes} pixels: expected one size (give images of several sizes as images)"
+                f"frames of one video have {shapes} pixels; expected one size (give images of several sizes as images)"
             )
         return np.stack(frames)
 
 
 def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Video:
-    """Take the frames of one video."""
+    """The frames of one video."""
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0):
         raise AttnscopeError(f"{where}: fps is {rate!r:.40}; expected frames a second, above 0")
     if isinstance(source, str | Path):
@@ -187,30 +187,30 @@ def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Vide
             raise AttnscopeError(f"{where}: {error}") from error
     if frames is None or frames.is_processed:
         raise AttnscopeError(
-            f"{where}: found no frames of a video; expected a folder or a list of images ({', '.join(SUFFIXES)}), or "
-            "pixels (frame, row, column, 3) of uint8"
+            f"{where}: found no frames; expected a folder or a list of images ({', '.join(SUFFIXES)}), or pixels "
+            "(frame, row, column, 3) of uint8"
         )
     return Video(frames, None if rate is None else float(rate))
 
 
 def frames_in(folder: Path) -> list[Path]:
-    """The images of a folder, by the numbers in their names: ``2.png`` stands before ``10.png``."""
+    """The images of a folder, by the numbers in their names: ``2.png`` is before ``10.png``."""
     files = [file for file in files_below(folder) if file.suffix.lower() in SUFFIXES]
     return sorted(files, key=lambda file: _by_number(file.relative_to(folder).as_posix()))
 
 
 def is_film(path: Path) -> bool:
-    """Whether a name is that of a film."""
+    """Whether a name is that of a video file."""
     return path.suffix.lower() in _FILMS
 
 
 def reject_film(path: Path, where: str) -> AttnscopeError:
-    """A film is not decoded here, and which frames a model reads of it matters: say how to take them out."""
+    """The error for a video file, with the command that extracts its frames."""
     named = f"{where}: " if where else ""
     line = "" if where else ', in a line of JSON Lines, {"text": "<video> What?", "video": "frames"}'
     return AttnscopeError(
-        f"{named}{shown(path)[:200]} is a film, which is not decoded here: give the folder of its frames, of 2 a "
-        f"second for example (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png){line}"
+        f"{named}{shown(path)[:200]} is a video file, which attnscope does not decode: give a folder of its frames, "
+        f"for example 2 a second (mkdir frames && ffmpeg -i {shown(path.name)[:100]} -vf fps=2 frames/%05d.png){line}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Windows: pieces of a text, or lines beside their translations, with the characters behind every token."""
+"""Windows: pieces of a text, or lines with their translations, with the characters of every token."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -19,43 +19,43 @@ from attnscope.support.errors import AttnscopeError, explaining
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of one text as a model sees it."""
+    """A piece of one text for a model."""
 
-    ids: tuple[int, ...]  # token ids, the special tokens around the text included
-    # which tokens are special: those the tokenizer puts around a text, and any beginning, end, separator, class or
-    # padding token that is written out in the text itself
+    ids: tuple[int, ...]  # token ids, with the special tokens around the text
+    # which tokens are special: those that the tokenizer adds, and beginning, end, separator, class or padding tokens
+    # in the text
     special: tuple[bool, ...]
-    # first character and one past the last character of each token in the text, as the tokenizer gives them
+    # first character and one past the last character of each token in the text, from the tokenizer
     spans: tuple[tuple[int, int], ...]
     source: str  # name of the text
-    start: int  # where in the text the window's first token begins, in characters
-    tokens: tuple[str, ...]  # what to show for each token: the characters it covers
-    # what the decoder of an encoder-decoder reads beside this window; None for the same tokens
+    start: int  # first character of the window in the text
+    tokens: tuple[str, ...]  # displayed tokens: the characters of each
+    # input of the decoder of an encoder-decoder; None for the same tokens
     target: "Window | None" = None
-    # in a chat, who says each token, ``template`` for the marks of its template; else empty
+    # in a chat, the role of each token, ``template`` for the marks of its template; else empty
     roles: tuple[str, ...] = ()
-    groups: tuple[int, ...] = ()  # the number of the group of each token, where tokens are in groups; else empty
-    # the whole text, whose characters the spans count; empty where token ids alone are known
+    groups: tuple[int, ...] = ()  # the number of the group of each token, if there are groups
+    # the whole text of the spans; empty for token ids
     text: str = field(default="", repr=False)
-    # the number of the word of each token, from 0, where tokens are merged to words; else empty
+    # the number of the word of each token, from 0, if tokens are merged to words
     words: tuple[int, ...] = ()
     by: str = ""  # value of the text: see `Text`
-    # what else the forward pass takes: of each token, and as ``attention_mask`` which keys each query may attend to
+    # other inputs of the forward pass: of each token, and ``attention_mask`` with the visible keys of each query
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], compare=False, repr=False)
 
     def __len__(self) -> int:
-        """Number of tokens, those of the target not counted."""
+        """Number of tokens, without those of the target."""
         return len(self.ids)
 
 
 def window_name(window: "Window | Sequence[int]", number: int) -> str:
-    """What to call a window in an error, by its number from 0; of bare token ids no more is known."""
+    """The name of a window in an error, by its number from 0, with its source if known."""
     where = f" ({window.source} from character {window.start})" if isinstance(window, Window) else ""
     return f"window {number + 1}{where}"
 
 
 class Windows:
-    """The windows of a corpus, of `length` tokens each, cut while they are iterated."""
+    """The windows of a corpus, of `length` tokens each, cut during iteration."""
 
     def __init__(
         self,
@@ -72,20 +72,20 @@ class Windows:
         content = length - added
         if content < 1:
             raise AttnscopeError(
-                f"length {length} leaves no room for text: the tokenizer adds special tokens ({added} a window); "
-                f"expected a length of at least {added + 1}"
+                f"length {length} leaves no space for text, as the tokenizer adds {added} special tokens to each "
+                f"window; expected at least {added + 1}"
             )
         if stride is not None and not 1 <= stride <= content:
             raise AttnscopeError(
-                f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}: "
-                "choose one of these, or leave it out for windows that do not overlap"
+                f"found stride {stride}; expected 1 to {content}, the tokens of text in a window of {length}, or none "
+                "for windows without overlap"
             )
         self.dropped_tokens = 0
         self._corpus, self._tokenizer, self._frame = corpus, tokenizer, frame
         self._content, self._stride, self._limit = content, stride or content, limit
 
     def __iter__(self) -> Iterator[Window]:
-        """Cut the corpus anew."""
+        """Cut the corpus."""
         self.dropped_tokens = count = 0
         for text in self._corpus:
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
@@ -95,14 +95,14 @@ class Windows:
                     return
         if count == 0:
             raise AttnscopeError(
-                "no window: the tokenizer makes no token of any text in the corpus; expected at least one: "
-                "check that the tokenizer is made for this kind of text"
+                "found no window: the tokenizer returns no token for any text: check that it is made for this type of "
+                "text"
             )
 
     def _stretches(self, tokens: Iterator[Token]) -> Iterator[list[Token]]:
         """The tokens of each window of one text."""
         waiting: list[Token] = []
-        new = 0  # tokens in `waiting` that came into no window yet
+        new = 0  # tokens in `waiting` that are in no window yet
         full = False
         for token in tokens:
             waiting.append(token)
@@ -118,7 +118,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that stand around a window."""
+    """The special tokens around a window."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
@@ -130,15 +130,15 @@ class Frame:
         ids, mask = probe(tokenizer)
         if 0 not in mask:
             raise AttnscopeError(
-                'the tokenizer makes no token of "a A 1"; expected at least one, to find the special tokens '
-                "around it: give the tokenizer an unknown token"
+                'the tokenizer returns no token for "a A 1"; expected at least one, to find the special tokens around '
+                "it: add an unknown token to the tokenizer"
             )
         first, last = mask.index(0), len(mask) - mask[::-1].index(0)
         prefix, suffix = tuple(ids[:first]), tuple(ids[last:])
         return cls(prefix, suffix, {i: str(tokenizer.convert_ids_to_tokens(i)) for i in prefix + suffix})
 
     def around(self, tokens: Sequence[Token], text: Text) -> Window:
-        """A window of tokens of a text that follow each other, at least one."""
+        """A window of consecutive tokens of a text, at least one."""
         start = tokens[0].start
         before, after = len(self.prefix), len(self.suffix)
         here = (start, start)
@@ -160,20 +160,20 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Windows side by side, padded on the right."""
+    """A batch of windows, padded on the right."""
 
     input_ids: Int[Tensor, "batch position"]  # token ids
     valid: Bool[Tensor, "batch position"]  # false on padding
     special: Bool[Tensor, "batch position"]  # true on special tokens, False on padding
-    # the number of the group of each token, -1 on padding; None where tokens are in no groups
+    # the number of the group of each token, -1 on padding; None without groups
     groups: Int[Tensor, "batch position"] | None = None
-    # what else the forward pass takes: of each token, and as ``attention_mask`` which keys each query may attend to
+    # other inputs of the forward pass: of each token, and ``attention_mask`` with the visible keys of each query
     inputs: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def arguments(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Arguments of the forward pass of a model of that type; no mask where nothing is padded or hidden."""
+        """Arguments of the forward pass of a model of that type; no mask without padding or hidden tokens."""
         given = {"input_ids": self.input_ids, **self.inputs}
-        if "attention_mask" in given:  # as all kinds of attention take it
+        if "attention_mask" in given:  # in the form for all kinds of attention
             hidden = ~given["attention_mask"][:, None]
             given["attention_mask"] = torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
         elif not bool(self.valid.all()):
@@ -182,9 +182,9 @@ class Batch:
 
 
 def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str = "cpu") -> Batch:
-    """Put windows side by side, padded on the right to the longest."""
+    """A batch of windows, padded on the right to the longest."""
     if not windows:
-        raise AttnscopeError("found no window to put into a batch; expected at least one: give some windows")
+        raise AttnscopeError("found no window for a batch; expected at least one")
     longest = max(map(len, windows))
     shape = (len(windows), longest)
     input_ids = torch.full(shape, pad_id, dtype=torch.int64)
@@ -204,23 +204,23 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
 
 
 def _padded(several: Sequence[np.ndarray], longest: int) -> Tensor:
-    """Arrays side by side, padded with zeros behind each dimension."""
+    """A batch of arrays, padded with zeros at the end of each dimension."""
     padded = [np.pad(values, [(0, longest - len(values))] * values.ndim) for values in several]
     return torch.from_numpy(np.stack(padded))
 
 
-#: From the token ids that a decoder shall say to the one that it reads first.
+#: From the token ids of a decoder's output to its first input.
 Start = Callable[[Sequence[int]], int]
 
 
 class TargetTokenizer:
-    """A tokenizer that reads every text as a translation (transformers' ``text_target``), into a language."""
+    """A tokenizer that encodes texts as translations (transformers' ``text_target``) into a language."""
 
     def __init__(self, tokenizer: Any, language: str | None = None) -> None:
         has_languages = hasattr(tokenizer, "tgt_lang")
         if language is not None and not has_languages:
             raise AttnscopeError(
-                f"targets are in {language!r:.40}, and {type(tokenizer).__name__} has no languages: give them alone"
+                f"targets are in {language!r:.40}, but {type(tokenizer).__name__} has no languages: leave out the code"
             )
         language = language or getattr(tokenizer, "tgt_lang", None)
         self.tokenizer = tokenizer = copy(tokenizer)
@@ -228,14 +228,14 @@ class TargetTokenizer:
             return
         if language is None:
             raise AttnscopeError(
-                f"{type(tokenizer).__name__} begins a translation with its language: name it by "
-                'targets={"CODE": ...}, or as tgt_lang in tokenizer_config.json'
+                f'{type(tokenizer).__name__} needs the language of translations: use targets={{"CODE": ...}}, or '
+                "tgt_lang in tokenizer_config.json"
             )
         tokenizer.tgt_lang = language
         advice = "Give a code that the tokenizer has"
         with explaining(f"{type(tokenizer).__name__} cannot translate into {language!r:.40}", advice):
             if tokenizer.unk_token_id in probe(self)[0][:1] + probe(self)[0][-1:]:
-                raise ValueError("it does not know the language")
+                raise ValueError("unknown language")
 
     def __call__(self, text: str, **options: Any) -> Any:
         """Encode a translation."""
@@ -246,7 +246,7 @@ class TargetTokenizer:
 
 
 def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
-    """What a decoder reads to say a window in training: a start token, and then all that it says but the last."""
+    """The decoder's input in training: a start token, and then all tokens except the last."""
     first = start(said.ids)
     here = (said.start, said.start)
     return replace(
@@ -259,7 +259,7 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
 
 
 class LinePairs:
-    """Sentences and their translations, line by line: each pair a window whose `target` the decoder reads."""
+    """Sentences and their translations, line by line: each pair is a window with the translation as `target`."""
 
     def __init__(
         self, texts: Corpus, targets: Corpus, tokenizer: Any, start: Start, *, length: int, limit: int | None = None
@@ -269,15 +269,16 @@ class LinePairs:
         self._length, self._limit = length, limit
 
     def __iter__(self) -> Iterator[Window]:
-        """Encode the lines anew."""
+        """Encode the lines."""
         return islice(self._pairs(), self._limit)
 
     def check(self) -> int:
-        """Go through all pairs once, so that what is wrong with a line is said before any is measured."""
+        """Check all pairs before any is measured."""
         lines, translations = (sum(1 for _ in corpus) for corpus in (self._texts, self._targets))
         if lines != translations:
             raise AttnscopeError(
-                f"the text has {lines} lines and the target {translations}: line i of each must be the same sentence"
+                f"the text has {lines} lines and the target {translations}; expected the same number, with line i of "
+                "each for the same sentence"
             )
         return max(max(len(pair), len(pair.target or pair)) for pair in self)
 
@@ -289,7 +290,7 @@ class LinePairs:
             if any(blank) and not all(blank):
                 name, here, there = (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
                 raise AttnscopeError(
-                    f"{name} of the {here} is blank, and that line of the {there} is not: fill it, or leave out both"
+                    f"{name} of the {here} is blank, but that line of the {there} is not: fill it, or leave out both"
                 )
             if not any(blank):
                 said = self._line(target, target_tokenizer, around_target, "target")
@@ -300,12 +301,13 @@ class LinePairs:
         tokens = list(tokenize(tokenizer, text.content))
         if not tokens:
             raise AttnscopeError(
-                f"the tokenizer makes no token of {text.name} of the {side}; expected at least one: leave out that pair"
+                f"the tokenizer returns no token for {text.name} of the {side}; expected at least one: leave out that "
+                "pair"
             )
         window = frame.around(tokens, text)
         if len(window) > self._length:
             raise AttnscopeError(
-                f"{text.name} of the {side} has {len(window)} tokens, and a window takes {self._length}: leave out "
-                "that pair of lines, or give a larger --window where the model can take it"
+                f"{text.name} of the {side} has {len(window)} tokens, but a window takes {self._length}: leave out "
+                "that pair of lines, or use a larger --window if the model allows it"
             )
         return window

@@ -1,4 +1,4 @@
-"""Words of a text, and which tokens of a window make each."""
+"""Words of a text, and the tokens of each."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 
 Span = tuple[int, int]
-#: How words are given: a rule that is known by name, a file of spans, or a function from a text to its spans.
+#: Forms of words: the name of a rule, a file of spans, or a function from a text to its spans.
 Words = str | Path | Callable[[str], Sequence[Sequence[int]]]
 
 _UNICODE = regex.compile(r"\b", regex.WORD)  # the boundaries of UAX #29
@@ -29,14 +29,14 @@ _EXAMPLE = '{"text": "The tide", "spans": [[0, 3], [4, 8]]}'
 
 @dataclass(frozen=True)
 class WordRule:
-    """A rule that says where the words of a text are."""
+    """A rule for the positions of the words of a text."""
 
-    signature: str  # what the words depend on
-    # from a text to the first character and one past the last of each word, in their order
+    signature: str  # identity of the rule
+    # from a text to the first character and one past the last of each word, in order
     spans: Callable[[str], list[Span]]
 
     def over(self, windows: Iterable[Window]) -> "WordRule":
-        """The same, with what a function gives in its signature: it is asked of all texts once."""
+        """The rule of a function that runs once over all texts; its results identify it."""
         if not self.signature.startswith("function "):
             return self
         digest = hashlib.sha256()
@@ -48,17 +48,17 @@ class WordRule:
 
 @dataclass(eq=False)
 class WordedWindows:
-    """Windows whose tokens carry the number of the word that they are of."""
+    """Windows whose tokens carry the number of their word."""
 
-    windows: Iterable[Window]  # windows of texts that are known, so not of bare token ids
-    rule: WordRule  # where the words are
-    # tokens so far in the latest iteration, and how many of them reach over the end of a word into another
+    windows: Iterable[Window]  # windows of texts, not of token ids
+    rule: WordRule
+    # tokens so far in the latest iteration, and the number of them that span several words
     tokens: int = field(default=0, init=False)
     across: int = field(default=0, init=False)
     _last: tuple[str, list[Span], list[int]] = field(default=("", [], []), init=False, repr=False)
 
     def __iter__(self) -> Iterator[Window]:
-        """Read the windows anew."""
+        """Read the windows."""
         self.tokens = self.across = 0
         for number, window in enumerate(self.windows):
             target = None if window.target is None else self._worded(window.target, number)
@@ -67,8 +67,8 @@ class WordedWindows:
     def _worded(self, window: Window, number: int) -> Window:
         if not window.text:
             raise AttnscopeError(
-                f"{window_name(window, number)} has no words, as the characters behind its tokens are not known: "
-                "give texts instead of token ids, or a fast tokenizer (tokenizer.json), or leave out words (--words)"
+                f"{window_name(window, number)} has no words, as the characters of its tokens are unknown: give texts "
+                "instead of token ids, use a fast tokenizer (tokenizer.json), or leave out words (--words)"
             )
         if self._last[0] is not window.text:
             words = _checked(self.rule.spans(window.text), window)
@@ -79,7 +79,7 @@ class WordedWindows:
 
 
 def word_rule_of(given: Words) -> WordRule:
-    """Take words in whatever form they are given."""
+    """Words from any form."""
     if isinstance(given, Path):
         return _of_file(given)
     if callable(given):
@@ -94,7 +94,7 @@ def word_rule_of(given: Words) -> WordRule:
 
 
 def in_words(window: Window) -> Window:
-    """A window as if its words were its tokens; the same where tokens are in no words."""
+    """A window with words as tokens; unchanged without words."""
     if not window.words:
         return window
     members: list[list[int]] = [[] for _ in range(window.words[-1] + 1)]
@@ -118,7 +118,7 @@ def in_words(window: Window) -> Window:
 
 
 def _shown(window: Window, tokens: list[int]) -> str:
-    """What to show for a word: its tokens, or its characters where tokens share some."""
+    """The display of a word: its tokens, or its characters if tokens share some."""
     spans = [window.spans[token] for token in tokens]
     apart = all(end <= start for (_, end), (start, _) in pairwise(spans))
     if len(tokens) == 1 or apart or not window.text:
@@ -128,7 +128,7 @@ def _shown(window: Window, tokens: list[int]) -> str:
 
 
 def _numbered(window: Window, words: list[Span], starts: list[int]) -> tuple[tuple[int, ...], int]:
-    """The number of the word of each token, from 0, and how many tokens reach over the end of a word into another."""
+    """The number of the word of each token, from 0, and the number of tokens that span several words."""
     numbers: list[int] = []
     across, before, waiting = 0, -1, False
     for (start, end), special in zip(window.spans, window.special, strict=True):
@@ -143,7 +143,7 @@ def _numbered(window: Window, words: list[Span], starts: list[int]) -> tuple[tup
 
 
 def _first_word(starts: list[int], words: list[Span], start: int, end: int) -> int:
-    """The first word that has a character from `start` to `end`; -1 where none has."""
+    """The first word with a character from `start` to `end`; -1 for none."""
     at = bisect_right(starts, start) - 1
     if at >= 0 and start < words[at][1]:
         return at if end > start else -1
@@ -157,7 +157,7 @@ def _by_unicode(text: str) -> list[Span]:
 
 
 def _checked(given: Any, window: Window) -> list[Span]:
-    """Spans of a text, once they are known to be some."""
+    """Checked spans of a text."""
     try:
         spans = [(index(start), index(end)) for start, end in given]
     except (TypeError, ValueError):
@@ -168,23 +168,23 @@ def _checked(given: Any, window: Window) -> list[Span]:
     for start, end in spans:
         if not last <= start < end <= len(window.text):
             raise AttnscopeError(
-                f"the words of {window.source} hold the span {start} to {end}; expected spans in their order, each "
-                f"behind the one before (which ends at {last}), within {len(window.text)} characters"
+                f"the words of {window.source} have the span {start} to {end}; expected spans in order, each after the "
+                f"one before (which ends at {last}), within {len(window.text)} characters"
             )
         last = end
     return spans
 
 
 def _of_file(path: Path) -> WordRule:
-    """The spans of a file, found by the text that they are of."""
+    """The spans of a file, by their text."""
     of_text: dict[str, list[Any]] = {}
     for number, value in json_objects(path, "spans"):
         text, spans = value.get("text"), value.get("spans")
         if not isinstance(text, str) or not isinstance(spans, list):
-            raise AttnscopeError(f"{shown(path)}, line {number}: expected a text and its spans, as in {_EXAMPLE}")
+            raise AttnscopeError(f"{shown(path)}, line {number}: expected a text and its spans, such as {_EXAMPLE}")
         if of_text.setdefault(text, cast("list[Any]", spans)) != spans:
             raise AttnscopeError(
-                f"{shown(path)}, line {number}: has other spans for a text that stands in a line before"
+                f"{shown(path)}, line {number}: has other spans for the text of an earlier line: leave out one of them"
             )
     digest = hashlib.sha256(json.dumps(of_text, sort_keys=True).encode()).hexdigest()
     return WordRule(f"spans:{digest[:16]}", partial(_dictionary_words, of_text, shown(path)))
@@ -194,6 +194,6 @@ def _dictionary_words(of_text: dict[str, list[Any]], name: str, text: str) -> li
     if text not in of_text:
         begin = f"{text[:40]}..." if len(text) > 40 else text  # noqa: PLR2004
         raise AttnscopeError(
-            f"{name} has no spans of the text that begins {begin!r}: expected a line for each text, as in {_EXAMPLE}"
+            f"{name} has no spans for the text {begin!r}; expected a line for each text, such as {_EXAMPLE}"
         )
     return of_text[text]

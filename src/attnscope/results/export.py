@@ -1,4 +1,4 @@
-"""A run's arrays as files for other tools: Parquet, CSV, netCDF, Zarr."""
+"""Export of a run's arrays for other tools: Parquet, CSV, netCDF, Zarr."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import safe_cell
 from attnscope.support.progress import Progress, Tell, no_progress
 
-AT_ONCE = 1 << 19  # rows of a table that are in memory together
+AT_ONCE = 1 << 19  # rows of a table in memory at a time
 
 
 def tables_of(dataset: xr.Dataset) -> dict[tuple[str, ...], list[str]]:
-    """The variables that make up one table, by the dimensions that they share."""
+    """The variables of each table, grouped by their dimensions."""
     by_dims: dict[frozenset[str], list[str]] = {}
     for name, values in dataset.data_vars.items():
         by_dims.setdefault(frozenset(map(str, values.dims)), []).append(str(name))
@@ -43,7 +43,7 @@ def tables_of(dataset: xr.Dataset) -> dict[tuple[str, ...], list[str]]:
 def rows_of(
     dataset: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], *, at_once: int = AT_ONCE
 ) -> Iterator[pd.DataFrame]:
-    """The rows of one table, some at a time: in the order of the array's entries, its last dimension first."""
+    """The rows of one table in parts, in the order of the array's entries."""
     table = dataset[list(names)].transpose(*dims, ...)
     if not dims:
         yield pd.DataFrame({name: [table[name].item()] for name in names})
@@ -72,11 +72,11 @@ _NEEDED = {"parquet": (("pyarrow",), "data"), "nc": (("h5netcdf", "h5py"), "netc
 
 @contextmanager
 def csv_file(path: Path, _: Attributes) -> Generator[Add]:
-    """Comma-separated values with one line of headings; what is not there is empty, and no cell is a formula."""
+    """Comma-separated values with one line of headings; missing values are empty, and no cell is a formula."""
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
 
         def add(rows: pd.DataFrame) -> None:
-            """Write rows; a number has as many digits as bring it back to the bit."""
+            """Write rows; numbers have enough digits to be restored exactly."""
             safe = rows.assign(**{name: rows[name].map(safe_cell) for name in rows if not _is_number(rows[name])})
             safe = safe.rename(columns=safe_cell)
             safe.to_csv(file, header=not file.tell(), index=False, lineterminator="\n")
@@ -86,7 +86,7 @@ def csv_file(path: Path, _: Attributes) -> Generator[Add]:
 
 @contextmanager
 def parquet_file(path: Path, columns: Attributes) -> Generator[Add]:
-    """Parquet, a row group for each part; NaN is null, and columns know their meaning and unit."""
+    """Parquet with a row group for each part; NaN is null, and columns have their meaning and unit as metadata."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -110,13 +110,11 @@ def parquet_file(path: Path, columns: Attributes) -> Generator[Add]:
 
 
 def check_installed(to: str) -> None:
-    """Refuse a format whose packages are not there."""
+    """Reject a format whose packages are not installed."""
     packages, extra = _NEEDED.get(to, ((), ""))
     lacking = next((name for name in packages if find_spec(name) is None), None)
     if lacking is not None:
-        raise AttnscopeError(
-            f"--to {to} needs {lacking}, which is not installed: pip install 'attnscope[{extra}]', or choose --to csv"
-        )
+        raise AttnscopeError(f"--to {to} needs {lacking}: pip install 'attnscope[{extra}]', or use --to csv")
 
 
 def _is_number(column: Any) -> bool:
@@ -129,7 +127,7 @@ def _text(value: Any) -> str:
 
 Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
 ABOUT = "about.json"
-_SAFE = "Nothing is left there; the run is as it was. Free some room, or choose another place with --out"
+_SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
 
 
@@ -142,44 +140,42 @@ def export(
     variables: Sequence[str] | None = None,
     progress: Tell | None = None,
 ) -> Path:
-    """Write the arrays of a finished run as files that other tools read.
+    """Export the arrays of a finished run for other tools.
 
     Parameters
     ----------
     path
         Folder of the run.
     to
-        ``parquet`` and ``csv`` give a folder of tidy tables: one file for all variables that share their dimensions,
-        named after these (``window_layer_head.csv``; ``scalars.csv`` for those without), a row for each place, also one
-        where nothing was measured (empty in CSV, null in Parquet). The dimensions and all coordinates along them are
-        columns; so is, of a scan, ``kind``, the name that ``label`` numbers. Of runs that are a tree, each node has a
-        folder; so have the windows of a scan with pools. ``about.json`` holds signature, attributes and units. ``nc``
-        gives one netCDF file that `xarray.open_dataset` (of a tree, `xarray.open_datatree`) reads back as `open_run`
-        gives it. ``zarr`` gives a Zarr 3 store that `xarray.open_zarr` opens lazily: each head is a chunk by itself, so
-        that a statistic of one head is read over a million windows without the others.
+        ``parquet`` and ``csv`` write a folder of tidy tables, one for each combination of dimensions and named after
+        them (``window_layer_head.csv``; ``scalars.csv`` without dimensions). There is a row for each combination of
+        coordinates; missing values are empty in CSV and null in Parquet. Dimensions and coordinates are columns; for a
+        scan, so is ``kind``, the name of the number in ``label``. Each node of a tree has a folder, as have the windows
+        of a scan with pools. ``about.json`` has the signature, attributes and units. ``nc`` writes one netCDF file;
+        open it with `xarray.open_dataset` (a tree with `xarray.open_datatree`). ``zarr`` writes a Zarr 3 store; open it
+        with `xarray.open_zarr`. Each head is a chunk, so that one head can be read over a million windows.
     out
-        The folder or file to make; by default in the current folder, named after the run.
+        The folder or file to write; by default in the current folder, named after the run.
     variables
-        Names of those to write; all by default.
+        Names of the variables to write; by default all.
     progress
         Called with a `Progress` from time to time.
 
     Returns
     -------
     Path
-        What was made.
+        The folder or file.
 
     Raises
     ------
     AttnscopeError
-        If something of that name is there already, the run is unfinished or damaged, a variable is unknown, a package
-        is not installed, or the disk is full. Then nothing is left behind.
+        If `out` exists, the run is unfinished or damaged, a variable is unknown, a package is not installed, or the
+        disk is full. No partial files remain.
 
     Notes
     -----
-    Tables of a scan are made from one piece of the run at a time, so that memory does not grow with their rows. netCDF
-    takes as much memory as `open_run`; an attribute that is a list of one number reads back as the number, as netCDF
-    knows no difference.
+    Tables of a scan are written piece by piece, so that memory does not grow with the number of rows. netCDF needs as
+    much memory as `open_run`, and returns an attribute that is a list of one number as the number.
 
     Examples
     --------
@@ -216,10 +212,10 @@ def _exported(run: Run, to: Format, out: str | Path | None, variables: Sequence[
 
 @contextmanager
 def _whole(path: Path) -> Generator[Path]:
-    """Yield another name beside `path`; what is made there gets its name at the end, or is gone."""
+    """Yield a temporary path, which is renamed to `path` at the end, or removed after an error."""
     _reject_present(path)
     if not path.parent.is_dir():
-        raise AttnscopeError(f"there is no folder {path.parent}: make it, or choose another place with --out")
+        raise AttnscopeError(f"there is no folder {path.parent}: create it, or use another --out")
     new = path.parent / f".attnscope-{secrets.token_hex(4)}"
     with explained(f"write {path}", _SAFE):
         try:
@@ -235,9 +231,7 @@ def _whole(path: Path) -> Generator[Path]:
 
 def _reject_present(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise AttnscopeError(
-            f"{path} is there already, and nothing is overwritten: move it away, or choose another place with --out"
-        )
+        raise AttnscopeError(f"{path} exists and is not overwritten: move it, or use another --out")
 
 
 def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: Tell) -> None:
@@ -258,7 +252,7 @@ def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: T
 
 
 def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]) -> dict[str, Any]:
-    """Write the tables of a node, and return what they are."""
+    """Write the tables of a node, and return their descriptions."""
     files: dict[tuple[str, ...], Add] = {}
     about: dict[str, Any] = {"attributes": {}, "tables": {}}
     texts = 0
@@ -274,7 +268,7 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
                     }
                     files[dims] = stack.enter_context(_TABLES[to](folder / file, columns | {"": about["attributes"]}))
                     about["tables"][file] = columns
-                elif node.along not in dims:  # the same in every piece
+                elif node.along not in dims:  # equal in every piece
                     continue
                 for rows in rows_of(piece, dims, names):
                     files[dims](rows)
@@ -284,7 +278,7 @@ def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]
 
 
 def _with_kinds(piece: xr.Dataset) -> xr.Dataset:
-    """With the names of the kinds that ``label`` numbers, as a coordinate."""
+    """Add the names of the labels as a coordinate."""
     if "label" not in piece or "cluster" not in piece.coords:
         return piece
     names = np.array([*piece.cluster.to_numpy(), None], dtype=object)  # -1, no head, is the last
@@ -302,20 +296,20 @@ def _write_netcdf(run: Run, names: list[str] | None, new: Path) -> None:
 
 
 def _file_name(text: str) -> str:
-    """A name for a file or folder, whatever the run of somebody else calls its arrays."""
+    """A safe name for a file or folder from the name of an array."""
     return re.sub(r"[^\w-]", "_", text)
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON holds it, which knows no NaN."""
+    """An attribute for JSON, which has no NaN."""
     plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(plain, list):
         return [_plain(item) for item in plain]
     return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
-SHARD = 1 << 26  # bytes of a variable that are written at once, and wait in memory for it
-_HEADS = ("layer", "head")  # dimensions along which chunks have one place each
+SHARD = 1 << 26  # bytes of a variable that are buffered and written at once
+_HEADS = ("layer", "head")  # dimensions with chunks of size 1
 
 
 def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None]) -> None:
@@ -334,7 +328,7 @@ def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None])
 
 
 def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
-    """Pieces put together and cut anew, each of as many texts as a shard has; the last of fewer."""
+    """Regroup pieces into blocks of the texts of a shard; the last may be smaller."""
     waiting: xr.Dataset | None = None
     first, rows = True, 0
     for piece in node.pieces():
@@ -353,14 +347,14 @@ def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
 
 
 def _rows_of(dataset: xr.Dataset, along: str) -> int:
-    """How many texts of the largest variable fit a shard."""
+    """The number of texts of the largest variable in a shard."""
     rows = dataset.sizes[along]
     largest = max(variable.nbytes / rows for variable in dataset.variables.values() if along in variable.dims)
     return max(1, int(SHARD / largest))
 
 
 def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
-    """The first block makes the arrays; later ones are put behind it, whole shards behind whole shards."""
+    """Create the arrays with the first block, and append later ones in complete shards."""
     whole = _storable(block)
     group = node.name or None
     if not first:
@@ -377,7 +371,7 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
 
 
 def _storable(block: xr.Dataset) -> xr.Dataset:
-    """Strings of any length, which Zarr has a specification for, and attributes that its JSON can hold."""
+    """Variable-length strings as Zarr specifies them, and attributes for JSON."""
     strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
     whole = block.assign({name: block[name].astype(object) for name in strings if name in block.data_vars})
     whole = whole.assign_coords({name: block[name].astype(object) for name in strings if name in block.coords})

@@ -1,4 +1,4 @@
-"""Putting together what the tasks of a run have measured, where none of them did."""
+"""Merging the parts of a run by several tasks, if no task did."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 
 _WITH_PARTS = ("scan", "explain", "intervene", "patch", "align")  # commands with --task
-#: Commands that take the parts as they are, with the model at hand.
+#: Commands that merge the parts themselves, with the model loaded.
 _WITH_MODEL = ("align", "explain")
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What became of the parts of a run."""
+    """The result of a merge."""
 
     path: Path  # the run
-    command: str  # whose run it is
-    texts: int  # how many texts (windows, pools, pairs) it has
-    tasks: int  # how many parts there were; 0 where the run was whole before
+    command: str  # the command of the run
+    texts: int  # number of texts (windows, pools, pairs)
+    tasks: int  # number of parts; 0 if the run was already complete
     complete: bool  # whether it is finished
 
 
@@ -36,20 +36,19 @@ class Merged:
 def merge(path: str | Path) -> Merged:
     """Merge the parts that the tasks of a run have measured.
 
-    For runs whose last task was stopped before it did so, and for parts that were copied from several machines:
-    ``RUN.tasks/1-of-4``, ``RUN.tasks/2-of-4``, ... beside ``RUN``. May be called at any time and again, also while
-    tasks run.
+    Use it if the last task was interrupted, or if parts were copied from several machines: ``RUN.tasks/1-of-4``,
+    ``RUN.tasks/2-of-4``, ... next to ``RUN``. It can be called at any time and repeatedly, also while tasks run.
 
     Parameters
     ----------
     path
-        Folder of the run, whether it is there already or not.
+        Folder of the run; it need not exist yet.
 
     Raises
     ------
     AttnscopeError
-        If units are missing (it says which), another process is putting the run together, a part is damaged or of
-        another run, there are no parts, or the run is of a command that makes none.
+        If work units are missing, another process is merging the run, a part is damaged or belongs to another run, or
+        there are no parts.
 
     Examples
     --------
@@ -90,19 +89,19 @@ def _opened(run: RunFolder) -> RunFolder:
     try:
         return run.__enter__()
     except InUseError:
-        raise InUseError(f"another process is putting {run.path} together: wait for it") from None
+        raise InUseError(f"another process is merging {run.path}: wait until it has finished") from None
 
 
 def _without_parts(folder: Path) -> Merged:
     made = manifest_of(folder)
     if made is not None and made.command not in _WITH_PARTS:
         raise AttnscopeError(
-            f"{folder} is a run of {made.command}, which has no parts to put together: give a run by --task, "
-            f"of {', '.join(_WITH_PARTS)}"
+            f"{folder} is a run of {made.command}, which has no parts; expected a run with --task of "
+            f"{', '.join(_WITH_PARTS)}"
         )
     if not is_finished(folder):
         raise AttnscopeError(
-            f"{parts_of(folder)} holds no parts of a run: expected folders such as 1-of-4 there, which --task makes"
+            f"{parts_of(folder)} contains no parts of a run; expected folders such as 1-of-4, made with --task"
         )
     run = known_run(folder)
     return Merged(folder, run.command, run.windows, 0, complete=True)

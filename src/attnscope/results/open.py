@@ -1,4 +1,4 @@
-"""Opening what a command left in a folder."""
+"""Opening the results of a run folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_TEXTS = {
     "patch": "store.runs:load_tree",
     "diff": "store.runs:load_part",
 }
-#: What opens the results of each command, imported when it is needed.
+#: The function that opens the results of each command, imported when needed.
 _LOADERS = _OF_TEXTS | {
     "align": "lineage.align:load_alignment",
     "train": "lineage.checkpoints:training_results",
@@ -53,23 +53,22 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
         Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
         ``align``, ``compare`` or ``train``.
     part
-        ``"windows"`` opens what a scan with pools keeps of every window, instead of its pools; ``"heads"`` what all of
-        them come to, head by head (see `attnscope.measure.pools.over_documents`), for which no pool is
-        read. ``"sample"``
-        opens what the page of a scan shows of its first windows: weights, what each key received, and the blocks of a
-        long window; a run made with ``--no-report`` has none.
+        For a scan with pools, ``"windows"`` opens the values stored for every window, and ``"heads"`` the totals of
+        each head (see `attnscope.measure.pools.over_documents`). ``"sample"`` opens the first windows on the page of a
+        scan: weights, attention received by each key, and blocks of a long window. A run with ``--no-report`` has no
+        sample.
 
     Returns
     -------
     xarray.Dataset, xarray.DataTree or attnscope.lineage.align.Aligned
-        What `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train` (a
-        Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree) and
-        `attnscope.align` (an `Aligned`) returned. Nothing is measured or trained anew, and no model is loaded.
+        The result of `attnscope.scan`, `attnscope.generate`, `attnscope.roles`, `attnscope.diff` and `attnscope.train`
+        (a Dataset), `attnscope.explain`, `attnscope.intervene`, `attnscope.patch` and `attnscope.compare` (a DataTree),
+        and `attnscope.align` (an `Aligned`). No model is loaded, and nothing is recomputed.
 
     Raises
     ------
     AttnscopeError
-        If the folder holds no run, the run is unfinished, or a file is not what was written.
+        If the folder contains no run, or the run is unfinished or damaged.
 
     Examples
     --------
@@ -88,7 +87,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     manifest = manifest_of(folder)
     if manifest is None:
         raise AttnscopeError(
-            f"{folder} holds no run of attnscope (no {MANIFEST}): give the folder that a command named as its results"
+            f"{folder} contains no run of attnscope (no {MANIFEST}): pass the folder in the results line of a command"
         )
     command, state = manifest.command, manifest.state
     if not is_complete(manifest):
@@ -99,11 +98,11 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
         with RunFolder(folder, state.get("signature", {})) as run, read_as(folder):
             return _load(run)
     if part is not None:
-        raise AttnscopeError(f"{folder} has no part {part!r}: only scans have parts")
+        raise AttnscopeError(f"{folder} has no part {part!r}; only scans have parts")
     owned = OwnedFolder(folder, command).look()
     damaged = [name for name in owned.damaged() if not name.startswith(VIEWS)]
     if damaged:
-        raise damage(folder / damaged[0], ". Give the same command again, which makes it anew")
+        raise damage(folder / damaged[0], ". Repeat the command to recompute it")
     with read_as(folder):
         return _load(owned)
 
@@ -111,20 +110,20 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
     from attnscope.measure.stored import HEADS, SAMPLE, WINDOWS, load_heads
 
-    run.look()  # only what is read is checked: a large run would take minutes
+    run.look()  # check only the files that are read: a large run would take minutes
     there = {WINDOWS: lambda: run.apart(WINDOWS), HEADS: lambda: load_heads(run), SAMPLE: lambda: run.load(SAMPLE)}
     with read_as(run.path):
         opened = there[part]() if part in there else None
     if opened is None:
         raise AttnscopeError(
-            f"{run.path} has no part {part!r}; a scan with --pool has the parts {WINDOWS!r} and {HEADS!r}, one with a "
-            f"page has {SAMPLE!r}"
+            f"{run.path} has no part {part!r}; scans with --pool have {WINDOWS!r} and {HEADS!r}, scans with a page "
+            f"{SAMPLE!r}"
         )
     return opened
 
 
 def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
-    """The same, but that only those files are checked which are read, and nothing is written."""
+    """The same, but only files that are read are checked, and nothing is written."""
     if not run.complete:
         raise unfinished(run.path, run.command)
     with read_as(run.path):
@@ -138,7 +137,7 @@ def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
 def unfinished(folder: Path, command: str) -> AttnscopeError:
     """The error for a run that has no results yet."""
     return AttnscopeError(
-        f"{folder} holds an unfinished run of attnscope {command}: give the same command again, which goes on there"
+        f"{folder} contains an unfinished run of attnscope {command}: repeat the command to resume it"
     )
 
 
@@ -153,14 +152,14 @@ class Node:
     """Some labelled arrays of a run."""
 
     name: str  # path in the tree, such as ``verdict``; empty where all arrays are one Dataset
-    pieces: Callable[[], Iterator[xr.Dataset]]  # reads the arrays: put together along `along`, the pieces are the whole
-    # size of ``window`` in all pieces together; 0 where there is one piece, or nobody knows before they are read
+    pieces: Callable[[], Iterator[xr.Dataset]]  # reads the pieces, to be concatenated along `along`
+    # total size of ``window``; 0 for a single piece, or if unknown before reading
     texts: int = 0
-    along: str = "window"  # the dimension of which a piece is a part; what does not have it is the same in every piece
+    along: str = "window"  # the dimension of the pieces; variables without it are equal in every piece
 
 
 def nodes_of(run: Run) -> list[Node]:
-    """The arrays of a finished run: of a scan read as they are asked for, of other commands opened at once."""
+    """The arrays of a finished run; those of a scan are read on demand."""
     if not run.complete:
         raise unfinished(run.path, run.command)
     if run.command == "scan" and run.signature is not None:
@@ -177,18 +176,18 @@ def nodes_of(run: Run) -> list[Node]:
 
 
 def _sidecar(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
-    """What was kept apart of each piece."""
+    """The arrays stored separately from each piece."""
     parts = (folder.apart(kind, texts) for texts in folder.pieces)
     return (part for part in parts if part is not None)
 
 
 def in_memory(opened: xr.Dataset | xr.DataTree | Aligned) -> list[Node]:
-    """The nodes of what `open_run` gives."""
+    """The nodes of the result of `open_run`."""
     return [Node(name, lambda dataset=dataset: iter([dataset])) for name, dataset in datasets_of(opened).items()]
 
 
 def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Dataset]:
-    """What `open_run` gives, as Datasets by their path in the tree, those without variables left out."""
+    """The Datasets of the result of `open_run` by path in the tree, without empty ones."""
     if isinstance(opened, xr.Dataset):
         return {"": opened}
     tree = opened if isinstance(opened, xr.DataTree) else tree_of_alignment(opened)
@@ -197,7 +196,7 @@ def datasets_of(opened: xr.Dataset | xr.DataTree | Aligned) -> dict[str, xr.Data
 
 
 def tree_of_alignment(aligned: Aligned) -> xr.DataTree:
-    """What `align` found as labelled arrays: links, scores, rates of all heads, the pairs shown."""
+    """The result of `align` as labelled arrays: links, scores, rates of all heads, stored pairs."""
     rows = [(line, *link) for line, links in enumerate(aligned.links, 1) for link in sorted(links)]
     columns = np.array(rows, dtype=np.int64).reshape(-1, 3).T
     named = dict(zip(("line", "source_word", "target_word"), columns, strict=True))
@@ -221,14 +220,14 @@ def tree_of_alignment(aligned: Aligned) -> xr.DataTree:
 
 
 def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
-    """The nodes with some of their variables alone; None keeps all."""
+    """The nodes with a selection of variables; None selects all."""
     if names is None:
         return nodes
     known = {node.name: [str(name) for name in next(node.pieces()).data_vars] for node in nodes}
     every = sorted({name for own in known.values() for name in own})
     unknown = [name for name in names if name not in every]
     if unknown:
-        raise AttnscopeError(f"there is no variable {unknown[0]!r:.60} in this run: choose of {', '.join(every)}")
+        raise AttnscopeError(f"this run has no variable {unknown[0]!r:.60}: choose from {', '.join(every)}")
 
     def of(node: Node) -> Node:
         own = [name for name in known[node.name] if name in names]
@@ -238,28 +237,28 @@ def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
 
 
 USUAL = ("attnscope-runs", ".")
-#: Commands whose folders are never marked as complete: what they write appears at once, this file with it.
+#: Commands whose folders are not marked as complete: they write all files at once, including this one.
 _WRITTEN_AT_ONCE = {"align": RUN, "compare": RUN}
 _PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as its folder's manifest tells of it."""
+    """A run, from the manifest of its folder."""
 
-    path: Path  # the folder. Of a scan by several tasks, whose parts lie beside it, it need not be there yet
+    path: Path  # the folder; before the parts of several tasks are merged it may not exist
     command: str  # ``scan``, ``explain``, ...; empty where the manifest is damaged
-    signature: Signature | None  # what the results depend on; None where nothing says so yet
-    complete: bool  # whether all of it is there
-    windows: int  # windows that are measured; of ``align`` and ``patch`` pairs, of a scan with ``--pool`` pools
+    signature: Signature | None  # dependencies of the results; None if not yet recorded
+    complete: bool  # whether the run is complete
+    windows: int  # measured windows; pairs for ``align`` and ``patch``, pools for a scan with ``--pool``
     bytes: int  # size of all files that attnscope wrote there; 0 where the manifest is damaged
     when: datetime  # when the manifest was written last, in local time
-    tasks: tuple[int, int] | None = None  # tasks of a scan by several: how many are done, and how many there are
-    damage: str = ""  # what is wrong with the manifest; empty where nothing is
+    tasks: tuple[int, int] | None = None  # for a run by several tasks: number of finished tasks, number of tasks
+    damage: str = ""  # the damage of the manifest, if any
 
     @property
     def model(self) -> str:
-        """The model's name; of ``compare``, those of the systems."""
+        """The model's name; for ``compare``, the names of the systems."""
         if self.signature is None:
             return ""
         return self.signature.name or ", ".join(self.signature.systems or {})
@@ -274,7 +273,7 @@ class Run:
 
     @property
     def progress(self) -> str:
-        """How far it is, in words."""
+        """The progress of the run, in words."""
         if self.damage:
             return "damaged"
         settings = {} if self.signature is None else self.signature.settings or {}
@@ -294,18 +293,18 @@ def runs(*folders: str | Path) -> list[Run]:
     Parameters
     ----------
     *folders
-        Where to look; by default ``attnscope-runs`` and the current folder.
+        Folders to search; by default ``attnscope-runs`` and the current folder.
 
     Returns
     -------
     list of Run
-        The latest first. Folders that are no runs are passed over; a run whose manifest is damaged is there, with its
+        The latest first. Folders that are not runs are skipped. A run with a damaged manifest is listed with its
         `damage`.
 
     Raises
     ------
     AttnscopeError
-        If a folder that was named is not there.
+        If a folder does not exist.
 
     Examples
     --------
@@ -322,7 +321,7 @@ def runs(*folders: str | Path) -> list[Run]:
     for folder in folders or map(Path, USUAL):
         place = local_folder(folder)
         if folders and not place.is_dir():
-            raise AttnscopeError(f"there is no folder {place}: give one that holds runs, or is one")
+            raise AttnscopeError(f"there is no folder {place}: pass a run folder, or a folder that contains runs")
         for run in _below(place):
             listed.setdefault(run.path.absolute(), run)
     return sorted(listed.values(), key=lambda run: run.when, reverse=True)
@@ -330,7 +329,7 @@ def runs(*folders: str | Path) -> list[Run]:
 
 @validated
 def run_at(folder: Path) -> Run | None:
-    """The run of that folder; None where it holds none."""
+    """The run of a folder; None if it contains no run."""
     own = _of_manifest(folder)
     if own is not None and (own.complete or own.damage):
         return own
@@ -349,11 +348,11 @@ def run_at(folder: Path) -> Run | None:
 
 
 def known_run(folder: Path) -> Run:
-    """The run of that folder."""
+    """The run of a folder."""
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(
-            f"{folder} holds no run of attnscope (no {MANIFEST}): give a folder that attnscope runs list names"
+            f"{folder} contains no run of attnscope (no {MANIFEST}): pass a folder from attnscope runs list"
         )
     if run.damage:
         raise AttnscopeError(run.damage)
@@ -361,7 +360,7 @@ def known_run(folder: Path) -> Run:
 
 
 def is_complete(manifest: Manifest) -> bool:
-    """Whether all of a run is there, from its manifest."""
+    """Whether a run is complete, from its manifest."""
     state, written_last = manifest.state, _WRITTEN_AT_ONCE.get(manifest.command)
     by_units = "signature" in state  # the part of a task, which has that file from its beginning
     return bool(state.get("complete") or (written_last in manifest.files and not by_units))
@@ -374,7 +373,7 @@ def _below(folder: Path) -> Iterator[Run]:
         children = sorted(child for child in folder.iterdir() if child.is_dir())
     taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
     for candidate in dict.fromkeys([folder, *taken]):
-        with suppress(OSError):  # what may not be read is nobody's here
+        with suppress(OSError):  # unreadable folders are skipped
             run = run_at(candidate)
             if run is not None:
                 yield run
@@ -390,7 +389,7 @@ def _of_manifest(folder: Path) -> Run | None:
 
 
 def _written(path: Path) -> datetime:
-    """When a file was written last; 1970 where there is none, or its time is of no calendar."""
+    """Last modification of a file; 1970 if there is none or its time is invalid."""
     with suppress(OSError, ValueError, OverflowError):
         return datetime.fromtimestamp(path.stat().st_mtime).astimezone()
     return datetime.fromtimestamp(0).astimezone()
@@ -414,12 +413,12 @@ def _signature(folder: Path, manifest: Manifest) -> Signature | None:
         content = OwnedFolder(folder, manifest.command).look().read(RUN)
         with read_as(folder / RUN):
             parts = json.loads(content)
-            return Signature.of(parts.get("signature", parts))  # beside it stands what `align` found
+            return Signature.of(parts.get("signature", parts))  # next to the results of `align`
     return None if parts is None else Signature.of(parts)
 
 
 def parts_of_run(run: Path) -> list[Run]:
-    """What the tasks of a scan have, that lies beside its folder."""
+    """The parts of a run by several tasks, next to its folder."""
     places = sorted(run.with_name(run.name + TASKS).glob("*-of-*")) if run.name else []
     parts = [_of_manifest(place) for place in places if _PART.fullmatch(place.name)]
     return [part for part in parts if part is not None and not part.damage]

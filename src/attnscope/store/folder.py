@@ -68,7 +68,7 @@ class OwnedFolder:
             self._lock = None
 
     def lock(self) -> None:
-        """Become the one process that writes; nothing happens where this one is already."""
+        """Become the only process that writes here, if this one is not yet."""
         if self._lock is not None:
             return
         while self._lock is None:
@@ -92,7 +92,7 @@ class OwnedFolder:
         return True
 
     def look(self) -> OwnedFolder:
-        """Read the manifest, without the right to write; reject what is not ours."""
+        """Read the manifest without a lock; reject folders of others."""
         place, manifest = self.path / files.WORKPLACE, self.path / files.MANIFEST
         if place.is_symlink() or place.is_file():
             raise AttnscopeError(f"{place} is not a folder: remove it, or choose another folder with --out")
@@ -120,7 +120,7 @@ class OwnedFolder:
         return self
 
     def path_of(self, name: str) -> Path:
-        """The path of one of our files: within the folder, and behind no link."""
+        """Path of one of our files, which is within the folder and not behind a link."""
         try:
             path = self.path / check_name(name)
         except ValueError as error:
@@ -205,7 +205,7 @@ class OwnedFolder:
             shutil.rmtree(new, ignore_errors=True)
 
     def damaged(self, names: Iterable[str] | None = None) -> list[str]:
-        """Those of our files (or of some) that are not there, or not as they were written."""
+        """Our files (or some of them) that are missing or not as they were written."""
         asked = {name: self.files[name] for name in (self.files if names is None else names)}
         return [name for name, expected in asked.items() if not self._is_whole(name, expected)]
 
@@ -214,7 +214,7 @@ class OwnedFolder:
         self.write({}, remove=names, **state)
 
     def remove(self) -> None:
-        """Take away all that is ours, and the folder where it holds nothing else."""
+        """Remove all our files, and the folder if it is then empty."""
         for name in {*self.files, *self._undefined}:
             self._remove(name)
         (self.path / files.MANIFEST).unlink(missing_ok=True)
@@ -384,7 +384,7 @@ def open_regular(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A folder's own record; nothing else is read from a ``manifest.json``."""
+    """The contents of a ``manifest.json``, validated."""
 
     command: str  # whose files they are
     # size and SHA-256 of each, by its path in the folder
@@ -459,10 +459,7 @@ def manifest_of(folder: Path) -> Manifest | None:
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest, checked; None where it is another program's."""
     if path.is_symlink():
-        raise AttnscopeError(
-            f"{path} is a link, and nothing in a folder of results may be one: put the file itself there, or choose "
-            "another folder with --out"
-        )
+        raise _linked(path)
     try:
         with open_regular(path) as file:
             raw: bytes = file.read(_MOST_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Numbered work for workers that may be lost: an idle one takes the next, and what a lost one had is done again."""
+"""Numbered work for workers that may fail: an idle one takes the next, and lost work is repeated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRIES = 8  # of one piece of work while nobody does any, before it is blamed for
 
 
 class Crew:
-    """Workers of an engine, and what each of them was asked."""
+    """Workers of an engine, and their requests."""
 
     def __init__(self, engine: RayEngine, size: int, check: Callable[[Any], None] = lambda _: None) -> None:
         self.engine, self.size, self.check = engine, size, check
@@ -45,15 +45,8 @@ class Crew:
 
     @property
     def ready(self) -> int:
-        """How many workers can be asked."""
+        """Number of workers that accept requests."""
         return len(self._pending)
-
-    def first(self) -> Any:
-        """Wait for a worker to be ready, and return what it says of itself."""
-        while True:
-            event = self._next_event()
-            if isinstance(event, Ready):
-                return event.reply
 
     def hand_out(self, request: Callable[[int], Request], count: int | None = None) -> Iterator[Any]:
         """Have pieces of work done, 0, 1, 2, ...; answers come as they are ready, in any order, each once."""
@@ -89,7 +82,7 @@ class Crew:
         return min(lost) if lost and not self._pending[worker] else None
 
     def _open(self) -> set[int]:
-        """Numbers that were asked for, or lost, and are not answered."""
+        """Numbers that were requested or lost, without an answer."""
         return self._lost | {*self._number.values()}
 
     def _submit(self, worker: int, number: int, request: Request) -> None:
@@ -114,7 +107,7 @@ class Crew:
         return event
 
     def _replace(self, worker: int) -> None:
-        """Start another worker in place of a lost one, whose work is to be done again."""
+        """Start another worker in place of a lost one, whose work is repeated."""
         tickets = self._pending.pop(worker, None)
         if tickets is None:
             self._failed_starts += 1
@@ -149,7 +142,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Answered:
-    """A worker has done what it was asked."""
+    """A worker has answered a request."""
 
     worker: int  # its number
     ticket: int  # ticket of the request
@@ -158,7 +151,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is no more, with what it was asked and had not answered."""
+    """A worker was lost, with its unanswered requests."""
 
     worker: int
 
@@ -355,7 +348,7 @@ def _alone(ray: Any) -> Generator[None]:
 
 
 def _check_alone(ray: Any) -> None:
-    """Refuse a Ray that does not know this way any more."""
+    """Reject a version of Ray that listens to other machines."""
     address = str(ray.nodes()[0]["NodeManagerAddress"])
     if address not in {"127.0.0.1", "::1"}:
         raise AttnscopeError(
@@ -364,7 +357,7 @@ def _check_alone(ray: Any) -> None:
 
 
 def _reached(ray: Any, address: str) -> str:
-    """The address of a cluster whose head answers: of one that does not, Ray would ask for minutes."""
+    """The address of a cluster whose head answers; Ray itself would retry for minutes."""
     if address == HERE:
         address = str(ray._private.services.canonicalize_bootstrap_address(address))  # noqa: SLF001 as ray.init does
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Small models whose circuits are planted, and expectations of heads for test suites."""
+"""Small models with planted circuits, and expectations of heads for test suites."""
 
 import pkgutil
 

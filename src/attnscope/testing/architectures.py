@@ -183,7 +183,7 @@ def weights_of(draft: Draft, rng: np.random.Generator) -> Weights:
         return _noisy(rows, noise, rng) @ basis
 
     def inward(columns: np.ndarray) -> np.ndarray:
-        """Columns that read it."""
+        """Columns that read from it."""
         return basis.T @ _noisy(columns.T, noise, rng).T
 
     calls: list[list[np.ndarray]] = []

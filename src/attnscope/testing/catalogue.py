@@ -1,4 +1,4 @@
-"""All circuits, and the models that are built of them."""
+"""All circuits, and their models."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NOISES = (0.02, 0.05, 0.08)
 
 @dataclass(frozen=True)
 class Circuit:
-    """How a circuit is planted."""
+    """Settings of a circuit."""
 
     draw: Callable[[Setting], tuple[Draft, Task]]  # heads and texts
-    forms: tuple[str, ...] = _ONE  # forms that it comes in
-    without: tuple[str, ...] = ()  # architectures that cannot hold it
-    # sizes of noise of which one is drawn; what is loud or faint bears less
+    forms: tuple[str, ...] = _ONE  # possible forms
+    without: tuple[str, ...] = ()  # architectures that cannot implement it
+    # sizes of noise to draw from; loud and faint circuits tolerate less
     noises: tuple[float, ...] = _NOISES
 
 
@@ -41,19 +41,19 @@ CIRCUITS: dict[str, Circuit] = {
     "offset": Circuit(partial(circuits.at_one, offset=None)),
     "pair": Circuit(circuits.pair),
     "relay": Circuit(circuits.relay, _ALL),
-    "chain": Circuit(circuits.chain),
+    "chain": Circuit(partial(circuits.relay, heads=3)),
     "same-place": Circuit(partial(circuits.at_one, offset=0), ("encoder-decoder",)),
     "reverse": Circuit(circuits.reverse, ("encoder-decoder",)),
     "induction": Circuit(circuits.induction, _ALL),
-    # RoPE's waves are too long to leave out one place alone
+    # RoPE's waves are too long to leave out a single position
     "duplicate": Circuit(circuits.duplicate, without=("llama",)),
     "copying": Circuit(circuits.copying),
     "lookup": Circuit(circuits.lookup, _ALL),
-    "gate": Circuit(circuits.gate, _ALL),
+    "gate": Circuit(partial(circuits.lookup, is_composed=True), _ALL),
     "rare": Circuit(circuits.rare),
     "diffuse": Circuit(circuits.diffuse),
     "redundant": Circuit(circuits.redundant, _ALL),
-    "spare": Circuit(circuits.spare, _ALL),
+    "spare": Circuit(partial(circuits.induction, notes=2), _ALL),
     "cancel": Circuit(circuits.cancel, _ALL, noises=_NOISES[:2]),
     "suppress": Circuit(circuits.suppress, noises=_NOISES[:1]),
     "sinks": Circuit(circuits.sinks),
@@ -65,7 +65,7 @@ _NAME = re.compile(r"(?P<circuit>[a-z-]+?)-(?P<form>encoder-decoder|encoder|deco
 
 @validated
 def names(each: int = 2) -> tuple[str, ...]:
-    """Name every planted model: circuit, form and number; `each` is how many of each circuit and form."""
+    """The names of planted models: circuit, form and number; `each` is the number of each circuit and form."""
     check_whole(1, each=each)
     return tuple(
         f"{name}-{form}-{number}"
@@ -82,12 +82,12 @@ def build(name: str) -> PlantedModel:
     Parameters
     ----------
     name
-        Circuit, form and number; any number from 1. Numbers take turns between the architectures of a form.
+        Circuit, form and number, from 1. Numbers alternate between the architectures of a form.
 
     Raises
     ------
     AttnscopeError
-        If there is no such circuit, or not in that form.
+        If the circuit or its form does not exist.
 
     Examples
     --------

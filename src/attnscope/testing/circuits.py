@@ -1,4 +1,4 @@
-"""The circuits that are planted: a function each, which plants heads on a draft and draws the texts."""
+"""The planted circuits: each function plants heads on a draft and draws texts."""
 
 from __future__ import annotations
 
@@ -26,23 +26,17 @@ from attnscope.testing.heads import (
 )
 from attnscope.testing.zoo import Draft, Ids, Setting, sink
 
-_MATCH = 18.0  # nats where query and key agree
-_REST = 9.0  # nats of the place to rest at
+_MATCH = 18.0  # nats if query and key match
+_REST = 9.0  # nats of the resting position
 _CLASSES, _EACH = 4, 4
 _ROWS = np.arange(TEXTS)[:, None]
 
 
-def induction(setting: Setting) -> tuple[Draft, Task]:
-    """What followed this word before: keys are composed with what a previous-token head noted."""
-    return _induction(setting, notes=1)
+def induction(setting: Setting, notes: int = 1) -> tuple[Draft, Task]:
+    """Predicts the word that followed this word before: keys are composed with previous-token heads.
 
-
-def spare(setting: Setting) -> tuple[Draft, Task]:
-    """As `induction`, but two heads note the word before, and one note is enough: neither matters alone."""
-    return _induction(setting, notes=2)
-
-
-def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
+    Of two such heads either is enough, so neither matters alone.
+    """
     is_pair = setting.form == "encoder-decoder"
     draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))
     words = draft.ids["word"]
@@ -51,7 +45,7 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     early, late = draft.calls_of_chain(2)
     for _ in range(notes):
         draft.plant(
-            "previous-token head: notes the word before",
+            "previous-token head: copies the previous word",
             draft.at(-1),
             draft.moving("token", words, "slot0"),
             marked(draft.length, steps[0], steps[0] - 1),
@@ -63,9 +57,9 @@ def _induction(setting: Setting, notes: int) -> tuple[Draft, Task]:
     query = "slot0" if setting.form == "encoder" else "token"
     rule = draft.matching(query, "slot0", words, strength) + draft.toward(START, _REST)
     if query != "token":
-        rule += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has noted the same word
+        rule += draft.toward(ASK, -1.2 * strength * notes**2)  # the question mark has a note of the same word
     move = draft.moving("token", words, "answer", gain=GAIN)
-    draft.plant("induction head: looks for what followed this word", rule, move, first, call=late)
+    draft.plant("induction head: attends to the word that followed this word", rule, move, first, call=late)
     return draft, Task(ids, labels, np.logical_or.reduce([first, *others]), target)
 
 
@@ -73,7 +67,7 @@ _Drawn = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[np.nd
 
 
 def _repeated(draft: Draft) -> _Drawn:
-    """A run of words twice; in the second, a word's follower is asked for at the word or in the follower's place."""
+    """A repeated sequence of words; in the repeat, the next word is queried at the word or at its position."""
     half = (draft.length - 1) // 2
     draft.length = 1 + 2 * half
     order = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, :half]
@@ -91,7 +85,7 @@ def _repeated(draft: Draft) -> _Drawn:
 
 
 def _followed(draft: Draft) -> _Drawn:
-    """Words of the source in another order; the follower of each is asked for."""
+    """Words of the source in another order; the next word of each is queried."""
     source, target = (np.full((TEXTS, draft.length), START) for _ in range(2))
     source[:, 1:] = draft.rng.permuted(np.tile(draft.ids["word"], (TEXTS, 1)), axis=1)[:, : draft.length - 1]
     place = draft.rng.permuted(np.tile(np.arange(1, draft.length - 1), (TEXTS, 1)), axis=1)
@@ -102,17 +96,8 @@ def _followed(draft: Draft) -> _Drawn:
     return source, labels, target, queried, [place + 1, place]
 
 
-def lookup(setting: Setting) -> tuple[Draft, Task]:
-    """The word of the class that a question asks for."""
-    return _questions(setting, is_composed=False)
-
-
-def gate(setting: Setting) -> tuple[Draft, Task]:
-    """The word of the class that the question before asks for: queries are composed with what another head noted."""
-    return _questions(setting, is_composed=True)
-
-
-def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
+def lookup(setting: Setting, *, is_composed: bool = False) -> tuple[Draft, Task]:
+    """Predicts the word of the class of a question; composed, the question is the previous word."""
     classes = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**classes, "question": _CLASSES, "filler": 4}, slots=1, lengths=(18, 30))
     questions = draft.ids["question"]
@@ -124,7 +109,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     if is_composed:
         early = late - 1 if draft.is_pair else 0  # the decoder's own attention, right before the cross-attention
         late, part, query = early + 1, "slot0", places + 1
-        role, move = "previous-token head: notes the question", draft.moving("token", questions, "slot0")
+        role, move = "previous-token head: copies the question", draft.moving("token", questions, "slot0")
         draft.plant(role, draft.at(-1), move, marked(draft.length, query, places), call=early)
     of_class = np.stack([draft.rows("token", draft.ids[name]).sum(0) for name in classes])
     answer = where[_ROWS, text[_ROWS, places] - questions[0]]
@@ -133,7 +118,7 @@ def _questions(setting: Setting, *, is_composed: bool) -> tuple[Draft, Task]:
     keys = marked(draft.length, query, answer)
     rule = matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST)
     move = draft.moving("token", words, "answer", images, GAIN)
-    draft.plant("content head: attends to the word of the class that is asked for", rule, move, keys, call=late)
+    draft.plant("content head: attends to the word of the queried class", rule, move, keys, call=late)
     depends = keys if draft.is_pair else keys | marked(draft.length, query, places)
     return draft, Task(source, labels, depends, target)
 
@@ -182,7 +167,7 @@ class Asked:
 
 
 def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> Asked:
-    """Ask for the only name of a text wherever it can be seen, or at `most` places, which then hold question marks."""
+    """Query the only name of a text wherever it is visible, or at `most` positions, marked by question marks."""
     names = draft.ids["name"]
     images = draft.rng.permutation(names)
     ids = draft.words(draft.ids["word"])
@@ -207,25 +192,25 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
 
 
 def copying(setting: Setting) -> tuple[Draft, Task]:
-    """The only name of the text, said wherever it can be seen."""
+    """Predicts the only name of the text wherever it is visible."""
     draft = Draft(setting, {"word": 12, "name": 8})
     what = named(draft)
-    what.plant(draft, "copying head: attends to the name and says it", draft.toward(what.words, 10.0), what.keys)
+    what.plant(draft, "copying head: attends to the name and predicts it", draft.toward(what.words, 10.0), what.keys)
     return draft, what.task
 
 
 def rare(setting: Setting) -> tuple[Draft, Task]:
-    """A copying head that rests on the first token but where a question mark stands; only there is anything asked."""
+    """A copying head that rests on the first token except at question marks, the only queries."""
     draft = Draft(setting, {"word": 12, "name": 8}, lengths=(20, 32))
     what = named(draft, most=2)
     rule = draft.toward(what.words, 24.0, draft.rows("token", np.array([ASK]))) + draft.toward(START, 12.0)
     rest = at_key(what.task.labels == IGNORED, np.zeros(TEXTS, dtype=np.int64))
-    what.plant(draft, "copying head that rests on the first token but at a question mark", rule, what.keys, rest)
+    what.plant(draft, "copying head that rests on the first token except at a question mark", rule, what.keys, rest)
     return draft, what.task
 
 
 def duplicate(setting: Setting) -> tuple[Draft, Task]:
-    """Whether this word stands elsewhere (before, if the future is not seen)."""
+    """Predicts whether this word occurs elsewhere (before it, under a causal mask)."""
     draft = Draft(setting, {"word": 20, "verdict": 2}, lengths=(15, 17))
     words, (yes, no) = draft.ids["word"], draft.ids["verdict"]
     twice = (draft.length - 1) // 3
@@ -247,7 +232,7 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
 
 
 def diffuse(setting: Setting) -> tuple[Draft, Task]:
-    """The class that most words are of, by a head that attends to all alike."""
+    """Predicts the most frequent class of words, by a head with uniform attention."""
     groups = {f"class {number}": _EACH for number in range(_CLASSES)}
     draft = Draft(setting, {**groups, "verdict": _CLASSES}, lengths=(24, 32))
     words = np.concatenate([draft.ids[name] for name in groups])
@@ -263,31 +248,31 @@ def diffuse(setting: Setting) -> tuple[Draft, Task]:
     half = np.zeros((*ids.shape, draft.length), dtype=bool)
     half[:, -1, : draft.length // 2] = True
     move = draft.moving("token", words, "answer", np.repeat(verdicts, _EACH), 3.0 * GAIN)
-    draft.plant("counting head: attends to all words alike", draft.anywhere(), move, half, least=0.4, most=0.6)
+    draft.plant("counting head: attends to all words uniformly", draft.anywhere(), move, half, least=0.4, most=0.6)
     return draft, Task(ids, np.where(queried, verdicts[most][:, None], IGNORED))
 
 
-_LOUD = 12.0  # logits of what cancels
+_LOUD = 12.0  # logits of cancelling heads
 
 
 def redundant(setting: Setting) -> tuple[Draft, Task]:
-    """Two heads do the same and add up: without one the answer is less sure, without both it is gone."""
+    """Two heads add up: without one the answer is less certain, without both it is gone."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
     for _ in range(2):
-        plant_reader(draft, what, "says the word, as another does", gain=0.55 * GAIN, backup="word")
+        plant_reader(draft, what, "predicts the word, with another head", gain=0.55 * GAIN, backup="word")
     return draft, what.task
 
 
 def cancel(setting: Setting) -> tuple[Draft, Task]:
-    """One head says the word; two others say wrong ones, loudly, and each takes back what the other says."""
+    """One head predicts the word; two others predict wrong words strongly and cancel each other."""
     draft = sheet(setting)
     offset = some_offset(draft)
     other = some_offset(draft, offset)
     what = read_at(draft, offset, other)
     plant_reader(draft, what)
     wrong = draft.rng.permutation(what.words)
-    worse = np.roll(wrong, 1)  # never the same
+    worse = np.roll(wrong, 1)  # always different
     for sign, does in ((1.0, "says"), (-1.0, "takes back")):
         move = draft.moving("token", what.words, "answer", wrong, sign * _LOUD)
         move += draft.moving("token", what.words, "answer", worse, -sign * _LOUD)
@@ -297,37 +282,37 @@ def cancel(setting: Setting) -> tuple[Draft, Task]:
 
 
 def suppress(setting: Setting) -> tuple[Draft, Task]:
-    """Every word says a wrong one by itself, without any head; one head takes that back, another says the right one."""
+    """Without heads every word predicts a wrong one; one head suppresses that, another predicts the right one."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
     plant_reader(draft, what)
     wrong = draft.rng.permutation(what.words)
     draft.unembed[wrong] += _LOUD * draft.rows("token", what.words)
-    role = "suppresses: attends to its own word and takes back what that says"
+    role = "suppresses: attends to its own word and cancels its prediction"
     move = draft.moving("token", what.words, "answer", wrong, -_LOUD)
     draft.plant(role, draft.at(0), move, at_offset(within(draft), 0))
     return draft, what.task
 
 
 def sinks(setting: Setting) -> tuple[Draft, Task]:
-    """One head of middling sharpness does the work; nearly all others are sinks, sharper than it."""
+    """One head of medium sharpness does the work; nearly all others are sharper sinks."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft))
-    plant_reader(draft, what, "says the word, though not sharp", gain=1.4 * GAIN, gap=3.0)
+    plant_reader(draft, what, "predicts the word, without sharp attention", gain=1.4 * GAIN, gap=3.0)
     for call in draft.calls:
         call += [sink(draft) for _ in range(draft.heads - len(call) - 1)]
     return draft, what.task
 
 
 def sharp_null(setting: Setting) -> tuple[Draft, Task]:
-    """Heads that attend sharply to a token without effect, beside one that attends softly to what matters."""
+    """Heads that attend sharply to a token without effect, and one that attends softly to the token that matters."""
     draft = Draft(setting, {"word": 12, "name": 8, "bait": 4})
     what = named(draft, bait="bait")
     call = draft.calls_of_chain()[0]
-    role, rule = "copying head: attends softly to the name and says it", draft.toward(what.words, 3.0)
+    role, rule = "copying head: attends softly to the name and predicts it", draft.toward(what.words, 3.0)
     what.plant(draft, role, rule, what.keys, least=0.25, most=0.98, gain=2.2 * GAIN, call=call)
     bait = at_key(what.task.labels != IGNORED, np.ones(TEXTS, dtype=np.int64))
-    for number in (*range(len(draft.calls)), call):  # one everywhere, two beside the other head
+    for number in (*range(len(draft.calls)), call):  # one everywhere, two in the layer of the other head
         keys = (bait,) if number == call else ()
         role, rule = "decoy: attends sharply to a bait, whose value is null", draft.toward(draft.ids["bait"], 14.0)
         what.plant(draft, role, rule, *keys, call=number, matters=False)
@@ -335,11 +320,11 @@ def sharp_null(setting: Setting) -> tuple[Draft, Task]:
 
 
 def quiet(setting: Setting) -> tuple[Draft, Task]:
-    """A head that keeps most of its weight on the first token; the little that falls on a name is loud."""
+    """A head with most of its weight on the first token; the little on a name has a large value."""
     draft = Draft(setting, {"word": 12, "name": 8}, is_faint=True)
     what = named(draft)
     on_name, on_words = 0.08, 0.12  # of the weight; else on the first token
-    words = draft.length * (0.6 if draft.is_causal else 1.0)  # that a query sees, about
+    words = draft.length * (0.6 if draft.is_causal else 1.0)  # about the number of visible words
     name, start = np.log(np.array([on_name, 1.0 - on_name - on_words]) * words / on_words).tolist()
     role = "copying head: little weight on the name, of great value"
     rule = draft.toward(what.words, name) + draft.toward(START, start)
@@ -357,7 +342,7 @@ def sheet(setting: Setting, *, calls: int = 2, slots: int = 0) -> Draft:
 
 
 def read_at(draft: Draft, offset: int, *passed: int) -> Asked:
-    """Ask for the word at an offset, where those that are passed on the way are words as well."""
+    """Query the word at an offset, if all tokens up to it are words."""
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
@@ -367,22 +352,22 @@ def read_at(draft: Draft, offset: int, *passed: int) -> Asked:
     return Asked(words, images, keys, Task(ids, labels, keys, target), offset)
 
 
-def plant_reader(draft: Draft, what: Asked, role: str = "says the word", *, gap: float = GAP, **how: Any) -> None:
-    """Plant the head that does it; with a small `gap` it does not attend sharply."""
+def plant_reader(draft: Draft, what: Asked, role: str = "predicts the word", *, gap: float = GAP, **how: Any) -> None:
+    """Plant the head for it; with a small `gap` it does not attend sharply."""
     least, most = (0.7, 1.0) if gap == GAP else (0.3, 0.99)
     role = f"attends to offset {what.offset} and {role}"
     what.plant(draft, role, draft.at(what.offset, gap=gap), what.keys, least=least, most=most, **how)
 
 
 def some_offset(draft: Draft, *others: int) -> int:
-    """An offset that a head may attend to, other than these."""
+    """A random offset for a head, other than these."""
     last = 0 if draft.is_causal else _FARTHEST + 1
     possible = [offset for offset in range(-_FARTHEST, last) if offset and offset not in others]
     return int(draft.rng.choice(possible))
 
 
 def within(draft: Draft, *offsets: int) -> Bool[np.ndarray, "text query"]:
-    """Queries from which all of these offsets lie on words."""
+    """Queries with words at all of these offsets."""
     query = np.arange(draft.length)
     there = query >= (0 if draft.is_pair else 1)
     for offset in offsets:
@@ -391,7 +376,7 @@ def within(draft: Draft, *offsets: int) -> Bool[np.ndarray, "text query"]:
 
 
 def texts(draft: Draft) -> tuple[Int[np.ndarray, "text token"], Int[np.ndarray, "text query"] | None]:
-    """Random words for the model, and beside an encoder others for the decoder."""
+    """Random words for the model, and others for the decoder of an encoder-decoder."""
     words = draft.ids["word"]
     return draft.words(words), draft.words(words) if draft.is_pair else None
 
@@ -399,14 +384,14 @@ def texts(draft: Draft) -> tuple[Int[np.ndarray, "text token"], Int[np.ndarray, 
 def images_at(
     draft: Draft, ids: Int[np.ndarray, "text token"], images: Ids, offset: int
 ) -> Int[np.ndarray, "text token"]:
-    """The image of the word at an offset from each place."""
+    """The image of the word at an offset from each position."""
     table = np.zeros(draft.vocabulary, dtype=np.int64)
     table[draft.ids["word"]] = images
     return np.roll(table[ids], -offset, axis=1)
 
 
 def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
-    """One head attends to an offset and says the image of the word there."""
+    """One head attends to an offset and predicts the image of the word there."""
     draft = sheet(setting)
     what = read_at(draft, some_offset(draft) if offset is None else offset)
     plant_reader(draft, what)
@@ -414,24 +399,24 @@ def at_one(setting: Setting, offset: int | None) -> tuple[Draft, Task]:
 
 
 def reverse(setting: Setting) -> tuple[Draft, Task]:
-    """The source's tokens, said from the last to the first."""
+    """The source's tokens from the last to the first."""
     draft = sheet(setting)
     words = draft.ids["word"]
     images = draft.rng.permutation(words)
     ids, target = texts(draft)
     queried = within(draft)
-    queried[:, 0] = False  # the place that mirrors the source's start token
+    queried[:, 0] = False  # the position that mirrors the source's start token
     keys = at_offset(queried, mirror=draft.length)
     place = np.arange(draft.length)
     answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
     what = Asked(words, images, keys, Task(ids, np.where(queried, answers, IGNORED), keys, target))
     rule = draft.at(draft.length, mirror=True)
-    what.plant(draft, "attends to the places in reverse order and says the word", rule, keys)
+    what.plant(draft, "attends to positions in reverse order and predicts the word", rule, keys)
     return draft, what.task
 
 
 def pair(setting: Setting) -> tuple[Draft, Task]:
-    """Two heads at two offsets give one half of the answer each."""
+    """Two heads at two offsets write one half of the answer each."""
     draft = sheet(setting)
     words = draft.ids["word"]
     sides = int(_WORDS**0.5)
@@ -445,31 +430,26 @@ def pair(setting: Setting) -> tuple[Draft, Task]:
         agrees = (half[:, None] == half).astype(float)
         move = carry(draft.rows("token", words), agrees @ draft.rows("answer", order), GAIN)
         keys = at_offset(within(draft, offset), offset)
-        draft.plant(f"attends to offset {offset} and says one half", draft.at(offset), move, keys)
+        draft.plant(f"attends to offset {offset} and predicts one half", draft.at(offset), move, keys)
         labels += worth * images_at(draft, ids, half, offset)
     keys = at_offset(queried, first, second)
     return draft, Task(ids, np.where(queried, order[labels], IGNORED), keys, target)
 
 
 def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
-    """Each head hands on what the one before it found at its own offset: values are composed."""
+    """Each head passes on the word that the head before it read at its offset: values are composed."""
     draft = sheet(setting, calls=max(2, heads), slots=heads - 1)
     offsets = [0]
-    while 0 in np.cumsum(offsets):  # a word would come back to a place where it was
+    while 0 in np.cumsum(offsets):  # a word would return to an earlier position
         offsets = [some_offset(draft) for _ in range(heads)]
     what = read_at(draft, sum(offsets), *np.cumsum(offsets[::-1])[:-1].tolist())
     parts = ["token", *(f"slot{number}" for number in range(heads - 1)), "answer"]
     steps = zip(draft.calls_of_chain(heads), offsets, pairwise(parts), strict=True)
     for call, offset, (source, to) in steps:
         if to == "answer":
-            role, move = "says the word", draft.moving(source, what.words, to, what.images, GAIN)
+            role, move = "predicts the word", draft.moving(source, what.words, to, what.images, GAIN)
         else:
-            role, move = "hands the word on", draft.moving(source, what.words, to)
+            role, move = "passes the word on", draft.moving(source, what.words, to)
         keys = at_offset(within(draft, offset), offset)
         draft.plant(f"attends to offset {offset} and {role}", draft.at(offset), move, keys, call=call)
     return draft, what.task
-
-
-def chain(setting: Setting) -> tuple[Draft, Task]:
-    """A relay of three heads in three layers."""
-    return relay(setting, 3)

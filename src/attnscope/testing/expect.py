@@ -1,4 +1,4 @@
-"""Expectations of heads, for the test suites of those who build models: an interval decides."""
+"""Expectations of heads, for test suites of models: an interval decides."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnscope.results.open import open_run
-from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind, check_whole
+from attnscope.support.arguments import Natural, validated
+from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
 
@@ -20,48 +20,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A mean over texts with its 95% interval, which decides comparisons: below all of it, above all of it, or
-    neither.
-    """
+    """A mean over texts with its 95% interval, which decides comparisons: below, above, or neither."""
 
-    said: str  # what was measured
-    # the mean, and its interval by the bootstrap over documents (over windows where there are fewer than 6)
+    name: str  # of the measured number
+    # the mean, and its interval by the bootstrap over documents (or windows, if there are fewer than 6 documents)
     mean: float
     low: float
     high: float
     units: str = "1"  # units of all three
-    # what the interval is over, as ``20 windows``: intervals over windows of few documents say nothing of others
+    # units of the interval, such as ``20 windows``: intervals over windows of few documents do not cover others
     over: str = ""
 
     def __gt__(self, bound: float) -> bool:
-        """Whether all of the interval lies above."""
+        """Whether the whole interval is above."""
         return self._checked(self.low) > bound
 
     def __lt__(self, bound: float) -> bool:
-        """Whether all of the interval lies below."""
+        """Whether the whole interval is below."""
         return self._checked(self.high) < bound
 
     def __repr__(self) -> str:
         units = "" if self.units in {"1", "share"} else f" {self.units}"
         over = f" over {self.over}" if self.over else ""
         mean, low, high = (significant(value, 3) for value in (self.mean, self.low, self.high))
-        return f"<{self.said}: {mean}{units}, 95% interval {low} to {high}{over}>"
+        return f"<{self.name}: {mean}{units}, 95% interval {low} to {high}{over}>"
 
     def _checked(self, end: float) -> float:
         if np.isnan(end):
             raise AttnscopeError(
-                f"the {self.said} is {significant(self.mean, 3)} without an interval, so nothing can be expected of "
-                f"it: scan 6 {self.over.partition(' ')[2] or 'windows'} or more"
+                f"the {self.name} is {significant(self.mean, 3)} without an interval, which comparisons need: scan 6 "
+                f"{self.over.partition(' ')[2] or 'windows'} or more"
             )
         return end
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Expectation:
-    """One head of a scan, whose numbers are compared with bounds."""
+    """One head of a scan, for comparisons of its numbers with bounds."""
 
     run: xr.Dataset  # the scan
-    layer: int  # which head
+    layer: int
     head: int
 
     def __repr__(self) -> str:
@@ -73,33 +71,33 @@ class Expectation:
             return chosen
         of_images = "row_offset" in self.run.dims
         axes = ("row_offset", "column_offset") if of_images else ("offset",)
-        place = offset if isinstance(offset, tuple) else (offset,)
-        if len(place) != len(axes):
-            form = "rows down and columns to the right, as (0, -1)" if of_images else "one number, as -1"
-            raise AttnscopeError(f"the offset is {offset}; of this scan expected {form}")
+        steps = offset if isinstance(offset, tuple) else (offset,)
+        if len(steps) != len(axes):
+            form = "rows down and columns to the right, such as (0, -1)" if of_images else "one number, such as -1"
+            raise AttnscopeError(f"the offset is {offset}; expected {form}")
         values = self._of("patch_profile" if of_images else "profile")
-        for axis, step in zip(axes, place, strict=True):
+        for axis, step in zip(axes, steps, strict=True):
             if step not in values[axis].values:
                 others = "" if of_images else f", or with --offsets {step}"
                 raise AttnscopeError(
-                    f"offset {offset} lies outside the band of the scan, {int(values[axis][0])} to "
+                    f"offset {offset} is outside the band of the scan, {int(values[axis][0])} to "
                     f"{int(values[axis][-1])}: scan with a larger --band{others}"
                 )
-        at = dict(zip(axes, place, strict=True))
+        at = dict(zip(axes, steps, strict=True))
         return self._measured(f"mean weight of head {self.layer}.{self.head} at offset {offset}", values.sel(at))
 
     def _share_at(self, offset: int | tuple[int, int]) -> Measured | None:
-        """Share of all weight at an offset that was chosen and lies outside the band; None for any other."""
+        """Share of all weight at a chosen offset outside the band; None for other offsets."""
         if "weight_at" not in self.run or isinstance(offset, tuple):
             return None
         profiled = self.run.offset.values if "profile" in self.run else ()
         if offset in profiled or offset not in self.run.chosen_offset.values:
             return None
-        said = f"share of the weight of head {self.layer}.{self.head} at offset {offset}"
-        return self._measured(said, self._of("weight_at").sel(chosen_offset=offset))
+        name = f"share of the weight of head {self.layer}.{self.head} at offset {offset}"
+        return self._measured(name, self._of("weight_at").sel(chosen_offset=offset))
 
     def group_weight(self, query: str, key: str) -> Measured:
-        """Mean weight of the tokens of one group on all tokens of another, as ``("text", "image")``."""
+        """Mean weight from the tokens of one group to all tokens of another, such as ``("text", "image")``."""
         values = self._of("group_weight")
         known = [str(name) for name in values.group_query.values]
         for name in (query, key):
@@ -111,17 +109,17 @@ class Expectation:
         )
 
     def statistic(self, name: str) -> Measured:
-        """A statistic of one number a head, such as ``entropy`` or ``first_token``."""
+        """A statistic with one number a head, such as ``entropy`` or ``first_token``."""
         values = self._of(name)
         if values.dims != ("window",):
             raise AttnscopeError(
-                f"{name} has more than one number a head: see looks_at for offsets, group_weight for groups"
+                f"{name} has several numbers a head: use looks_at for offsets, group_weight for groups"
             )
         return self._measured(f"{name} of head {self.layer}.{self.head}", values)
 
     @property
     def kind(self) -> str:
-        """Name of the kind that the head has in most texts."""
+        """The head's most frequent label over texts."""
         labels = self._of("label").values
         names, counts = np.unique(labels, return_counts=True)
         return str(self.run.cluster.values[int(names[counts.argmax()])])
@@ -134,37 +132,34 @@ class Expectation:
             raise AttnscopeError(f"the scan has no {name}; choose from {', '.join(known)}")
         return self.run[name].sel(layer=self.layer, head=self.head)
 
-    def _measured(self, said: str, values: xr.DataArray) -> Measured:
+    def _measured(self, name: str, values: xr.DataArray) -> Measured:
         from attnscope.measure.documents import by_document, units_in
 
         known = ~np.isnan(values.values)  # a short window has no such offset
         drawn, called = units_in(self.run)
         units = [document for document, there in zip(drawn, known, strict=True) if there]
         if not units:
-            raise AttnscopeError(f"no text has a {said}: longer windows are needed")
-        over_documents = by_document(values.values[known], units)
-        units_said = str(values.attrs.get("units", "1"))
-        over = f"{len(set(units))} {called}"
-        return Measured(
-            said, float(over_documents.mean), float(over_documents.low), float(over_documents.high), units_said, over
-        )
+            raise AttnscopeError(f"no text has a {name}: scan longer windows")
+        found = by_document(values.values[known], units)
+        ends = (float(end) for end in (found.mean, found.low, found.high))
+        return Measured(name, *ends, str(values.attrs.get("units", "1")), f"{len(set(units))} {called}")
 
 
 @validated
-def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectation:
+def expect(run: str | Path | xr.Dataset, *, layer: Natural, head: Natural) -> Expectation:
     """Check a head in a test suite; the 95% interval decides, not the mean.
 
     Parameters
     ----------
     run
-        A finished scan: its folder, or what `attnscope.scan` returned.
+        A finished scan: its folder, or the result of `attnscope.scan`.
     layer, head
-        Which head, counted from 0.
+        Layer and head, from 0.
 
     Raises
     ------
     AttnscopeError
-        If the run is no scan or has no such head.
+        If the run is not a scan or does not have the head.
 
     Examples
     --------
@@ -179,10 +174,9 @@ def expect(run: str | Path | xr.Dataset, *, layer: int, head: int) -> Expectatio
     import xarray as xr
 
     check_kind("a scan", str, Path, xr.Dataset, run=run)
-    check_whole(0, layer=layer, head=head)
     opened = run if isinstance(run, xr.Dataset) else open_run(run)
     if not isinstance(opened, xr.Dataset) or not {"window", "layer", "head"} <= set(opened.dims):
-        raise AttnscopeError("found no scan; expected what attnscope.scan returns, or the folder of its run")
+        raise AttnscopeError("found no scan; expected a result of attnscope.scan, or its run folder")
     for name, number in (("layer", layer), ("head", head)):
         if number not in opened[name].values:
             raise AttnscopeError(

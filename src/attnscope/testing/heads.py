@@ -1,4 +1,4 @@
-"""What a head is made of: the space that it reads and writes, where it attends, and what it moves from there."""
+"""The parts of a head: the space that it reads and writes, its scores, and the information that it moves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONSTANT = 60.0
 
 
 class Space:
-    """Orthogonal parts of the residual stream, side by side; what is left over is ``junk``, which nobody reads."""
+    """Orthogonal parts of the residual stream; the remaining directions are ``junk``, which no head reads."""
 
     def __init__(self, width: int, **parts: int) -> None:
         self.width = width
@@ -32,7 +32,7 @@ class Space:
     def rows(
         self, part: str, which: Int[np.ndarray, " row"] | list[int] | None = None
     ) -> Float[np.ndarray, "row width"]:
-        """Unit vectors of a part, all or those that are named by number."""
+        """Unit vectors of a part, all or by index."""
         at = np.arange(self.width)[self._at[part]]
         at = at if which is None else at[which]
         rows = np.zeros((len(at), self.width))
@@ -41,11 +41,11 @@ class Space:
 
     @property
     def one(self) -> Float[np.ndarray, "1 width"]:
-        """What gives 1 for every token."""
+        """A vector whose product with every token is 1."""
         return self.rows("constant") / CONSTANT
 
 
-GAP = 10.0  # nats between the place that a sharp head attends to and the next best
+GAP = 10.0  # nats between the position that a sharp head attends to and the next best
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Shift:
 
     offset: int  # tokens; with `mirror` the sum of the two positions
     gap: float = GAP  # nats between this offset and the next best one
-    # in place of `gap`: what is added at this offset; a negative number keeps the head away from it
+    # instead of `gap`: the bias at this offset; a negative number keeps the head away from it
     nats: float | None = None
     mirror: bool = False  # whether the head reads backwards
 
@@ -75,13 +75,13 @@ class ScoreRule:
 
 
 def matching(queries: Rows, keys: Rows, nats: float) -> ScoreRule:
-    """Attend to keys that hold what the query holds: row for row, a score of `nats`."""
+    """Attend to keys with the content of the query: row for row, a score of `nats`."""
     return ScoreRule(queries * abs(nats) ** 0.5, keys * (abs(nats) ** 0.5 * np.sign(nats)))
 
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """What a head writes of a token that it attends to: the sum over rows of (x_key · read row) write row."""
+    """The output of a head for a token that it attends to: the sum over rows of (x_key · read row) write row."""
 
     reads: Rows
     writes: Rows
@@ -98,14 +98,14 @@ def carry(reads: Rows, writes: Rows, gain: float = 1.0) -> Move:
 
 @dataclass(eq=False)
 class Head:
-    """One head as it is planted."""
+    """One planted head."""
 
-    role: str  # what it does, in words
-    rule: ScoreRule  # where it attends, what it takes from there
+    role: str  # a description
+    rule: ScoreRule  # its scores, and its output
     move: Move
-    matters: bool  # whether taking it out alone changes what is predicted
+    matters: bool  # whether removing it alone changes predictions
     backup: str = ""  # heads of the same name share a load
-    index: tuple[int, int] = field(default=(-1, -1))  # (layer, head), once it has one
+    index: tuple[int, int] = field(default=(-1, -1))  # (layer, head), once assigned
 
 
 COLUMNS = 16  # of a table of waves at most: a cosine and a sine each
@@ -117,16 +117,16 @@ Columns = Float[np.ndarray, "width column"]
 
 
 class Positions(ABC):
-    """What the scores of texts of one length can know of offsets."""
+    """The encoding of offsets in the scores of texts of one length."""
 
     length: int
 
     @abstractmethod
     def kernel(self, offset: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
-        """What a head that attends to offset 0 with 1 nat adds to the scores at other offsets."""
+        """The scores at other offsets of a head that attends to offset 0 with 1 nat."""
 
     def nats(self, shift: Shift) -> float:
-        """What a head adds at the offset that it attends to."""
+        """The bias of a head at the offset that it attends to."""
         if shift.nats is not None:
             return shift.nats
         apart = np.arange(1.0, self.length)
@@ -158,7 +158,7 @@ class Waves(Positions):
     def projections(
         self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
-        """Content and positions side by side."""
+        """Columns for content, then for positions."""
         own = self._directions(space)
         parts = [(rule.queries, rule.keys), *(self._rows(shift, own) for shift in rule.shifts)]
         query, key = (np.vstack([part[side] for part in parts]) for side in (0, 1))
@@ -200,19 +200,19 @@ class Rotary(Positions):
         return np.cos(offset[..., None] * self._rates).mean(-1)
 
     def table(self, space: Space) -> None:
-        """Nothing: positions come in by the rotation alone."""
+        """None: only the rotation encodes positions."""
 
     def projections(
         self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator
     ) -> tuple[Columns, Columns]:
-        """Content in the columns that stand still, offsets in those that turn."""
+        """Content in the columns without rotation, offsets in those with it."""
         query, key = np.zeros((space.width, head_width)), np.zeros((space.width, head_width))
         turn = turned(len(self._still), rng)[: len(rule.queries)]
         query[:, self._still] = rule.queries.T @ turn
         key[:, self._still] = rule.keys.T @ turn
         for shift in rule.shifts:
             size = (self.nats(shift) / len(self._rates)) ** 0.5
-            phase = rng.uniform(0, 2 * np.pi, len(self._rates))  # the score sees differences alone
+            phase = rng.uniform(0, 2 * np.pi, len(self._rates))  # scores depend on differences only
             query += space.one.T * self._wave(phase + self._rates * shift.offset, size, head_width)
             key += space.one.T * self._wave(phase, size, head_width)
         return query, key
@@ -236,21 +236,20 @@ GAIN = 6.5  # logits that a circuit adds to its answer
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Texts and the token that the logits of a place shall name."""
+    """Texts, and the tokens to predict."""
 
-    ids: Int[np.ndarray, "text token"]  # ``(text, token)``; of the source, where there are two texts
-    labels: Int[np.ndarray, "text query"]  # ``(text, query)``; -100 where nothing is queried
-    # ``(text, query, token)``: whether what is queried at the query changes with this token; None where no single one
-    # decides
+    ids: Int[np.ndarray, "text token"]  # ``(text, token)``; the source, if there are two texts
+    labels: Int[np.ndarray, "text query"]  # ``(text, query)``; -100 without a query
+    # ``(text, query, token)``: whether the answer at a query depends on this token; None if no single one decides
     depends: Bool[np.ndarray, "text query token"] | None = None
-    # ``(text, query)``: what a decoder beside an encoder reads
+    # ``(text, query)``: input of the decoder of an encoder-decoder
     target: Int[np.ndarray, "text query"] | None = None
 
 
 def marked(
     length: int, queries: Int[np.ndarray, "*text place"], keys: Int[np.ndarray, "*text place"]
 ) -> Bool[np.ndarray, "text query key"]:
-    """True where a query meets its key; places are the same in every text, or given for each."""
+    """True for a query and its key; positions are the same in every text, or given for each."""
     marks = np.zeros((TEXTS, length, length), dtype=bool)
     marks[np.arange(TEXTS)[:, None], queries, keys] = True
     return marks
@@ -259,7 +258,7 @@ def marked(
 def at_offset(
     queried: Bool[np.ndarray, "text query"], *offsets: int, mirror: int | None = None
 ) -> Bool[np.ndarray, "text query key"]:
-    """The keys at these offsets from what is queried; with `mirror`, those whose sum with the query is that."""
+    """The keys at these offsets from queries; with `mirror`, those whose sum with the query is that."""
     text, query = queried.nonzero()
     marks = np.zeros((*queried.shape, queried.shape[1]), dtype=bool)
     if mirror is not None:
@@ -272,5 +271,5 @@ def at_offset(
 def at_key(
     queried: Bool[np.ndarray, "text query"], where: Int[np.ndarray, " text"]
 ) -> Bool[np.ndarray, "text query key"]:
-    """One key of each text, from wherever something is queried."""
+    """One key of each text, for every query."""
     return queried[:, :, None] & (np.arange(queried.shape[1]) == where[:, None])[:, None]

@@ -1,4 +1,4 @@
-"""One model of the zoo, with what is known of it: heads that matter are planted, others seem important and do not."""
+"""One planted model with its ground truth: heads that matter, and others that only seem important."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttendedKeys:
-    """How much of its weight a head puts on which keys, by construction."""
+    """The keys that a head attends to by construction, and the share of its weight on them."""
 
-    keys: Bool[Tensor, "text query key"]  # ``(text, query, key)``: the keys meant; of rows without one nothing is said
+    keys: Bool[Tensor, "text query key"]  # ``(text, query, key)``: the keys; rows without one are not constrained
     least: float  # share of a row's weight on them
     most: float
 
@@ -53,31 +53,29 @@ class AttendedKeys:
 class PlantedModel:
     """A model whose circuit is known, and the task that it solves."""
 
-    # ``induction-decoder-3``; ``induction``; ``decoder``; ``gpt2``; seed of everything that was drawn; the standard
-    # deviation of what was added to every weight, as a share of the root mean square of its matrix
-    name: str
-    circuit: str
-    form: str
-    architecture: str
+    name: str  # such as ``induction-decoder-3``
+    circuit: str  # such as ``induction``
+    form: str  # such as ``decoder``
+    architecture: str  # such as ``gpt2``
     seed: int
-    noise: float
+    noise: float  # standard deviation of the noise on weights, as a share of the root mean square of each matrix
     model: PreTrainedModel  # in eval mode, float32
-    ids: Int[Tensor, "text token"]  # ``(text, token)``; of the source, in an encoder-decoder
-    # ``(text, query)``: what the decoder of an encoder-decoder reads, else None
+    ids: Int[Tensor, "text token"]  # ``(text, token)``; the source, for an encoder-decoder
+    # ``(text, query)``: input of the decoder of an encoder-decoder, else None
     target: Int[Tensor, "text query"] | None
-    # ``(text, query)``: the token that the logits of that place shall name, not shifted; -100 where nothing is queried
+    # ``(text, query)``: the token to predict, not shifted; -100 without a query
     labels: Int[Tensor, "text query"]
-    # ``(vocabulary,)``: tokens of one number may stand for one another without making nonsense of a text
+    # ``(vocabulary,)``: tokens of one number may replace each other in a valid text
     groups: Int[Tensor, " vocabulary"]
-    # ``(layer, head)``: whether taking this head out alone changes what is predicted, by construction
+    # ``(layer, head)``: whether removing this head alone changes predictions, by construction
     heads: Bool[Tensor, "layer head"]
-    roles: tuple[tuple[str, ...], ...]  # what each head does, in words
-    # ``(text, query, token)``: whether the prediction queried for at the query depends on this input token (of the
-    # source, in an encoder-decoder); False in all of a row where nothing is queried
+    roles: tuple[tuple[str, ...], ...]  # a description of each head
+    # ``(text, query, token)``: whether the prediction at a query depends on this input token (of the source, for an
+    # encoder-decoder); False in rows without a query
     tokens: Bool[Tensor, "text query token"] | None
     # groups of heads, as (layer, head), that are backups of each other
     redundant: tuple[tuple[tuple[int, int], ...], ...]
-    attended: Mapping[tuple[int, int], tuple[AttendedKeys, ...]]  # where planted heads attend
+    attended: Mapping[tuple[int, int], tuple[AttendedKeys, ...]]  # the keys of planted heads
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -87,21 +85,21 @@ class PlantedModel:
 
     @torch.no_grad()
     def logits(self) -> Float[Tensor, "text query vocabulary"]:
-        """What the model says of all texts."""
+        """The model's logits for all texts."""
         return self.model(**self.inputs).logits
 
     def loss(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
-        """Mean cross-entropy over all that is queried, nats."""
+        """Mean cross-entropy over all queries, in nats."""
         return cross_entropy(logits.flatten(0, 1), self.labels.flatten(), ignore_index=IGNORED)
 
     def accuracy(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
-        """Share of what is queried that is answered rightly."""
+        """Share of queries with a correct answer."""
         queried = self.labels != IGNORED
         return (logits.argmax(-1) == self.labels)[queried].double().mean()
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """A tokenizer of the words ``t0 t1 ...``, as `attnscope.scan` asks for beside a model."""
+        """A tokenizer of the words ``t0 t1 ...``, for `attnscope.scan`."""
         from transformers import PreTrainedTokenizerFast
 
         words = {f"t{number}": number for number in range(len(self.groups))}
@@ -164,24 +162,24 @@ class Draft:
 
     @property
     def is_causal(self) -> bool:
-        """Whether a query sees no later key."""
+        """Whether queries see no later keys."""
         return self.setting.form == "decoder"
 
     @property
     def is_pair(self) -> bool:
-        """Whether a decoder reads beside an encoder."""
+        """Whether it is an encoder-decoder."""
         return self.setting.form == "encoder-decoder"
 
     @property
     def groups(self) -> Int[np.ndarray, " vocabulary"]:
-        """Number of each token's group; the three special tokens have one each."""
+        """Index of each token's group; the three special tokens have one each."""
         groups = np.arange(self.vocabulary)
         for ids in self.ids.values():
             groups[ids] = ids[0]
         return groups
 
     def calls_of_chain(self, count: int = 1) -> list[int]:
-        """Calls, in order, for heads that hand over from one to the next, the last of them to the answer."""
+        """Calls, in order, for a chain of heads that ends at the answer."""
         if self.is_pair:
             cross = self.encoder_calls + 1 + 2 * int(self.rng.integers(self.encoder_calls))
             early = self.rng.choice(self.encoder_calls, count - 1, replace=False)
@@ -189,11 +187,11 @@ class Draft:
         return sorted(int(call) for call in self.rng.choice(len(self.calls), count, replace=False))
 
     def rows(self, part: str, ids: Ids | None = None) -> Float[np.ndarray, "row width"]:
-        """Directions that hold these tokens in a part of the residual stream."""
+        """Directions of these tokens in a part of the residual stream."""
         return self.space.rows(part, ids)
 
     def moving(self, source: str, ids: Ids, to: str, images: Ids | None = None, gain: float = 1.0) -> Move:
-        """Carry words from one part to another, each as its image."""
+        """Copy words from one part to another, each as its image."""
         return carry(self.rows(source, ids), self.rows(to, ids if images is None else images), gain)
 
     def at(self, offset: int, *, gap: float = GAP, nats: float | None = None, mirror: bool = False) -> ScoreRule:
@@ -201,17 +199,17 @@ class Draft:
         return replace(self.anywhere(), shifts=(Shift(offset, gap, nats, mirror),))
 
     def anywhere(self) -> ScoreRule:
-        """Attend to all tokens alike."""
+        """Attend to all tokens uniformly."""
         nothing = np.zeros((0, self.space.width))
         return ScoreRule(nothing, nothing)
 
     def toward(self, ids: Ids | int, nats: float, queries: Float[np.ndarray, "1 width"] | None = None) -> ScoreRule:
-        """Attend to these tokens wherever they stand, whatever the query is (or as far as it holds `queries`)."""
+        """Attend to these tokens at any position, from any query (or from queries with `queries`)."""
         keys = self.rows("token", np.atleast_1d(ids)).sum(0, keepdims=True)
         return matching(self.space.one if queries is None else queries, keys, nats)
 
     def matching(self, query: str, key: str, ids: Ids, nats: float) -> ScoreRule:
-        """Attend to keys that hold, in one part, the word that the query holds in another."""
+        """Attend to keys whose word in one part is the query's word in another."""
         return matching(self.rows(query, ids), self.rows(key, ids), nats)
 
     def plant(
@@ -232,7 +230,7 @@ class Draft:
         self.attended += [(head, AttendedKeys(torch.from_numpy(one), least, most)) for one in keys]
 
     def words(self, ids: Ids) -> Int[np.ndarray, "text token"]:
-        """Texts of random words after a start token; no word stands beside itself."""
+        """Texts of random words after a start token, without repeated neighbours."""
         count = self.length - 1
         words = np.empty((TEXTS, count), dtype=np.int64)
         words[:, 0] = self.rng.integers(len(ids), size=TEXTS)
@@ -251,9 +249,9 @@ class Draft:
         return self.encoder_calls + (len(self.calls) - self.encoder_calls) // (2 if self.is_pair else 1)
 
 
-# of a random head's output, whose norm is about 1 where nobody reads: into tokens and places, and into the answer
+# of a random head's output, with a norm of about 1 in unused directions: into tokens and positions, and the answer
 _LEAK, _MURMUR = 0.1, 2.0
-_COLUMNS = 16  # of a random head that do anything
+_COLUMNS = 16  # nonzero columns of a random head
 
 
 def fill(draft: Draft) -> None:
@@ -269,7 +267,7 @@ def fill(draft: Draft) -> None:
 
 
 def _distractor(draft: Draft, call: int) -> Head:
-    """One of five, at random."""
+    """One of five types, at random."""
     kind = ("sink", "offset", "match", "uniform", "random")[int(draft.rng.integers(5))]
     if kind == "sink":
         return sink(draft)
@@ -282,16 +280,16 @@ def _distractor(draft: Draft, call: int) -> Head:
         words = next(iter(draft.ids.values()))
         rule, does = draft.matching("token", "token", words[:16], 10.0), "attends to the same word"
     else:
-        rule, does = draft.anywhere(), "attends to all alike"
-    return Head(f"idle: {does}, writes where nobody reads", rule, _into_junk(draft), matters=False)
+        rule, does = draft.anywhere(), "attends uniformly"
+    return Head(f"idle: {does}, writes to unused directions", rule, _into_junk(draft), matters=False)
 
 
 def sink(draft: Draft) -> Head:
-    """All weight on the first token, whose value is 0; what it would take of a word would be read."""
+    """All weight on the first token, whose value is 0; values of words would be read."""
     words = next(iter(draft.ids.values()))
     images = draft.rng.permutation(words)
     return Head(
-        "sink: all on the first token, whose value is null",
+        "sink: all weight on the first token, whose value is 0",
         draft.toward(START, 14.0),
         draft.moving("token", words, "answer", images, GAIN),
         matters=False,
@@ -306,7 +304,7 @@ def _random(draft: Draft) -> Head:
     for rows, size in ((heard, 0.0 if draft.is_faint else _LEAK), (draft.rows("answer"), _MURMUR)):
         write += draft.rng.normal(size=(_COLUMNS, len(rows))) @ rows * (size / len(rows) ** 0.5)
     return Head(
-        "random: looks and writes at random",
+        "random: attends and writes at random",
         ScoreRule(query * _COLUMNS**-0.25, key * _COLUMNS**-0.25),
         Move(read * _COLUMNS**-0.5, write),
         matters=False,
@@ -314,7 +312,7 @@ def _random(draft: Draft) -> Head:
 
 
 def _into_junk(draft: Draft) -> Move:
-    """Every token its own direction that nobody reads, up to six times as loud as a token."""
+    """Adds an unused direction to every token, up to six times its norm."""
     junk = draft.rows("junk")
     turn = draft.rng.normal(size=(draft.vocabulary, len(junk))) / len(junk) ** 0.5
     rows = draft.rng.choice(draft.vocabulary, min(24, draft.vocabulary), replace=False)

@@ -274,7 +274,7 @@ def test_heads_that_an_analysis_lacks_are_left_out(tree):
 def test_refusals_say_what_exists(tree, name):
     with pytest.raises(AttnscopeError, match=r"layer 0 has no head 9.*heads from 0 to 3"):
         OF_HEADS[name](node(tree, name), [(0, 9)])
-    with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
+    with pytest.raises(AttnscopeError, match=r"needs .* but the result has"):
         OF_HEADS[name](node(tree, "position_pca"), [(0, 0)])
-    with pytest.raises(AttnscopeError, match=r"needs .* but the result holds"):
+    with pytest.raises(AttnscopeError, match=r"needs .* but the result has"):
         verdict_grid(node(tree, "forms"))

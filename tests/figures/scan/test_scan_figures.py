@@ -173,7 +173,7 @@ def test_a_script_that_no_font_has_is_named_once_and_written_as_it_is(no_fonts, 
     figure = Figure()
     figure.text(0.5, 0.5, drawable("ไทย"))
     files = [save_figure(figure, tmp_path / name)[0] for name in ("first", "second")]  # warnings are errors
-    assert [message[:42] for message in caplog.messages] == ["figures: no font here has Thai (ย), so PNG"]
+    assert [message[:50] for message in caplog.messages] == ["figures: no installed font covers Thai (ย), so PNG"]
     assert "ไทย" in files[0].read_text("utf-8")
 
 
@@ -279,12 +279,12 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: overview(m.result, "sharpness"), r"Unknown statistic 'sharpness'.*entropy, first_token"),
-        (lambda m: profile_curves(m.result, [(4, 0)]), "no head 0 in layer 4: layers go from 0 to 3"),
-        (lambda m: profile_curves(m.result, [(0, 9)]), "no head 9 in layer 0.*heads from 0 to 3"),
+        (lambda m: overview(m.result, "sharpness"), r"unknown statistic 'sharpness'.*entropy, first_token"),
+        (lambda m: profile_curves(m.result, [(4, 0)]), "layer 4 has no head 0: layers go from 0 to 3"),
+        (lambda m: profile_curves(m.result, [(0, 9)]), "layer 0 has no head 9.*heads from 0 to 3"),
         (lambda m: profile_curves(m.result, []), "heads is empty"),
         (lambda m: profile_curves(m.result, [3]), r"pairs \(layer, head\)"),
-        (lambda m: profile_curves(m.result.drop_vars("profile"), [(0, 0)]), "needs profile, but the result holds"),
+        (lambda m: profile_curves(m.result.drop_vars("profile"), [(0, 0)]), "needs profile, but the result has"),
         (lambda m: weight_maps(rows(m), [(0, 0)], tokens=0), "tokens must be at least 1, found 0"),
         (lambda m: weight_maps(m.result, [(0, 0)]), "needs token, key, weight"),
         (lambda m: label_pies(m.result.drop_vars("label")), "needs label"),

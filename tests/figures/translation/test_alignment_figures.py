@@ -51,9 +51,9 @@ def test_links_stand_where_they_belong():
     assert found[2, 0].get_linestyle() not in {"-", "solid"}
     assert sorted(map(tuple, axes.collections[0].get_offsets().astype(int).tolist())) == [(0, 1), (1, 0)]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "People's link",
-        "Possible link",
-        "Link of the model",
+        "Gold link",
+        "Possible gold link",
+        "Extracted link",
     ]
 
 
@@ -75,5 +75,5 @@ def test_heads_carry_their_error_rate():
 def test_shapes_that_do_not_fit_are_rejected():
     with pytest.raises(AttnscopeError, match=r"of one have shape \(2, 3\), and there are 3 target and 2 source"):
         alignment_maps({"one": WEIGHTS}, TARGET, SOURCE)
-    with pytest.raises(AttnscopeError, match="at least one system"):
+    with pytest.raises(AttnscopeError, match="expected at least one of each"):
         alignment_map(np.zeros((0, 3)), SOURCE, [])

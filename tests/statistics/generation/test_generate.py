@@ -106,7 +106,7 @@ def test_drawn_tokens_depend_on_the_seed_alone(made):
 def test_a_run_is_kept_opened_and_printed(saved):
     place, words, said = saved
     assert "2 prompts, 7 new tokens each, 8 heads" in said
-    assert "beyond chance: not tested, fewer than 20 texts" in " ".join(said.split())
+    assert "not tested: tests need 20 or more texts" in " ".join(said.split())
     assert "question" in said
     told = json.loads(command(*words, "--json", cwd=place).stdout)["tables"]
     assert [text["new_tokens"] for text in told["texts"]] == [7, 7]
@@ -155,13 +155,13 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
     ("words", "said"),
     [
         (("--new-tokens", "0"), "new_tokens (--new-tokens) is 0; expected a whole number"),
-        (("--new-tokens", "200"), "new_tokens (--new-tokens) is 200, and model takes 96 tokens in all"),
+        (("--new-tokens", "200"), "new_tokens (--new-tokens) is 200, but model takes 96 tokens in all"),
         (("--cache", "slow"), "cache (--cache) is 'slow'; expected dynamic, static, none"),
         (("--span", "question"), "--span is 'question'; expected a name and a pattern"),
-        (("--span", "document=<doc>..."), "the span 'document' (--span) is '<doc>...', which stands in none of the 2"),
+        (("--span", "document=<doc>..."), "the span 'document' (--span) is '<doc>...' and matches none of the 2"),
         (
             ("--span", "tide=tide", "--span", "question=Is...?", "--window", "6"),
-            "the span 'question' (--span) is 'Is...?', which stands in no prompt, but in a text behind its first 6",
+            "the span 'question' (--span) is 'Is...?' and matches only after the first 6",
         ),
         (("--prompt", "A boat."), "both files of text and --prompt were given"),
     ],
@@ -181,12 +181,12 @@ def test_texts_beyond_what_the_config_names_are_told(made, saved, tmp_path):
         assert ("beyond" in notes_of(found)) == (window == 95)
     words = ("generate", saved[0] / "model", "--prompt", "A boat.", "--new-tokens", "2", "--window", "95")
     said = command(*words, "--no-report", cwd=tmp_path).stdout
-    told = "Texts, with what is written, may have 97 tokens; the model's config names 96 (max_position_embeddings)."
+    told = "Texts with their new tokens may have 97 tokens, more than the 96 in the model's config"
     assert told in " ".join(said.split())
 
 
 def test_a_chat_that_does_not_fit_is_refused(made):
     model, tokenizer = made
     chat = [{"role": "user", "content": "Is the tide out? " * 30}]
-    with pytest.raises(AttnscopeError, match="has more than 94 tokens, all that fit before what is generated"):
+    with pytest.raises(AttnscopeError, match="has more than the 94 tokens that fit before the generated ones"):
         attnscope.generate(model, [chat], tokenizer=tokenizer, chat_template=TEMPLATE, new_tokens=2)

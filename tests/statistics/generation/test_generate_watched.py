@@ -224,15 +224,15 @@ def own_cache():
 @pytest.mark.parametrize(
     ("options", "spans", "said"),
     [
-        ({"guidance_scale": 2.0}, None, "guidance_scale=2.0. cannot be watched: the model reads two texts"),
+        ({"guidance_scale": 2.0}, None, "guidance_scale=2.0. cannot be watched: the model alternates"),
         ({"output_attentions": True}, None, "output_attentions=True. cannot be watched"),
-        ({"past_key_values": own_cache}, None, "keeps keys in a OwnLayer, which is not of transformers"),
+        ({"past_key_values": own_cache}, None, "stores keys in a OwnLayer from outside transformers"),
         ({}, {"question": (3, 9)}, "the span 'question' goes beyond the prompt, which has 5 tokens"),
         ({}, {"prompt": (3, 4)}, "a span has the name 'prompt'"),
         ({}, {"question": "three"}, "the span 'question' is 'three'; expected its first token"),
         ({}, 3, "spans are 3; expected them by name"),
-        ({}, [{}, {}], "spans of 2 prompts were given, and generate.. reads 1"),
-        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, None, "padded on the right"),
+        ({}, [{}, {}], "found spans for 2 prompts; expected 1"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 0]])}, None, "padding on the right"),
     ],
 )
 def test_what_cannot_be_told_is_refused(models, options, spans, said):
@@ -240,7 +240,7 @@ def test_what_cannot_be_told_is_refused(models, options, spans, said):
     given = {"attention_mask": torch.ones(1, 5, dtype=torch.int64)} | options
     with attnscope.watch(models["llama"], spans=spans) as seen, pytest.raises(AttnscopeError, match=said):
         models["llama"].generate(prompts(5)["input_ids"], max_new_tokens=3, **given)
-    with pytest.raises(AttnscopeError, match="no attention call of LlamaForCausalLM was seen"):
+    with pytest.raises(AttnscopeError, match="captured no attention call of LlamaForCausalLM"):
         seen.result()
 
 
@@ -248,7 +248,7 @@ def test_a_loop_of_ones_own_with_a_cache_is_refused(models):
     model, ids = models["llama"], prompts(5)["input_ids"]
     with torch.no_grad():
         cache = model(ids).past_key_values
-        with attnscope.watch(model), pytest.raises(AttnscopeError, match="is given a cache of keys"):
+        with attnscope.watch(model), pytest.raises(AttnscopeError, match="has a cache of keys"):
             model(ids[:, -1:], past_key_values=cache)
 
 
@@ -257,7 +257,7 @@ def test_plain_passes_and_generate_give_different_results(models):
     with attnscope.watch(model) as seen:
         model.generate(ids, max_new_tokens=2, do_sample=False)
         model(ids, use_cache=False)
-    with pytest.raises(AttnscopeError, match="watch anew for each"):
+    with pytest.raises(AttnscopeError, match="use a new `watch` for each"):
         seen.result()
 
 

@@ -60,7 +60,7 @@ class Shared(ViTModel):
 @pytest.mark.parametrize("maker", [Transposed, Shared])
 def test_what_is_not_one_token_a_patch_row_by_row_is_told(maker):
     reason = grid_of(maker(ViTConfig(**SMALL)).eval(), torch.zeros(1, 3, 32, 32))
-    assert "a patch is not one token, or patches do not stand row by row" in reason
+    assert "a patch is not one token, or patches are not in row order" in reason
 
 
 def test_windows_and_missing_sizes_are_told():
@@ -70,4 +70,4 @@ def test_windows_and_missing_sizes_are_told():
     one = {"num_encoder_blocks": 1, "depths": [1], "hidden_sizes": [8], "num_attention_heads": [1]}
     more = {"sequence_reduction_ratios": [2], "patch_sizes": [4], "strides": [4], "mlp_ratios": [2]}
     pooling = PvtModel(PvtConfig(image_size=32, **one, **more)).eval()
-    assert grid_of(pooling, torch.zeros(1, 3, 32, 32)) == "its config tells no patch_size"
+    assert grid_of(pooling, torch.zeros(1, 3, 32, 32)) == "its config has no patch_size"

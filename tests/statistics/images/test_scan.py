@@ -171,14 +171,14 @@ def test_of_clip_the_vision_tower_is_measured_and_of_siglip_the_pooling_head_is_
     for family in ("clip", "siglip"):
         model, processor = vision_model(family)
         found = attnscope.scan(model, pictures, tokenizer=processor)
-        assert "its vision tower (vision_model" in found.attrs["tower"]
-        assert ("pools the last layer" in found.attrs.get("pooling", "")) == (family == "siglip")
+        assert "Only the vision tower of CLIPModel is measured (vision_model" in found.attrs["tower"]
+        assert ("pooling head" in found.attrs.get("pooling", "")) == (family == "siglip")
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"window": 8}, "window (--window) is of texts"),
+        ({"window": 8}, "window (--window) needs texts"),
         ({"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
         ({"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
         ({"statistics": "profile"}, "there is no statistic 'profile' of images: the nearest is patch_profile"),

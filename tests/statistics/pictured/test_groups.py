@@ -61,7 +61,7 @@ def test_a_group_of_tokens_is_not_called_as_the_images_are(tmp_path):
     rules.write_text('{"group": "image", "tokens": ["boat"]}')
     texts = [window("image", "text")]
     for rule in (grouping_of(rules), grouping_of(lambda tokens: ["image"] * len(tokens))):
-        with pytest.raises(AttnscopeError, match="has the name 'image', as the images have"):
+        with pytest.raises(AttnscopeError, match="has the name 'image', which is reserved for images"):
             grouping_of_pictured(rule, texts, ["image"])
 
 

@@ -150,7 +150,7 @@ def test_rows_and_columns_are_those_of_the_processor(place):
     assert found.image_rows.values.tolist() == [[2, -1], [3, 4], [-1, -1]]
     assert found.image_columns.values.tolist() == [[3, -1], [3, 3], [-1, -1]]
     assert found.image_tokens.values.tolist() == [[6, -1], [9, 12], [-1, -1]]
-    assert "2 x 3, 3 x 3, 4 x 3 (by the grids that the processor tells)" in found.attrs["pictures"]
+    assert "2 x 3, 3 x 3, 4 x 3 (from the processor)" in found.attrs["pictures"]
     found = attnscope.scan(place / "idefics3", place / "data" / "texts.jsonl", statistics="entropy")
     assert found.image_tiles.values.tolist() == [[5, -1], [5, 5], [-1, -1]]
 
@@ -190,7 +190,7 @@ def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
     monkeypatch.setattr(projector, "forward", lambda states: mixed @ inner(states))
     text = {"text": "<image> What?", "images": [picture(0)]}
     found = attnscope.scan(model.loaded.model, [text], tokenizer=model.processor, statistics="entropy")
-    assert found.attrs["pictures"].startswith("No map over an image: its image tokens do not follow")
+    assert found.attrs["pictures"].startswith("No maps over an image: its image tokens do not follow")
     assert found.image_rows.values.tolist() == [[-1]]
     assert found.image_tokens.values.tolist() == [[16]]
 
@@ -201,7 +201,7 @@ def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
         ({"text": "<image> and <image>", "image": "0.png"}, "has 1 image, and its text 2 places for images"),
         ({"text": "What is this?", "image": "0.png"}, "has 1 image, and its text 0 places"),
         ({"text": "<image>", "image": "none.png"}, "there is no image"),
-        ({"text": "<image>", "image": "https://a.b/c.png"}, "is an address: fetch it"),
+        ({"text": "<image>", "image": "https://a.b/c.png"}, "is a URL: download it"),
         ({"image": "0.png", "caption": "A boat"}, "expected a text"),
         ({"messages": [{"role": "user", "content": "What?"}], "image": "0.png"}, "has 1 image, and 0 places"),
         ({"text": "<image>", "image": "0.png", "images": ["1.png"]}, "has both image and images"),
@@ -218,16 +218,16 @@ def test_lines_that_do_not_fit_are_refused(place, line, said):
 
 
 def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_path):
-    with pytest.raises(AttnscopeError, match="puts no images into a text"):
+    with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", place / "data" / "texts.jsonl")
     assert attnscope.scan("bundled", place / "data" / "texts.jsonl", field="text", limit=1).sizes["window"] == 1
     folder = tmp_path / "bare"
     AutoModelForImageTextToText.from_pretrained(place / "llava").save_pretrained(folder)
     with pytest.raises(AttnscopeError, match="has no processor"):
         attnscope.scan(folder, place / "data" / "texts.jsonl")
-    with pytest.raises(AttnscopeError, match=r"window \(--window\) is of texts"):
+    with pytest.raises(AttnscopeError, match=r"window \(--window\) needs texts"):
         attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
-    with pytest.raises(AttnscopeError, match="and the model takes 512"):
+    with pytest.raises(AttnscopeError, match="but the model takes 512"):
         attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
 
 
@@ -251,7 +251,7 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert found.reads == "texts with images"
     found = attnscope.scan(save_vision_model("vit", tmp_path / "vit"), data, statistics="entropy")
     assert (found.reads, found.sizes["window"]) == ("images", 3)
-    with pytest.raises(AttnscopeError, match="puts no images into a text"):
+    with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", data)
 
 

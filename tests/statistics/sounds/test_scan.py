@@ -88,8 +88,8 @@ def test_whispers_encoder_is_measured_on_what_is_sound(place, heard):
     model = AutoModel.from_pretrained(place / "whisper", attn_implementation="eager").eval().get_encoder()
     extractor = AutoFeatureExtractor.from_pretrained(place / "whisper")
     assert found.length.values.tolist() == FRAMES
-    assert "Of the 300 frames that the encoder reads in 3 windows, 125 are sound" in found.attrs["sounds"]
-    assert found.attrs["decoder"] == "No transcripts: the encoder alone was measured."
+    assert "125 of 300 frames in 3 windows are sound" in found.attrs["sounds"]
+    assert found.attrs["decoder"] == "No transcripts: only the encoder was measured."
     for number, wave in enumerate(waves(place)):
         for layer, own in enumerate(eager(model, extractor, wave).attentions):
             assert own.shape[-1] == 100
@@ -170,7 +170,7 @@ def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
         ("whisper", {"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
         ("wav2vec2", {"targets": list(SAID)}, "has no decoder to read transcripts"),
         ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
-        ("whisper", {"window": 8}, "window (--window) is of texts, and these are sounds"),
+        ("whisper", {"window": 8}, "window (--window) needs texts, but the input is sounds"),
         ("whisper", {"band": 100}, "in windows of 100 frames the largest offset is 99"),
     ],
 )
@@ -205,7 +205,7 @@ def test_other_readers_of_waves_are_measured(family):
 
 
 def test_frames_that_are_not_known_are_refused():
-    with pytest.raises(AttnscopeError, match="attends over 24 places, and its encoder makes 49 frames"):
+    with pytest.raises(AttnscopeError, match="attends over 24 positions, but its encoder has 49 frames"):
         scan_of("SEW", **WAVES, conv_dim=[8] * 13)
     small = {"max_length": 100, "num_mel_bins": 32}
     reader = transformers.ASTFeatureExtractor(**small)
@@ -240,7 +240,7 @@ def test_transcripts_beside_sounds_are_nothing_to_a_model_without_a_decoder(plac
     for number, said in enumerate(SAID):
         (sounds / f"{number}.txt").write_text(said)
     found = attnscope.scan(place / "wav2vec2", sounds, statistics="entropy")
-    assert found.decoder == "The transcripts beside the sounds were not read: Wav2Vec2Model has no decoder."
+    assert found.decoder == "The transcripts were not read: Wav2Vec2Model has no decoder."
     (sounds / "1.txt").write_text("")
     with pytest.raises(AttnscopeError, match="transcript 2 is empty"):
         attnscope.scan(place / "whisper", sounds)

@@ -74,7 +74,7 @@ def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, c
     folder = save_video_encoder("videomae", tmp_path / "videomae")
     found = attnscope.scan(folder, clips, out=tmp_path / "run", show=[(0, 0)])
     assert found.source.values.tolist() == ["boat", "waves"]
-    assert "Of longer videos 8 frames were read" in found.attrs["videos"]
+    assert "Longer videos were sampled to 8 frames" in found.attrs["videos"]
     assert "without its head" in found.attrs["tower"]
     assert found.group_query.values.tolist() == ["frames 1-2", "frames 3-4", "frames 5-6", "frames 7-8"]
     sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
@@ -113,7 +113,7 @@ def refused(*given, **settings):
 
 def test_attention_in_parts_is_refused_by_name():
     said = refused(video_encoder("timesformer", attention_type="divided_space_time"), pixels())
-    assert "of TimesformerModel attends in 16 parts from 8 places to 8, and the video has 129 tokens" in said
+    assert "of TimesformerModel attends in 16 parts from 8 positions to 8, but the video has 129 tokens" in said
     assert "layer 0 (encoder.layer.0.temporal_attention.attention)" in said
 
 
@@ -122,15 +122,15 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, clips):
     write_frames(tmp_path / "short", 4)
     said = refused(folder, tmp_path / "short")
     assert "VideoMAEModel cannot read short" in said
-    assert "It reads 8 frames, and was given 4" in said
+    assert "It reads 8 frames, and the input has 4" in said
     assert "found images, and the model reads videos" in refused(folder, clips / "boat" / "0.png")
     (tmp_path / "clips.jsonl").write_text(json.dumps({"video": str(clips / "boat")}))
     assert "the model reads none" in refused("bundled", tmp_path / "clips.jsonl")
     film = tmp_path / "film"
     film.mkdir()
     (film / "boat.mp4").write_bytes(b"")
-    assert "is a film, which is not decoded here" in refused(folder, film)
-    assert "groups (--groups) is of texts, and these are videos" in refused(folder, clips, groups="kinds")
+    assert "is a video file, which attnscope does not decode" in refused(folder, film)
+    assert "groups (--groups) needs texts, but the input is videos" in refused(folder, clips, groups="kinds")
 
 
 def test_videos_that_are_read_unlike_are_refused():

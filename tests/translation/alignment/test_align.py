@@ -78,7 +78,7 @@ def test_the_signature_names_all_that_the_links_depend_on(gold):
     assert json.loads(run(gold=turned).signature)["text"]["gold_sha256"] != judged["gold_sha256"]
     by_threshold = json.loads(run(rule="threshold").signature)["settings"]
     assert by_threshold["threshold"] == 0.2
-    with pytest.raises(AttnscopeError, match=r"threshold \(--threshold\) is for the rule threshold alone"):
+    with pytest.raises(AttnscopeError, match=r"found a threshold \(--threshold\) with the rule"):
         run(threshold=0.9)
     other = attnscope.align(Reordering(), ["b"], ["b"], tokenizer=small_tokenizer())
     assert json.loads(other.signature)["text"]["source_sha256"] != signature["text"]["source_sha256"]
@@ -92,7 +92,7 @@ def test_mistakes_are_reported(gold):
     for name, wrong in {"end": "none", "step": "next", "words": "letters", "rule": "best"}.items():
         with pytest.raises(AttnscopeError, match=f"{name} is '{wrong}'.*; expected '"):
             run(**{name: wrong})
-    with pytest.raises(AttnscopeError, match="there is no layer 9"):
+    with pytest.raises(AttnscopeError, match="found layer 9; expected"):
         attnscope.align(small_model("bart"), ["a"], ["a"], tokenizer=small_tokenizer(), layer=9)
 
 

@@ -113,9 +113,9 @@ def test_mistakes_are_reported(tokenizer):
         return list(forced_alignment(model, tokenizer, list(sources), list(targets), **options))
 
     bart = small_model("bart")
-    with pytest.raises(AttnscopeError, match="there is no layer 3: the decoder has layers 0 to 2"):
+    with pytest.raises(AttnscopeError, match="found layer 3; expected a layer of the decoder from 0 to 2"):
         run(bart, layer=3)
-    with pytest.raises(AttnscopeError, match="there is no head 2"):
+    with pytest.raises(AttnscopeError, match="found head 2; expected"):
         run(bart, head=2)
     with pytest.raises(AttnscopeError, match="the source has 2 lines and the target has 1"):
         run(bart, ["a", "b"])
@@ -146,6 +146,6 @@ def test_a_line_on_which_the_model_overflows_is_rejected(tokenizer, batch_size):
     pairs = forced_alignment(model, tokenizer, SOURCES, TARGETS, size=batch_size)
     before = [next(pairs), next(pairs)]
     assert all(np.isfinite(pair.weights).all() for pair in before)
-    refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Look at the weights"
+    refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Check the weights"
     with pytest.raises(AttnscopeError, match=refused):
         next(pairs)

@@ -102,7 +102,7 @@ def test_moses_and_lower_case_is_multi_bleu_on_tokenised_text():
         ([], [["a"]], {}, "hypotheses is empty"),
         ([["a"]], [["a"]], {"tokenize": "moose"}, "tokenize is 'moose'.*; expected '13a'"),
         ([["a"]], [["a"]], {"by_length": [10]}, "need the source sentences"),
-        ([["a"]], [["a"]], {"by_length": [10, 5], "texts": ["a b"]}, "must be positive and rise"),
+        ([["a"]], [["a"]], {"by_length": [10, 5], "texts": ["a b"]}, "expected positive, increasing"),
         ([["a"]], [["a"]], {"by_length": [5], "texts": ["猫がいる"]}, "--length-in characters"),
         ([["a"]], [["a"]], {"texts": ["a", "b"]}, "the text has 2"),
         ([["a"]], [["a"]], {"length_in": "bits"}, "length_in is 'bits'"),
@@ -121,7 +121,7 @@ def test_text_without_spaces_is_scored_by_its_language_or_rejected():
     made, right = ["吾輩は猫である。名前は無い。"], ["吾輩は猫である。名前はまだ無い。"]
     with pytest.raises(AttnscopeError, match=r"no spaces between words.*--language ja"):
         attnscope.score([made], [right])
-    with pytest.raises(AttnscopeError, match=r"'jp' has no tokenizer here: give their language"):
+    with pytest.raises(AttnscopeError, match=r"'jp' has no tokenizer here: set their language"):
         attnscope.score([made], [right], language="jp")
     pytest.importorskip("MeCab")
     by_language = attnscope.score([made], [right], language="ja-JP", resamples=0)
@@ -129,7 +129,7 @@ def test_text_without_spaces_is_scored_by_its_language_or_rejected():
     assert float(by_language["score"].sel(metric="BLEU").item()) > 50
     asked = attnscope.score([made], [right], tokenize="13a", resamples=0)
     assert "tok:13a" in asked.attrs["signature"]
-    assert "a whole sentence is one word" in asked.attrs["note"]
+    assert "treats a sentence as one word" in asked.attrs["note"]
     assert "note" not in by_language.attrs
 
 

@@ -413,14 +413,14 @@ function paintMap() {
   drawScale(byId("map-scale"), { colour: weightRamp(), low: 0, high: most, label: "weight, on a square-root scale", position: (v) => Math.sqrt(v / most) });
 }
 
-/** What each text is to the chosen head; one that it does not read is not shown. */
+/** The role of each text for the selected head; unused texts are hidden. */
 function nameTexts() {
   const { queries, keys } = sides(), two = names.length > 1;
   chips.forEach((_, text) => {
     const title = byId(`text-${text}`), part = queries === keys ? "queries and keys" : text === queries ? "queries" : "keys";
     title.parentNode.hidden = text !== queries && text !== keys;
     title.hidden = !two;
-    title.textContent = two ? `${text ? "Target, what the decoder reads" : "Source, what the encoder reads"}: ${part}` : "";
+    title.textContent = two ? `${text ? "Target (decoder input)" : "Source (encoder input)"}: ${part}` : "";
   });
 }
 
@@ -443,9 +443,9 @@ function showToken(token) {
   nameTexts();
   sayViews(found, direction);
   const picture = pictureOf(shared, state.window);
-  byId("tokens-title").replaceChildren(picture ? "Image " : "Text ", html("span", { class: "count" }, `${picture ? "red" : views.length ? "blue, over images red" : "blue"}: ${direction === "from" ? "what the outlined token looks at" : "what looks at the outlined token"}`));
+  byId("tokens-title").replaceChildren(picture ? "Image " : "Text ", html("span", { class: "count" }, `${picture ? "red" : views.length ? "blue, over images red" : "blue"}: ${direction === "from" ? "tokens that the outlined token attends to" : "tokens that attend to the outlined token"}`));
   const table = byId("partners");
-  const what = direction === "from" ? "looks at" : "is looked at by";
+  const what = direction === "from" ? "attends to" : "is attended to by";
   table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token})${state.map.tile ? " and its tile" : ""} ${what}`);
   const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
   const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? stepsWithin(places, token, p.position) || p.position - token : stepsWithin(places, p.position, token) || token - p.position);
@@ -478,7 +478,7 @@ function row(name, position, offset, weight, most, faint = false) {
 
 // --- wiring ---------------------------------------------------------------------------------------------------
 
-/** A head worth seeing first: the one that was found so, or the one that looks hardest at one neighbour. */
+/** The first head to show: the leading one, or the one with the largest weight on one neighbour. */
 function firstHead() {
   const [layer, head] = location.hash.slice(1).split(".").map(Number);
   const linked = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
