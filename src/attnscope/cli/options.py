@@ -106,9 +106,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     ),
     "band": option(int, 10, "Largest offset of the profiles.", panel=MEASURE),
     "seed": _shared(MEASURE, "seed"),
-    "batch_size": option(
-        int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth", panel=SCALE,
-    ),
+    "batch_size": option(int | None, None, "Windows at a time.", show_default="about 1,024 tokens' worth", panel=SCALE),
     "variants": option(
         int | None, None, "Largest number of variants side by side.", show_default="the quickest", panel=SCALE,
     ),

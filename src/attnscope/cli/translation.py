@@ -30,9 +30,7 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
         "length_penalty": option(float, 1.0, "Power of the length that log-probabilities are divided by."),
         "n_best": option(int, 1, "Number of translations of each line, the best first.", min=1),
         "sample": option(bool, False, "Sampling: words are drawn instead of searched for.", "--sample"),
-        "temperature": option(
-            float, 1.0, "Temperature of --sample; below 1, unlikely words become rarer.", min=0.01
-        ),
+        "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely words become rarer.", min=0.01),
         "overlong": option(
             Literal["refuse", "split", "cut"], "refuse", "Treatment of lines longer than the model was trained for."
         ),
@@ -77,12 +75,9 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
     "as_json", "legend",
     own={
         "hypotheses": argument(
-            list[Path], _NEEDED,
-            "Translations, one sentence a line; - is standard input. The first is the baseline.",
+            list[Path], _NEEDED, "Translations, one sentence a line; - is standard input. The first is the baseline.",
         ),
-        "target": option(
-            list[Path], _NEEDED, "Reference translations; given again for a second one of each sentence."
-        ),
+        "target": option(list[Path], _NEEDED, "Reference translations; given again for a second one of each sentence."),
         "tokenize": option(
             Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None, None,
             "Tokenizer of BLEU; none is for tokenised text.",
@@ -93,9 +88,7 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
         ),
         "language": option(str | None, None, "Language of the targets, such as ja; for moses en by default."),
         "text": option(Path | None, None, "Sentences that were translated, for --by-length."),
-        "by_length": option(
-            str | None, None, "Upper limits of source length, with commas between, such as 10,20,30."
-        ),
+        "by_length": option(str | None, None, "Upper limits of source length, with commas between, such as 10,20,30."),
         "length_in": option(Literal["words", "characters"], "words", "Unit of length."),
         "resamples": _RESAMPLES,
         "seed": option(int, 12345, "Seed of the bootstrap."),
@@ -132,9 +125,7 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
     own={
         "text": argument(Path, _NEEDED, "Sentences, one a line, words between spaces; - is standard input."),
         "target": option(Path, _NEEDED, "Translations of the text, line by line."),
-        "gold": option(
-            Path | None, None, "File of people's alignments: 1-2 is a sure link, 1p2 a possible one."
-        ),
+        "gold": option(Path | None, None, "File of people's alignments: 1-2 is a sure link, 1p2 a possible one."),
         "gold_first": option(int, 1, "Number of the first word in the gold file: 1 or 0."),
         "layer": option(
             int | None, None, "Decoder layer, counted from 0.",
@@ -150,18 +141,14 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
             "Decoder step whose row is a word's: predicts (the step that predicts it) or reads (that reads it).",
         ),
         "words": option(
-            Literal["space", "piece"], "space",
-            "Unit of alignment: space (words between spaces) or piece (a token).",
+            Literal["space", "piece"], "space", "Unit of alignment: space (words between spaces) or piece (a token).",
         ),
         "rule": option(Literal["argmax", "intersection", "threshold"], "argmax", "Rule that makes links."),
-        "threshold": option(
-            float | None, None, "Least weight of a link under --rule threshold.", show_default="0.2"
-        ),
+        "threshold": option(float | None, None, "Least weight of a link under --rule threshold.", show_default="0.2"),
         "shown": option(
             int | None, None,
             "Number of sentence pairs to keep in --out and draw there; those with more than 40 words on a side are "
-            "passed over.",
-            min=0, max=50, show_default=f"{_DRAWN} with --out",
+            "passed over.", min=0, max=50, show_default=f"{_DRAWN} with --out",
         ),
     },
 )  # fmt: skip
@@ -201,13 +188,11 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         "systems": argument(
             list[Path] | None, None,
             "Systems: YAML files of settings, to be trained, and folders of `attnscope train`. The first is the "
-            "baseline.",
-            show_default="three that learn a generated task in minutes",
+            "baseline.", show_default="three that learn a generated task in minutes",
         ),
         "out": option(
             Path, Path("attnscope-comparison"),
-            "Folder of trainings, translations, page and figures; given again, it goes on.",
-            parser=options.run_folder,
+            "Folder of trainings, translations, page and figures; given again, it goes on.", parser=options.run_folder,
         ),
         "text": option(
             Path | None, None, "Sentences to translate, one a line.", show_default="what the systems were validated on"
@@ -239,8 +224,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         ),
         "resamples": _RESAMPLES,
         "threads": option(
-            int | None, None, "Threads for training and translating.", min=1,
-            show_default="the processors there are",
+            int | None, None, "Threads for training and translating.", min=1, show_default="the processors there are",
         ),
     },
 )  # fmt: skip

@@ -45,9 +45,7 @@ _TEXT = (
             "Names of statistics, with commas between; 'default' for the usual ones, 'list' shows all.",
             metavar="NAME,...", show_default="default",
         ),
-        "band": option(
-            int | None, None, "Largest offset of the profiles.", show_default="10 tokens; images 3 patches"
-        ),
+        "band": option(int | None, None, "Largest offset of the profiles.", show_default="10 tokens; images 3 patches"),
         "offsets": option(
             str | None, None, "Offsets whose share of weight is measured, such as -1,-64.", metavar="OFFSET,..."
         ),
@@ -63,16 +61,13 @@ _TEXT = (
             str | None, None, "Field of JSON Lines (language, source, year) by which heads are compared.",
             metavar="FIELD",
         ),
-        "clusters": option(
-            int | None, None, "Number of labels, by k-means.", show_default="as many as are named"
-        ),
+        "clusters": option(int | None, None, "Number of labels, by k-means.", show_default="as many as are named"),
         "rows": option(
             int | None, None, "Random queries measured per window: estimates, at little cost.", show_default="all"
         ),
         "stride": option(int | None, None, "Tokens between window starts.", panel=INPUT, show_default="no overlap"),
         "words": option(
-            str | None, None,
-            "Words to which tokens are merged before measuring: unicode, space, or a file of spans.",
+            str | None, None, "Words to which tokens are merged before measuring: unicode, space, or a file of spans.",
             panel=INPUT, metavar="RULE|FILE",
         ),
         "pool": option(
@@ -161,14 +156,10 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
         "beams": option(int, 1, "Beams of the search; 1 is greedy."),
         "sample": option(bool, False, "Sampling: tokens are drawn instead of searched for.", "--sample"),
         "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely tokens become rarer."),
-        "top_p": option(
-            float, 1.0, "Probability that the likeliest tokens have together, among which --sample draws."
-        ),
+        "top_p": option(float, 1.0, "Probability that the likeliest tokens have together, among which --sample draws."),
         "span": option(
-            list[str] | None, None,
-            "Span of the prompts by name, as it reads, with ... for whatever stands between: "
-            "document='<doc>...</doc>'; may be repeated.",
-            metavar="NAME=PATTERN",
+            list[str] | None, None, "Span of the prompts by name, as it reads, with ... for whatever stands between: "
+            "document='<doc>...</doc>'; may be repeated.", metavar="NAME=PATTERN",
         ),
         "groups": option(
             str | None, None,
@@ -234,13 +225,11 @@ def _print_texts(results: xr.Dataset) -> None:
             str | None, None, "Roles to look for, with commas between; list names them all.", show_default="all"
         ),
         "needles": option(
-            Path | None, None,
-            "File of needles for retrieval heads: JSON Lines with needle and question in each line.",
+            Path | None, None, "File of needles for retrieval heads: JSON Lines with needle and question in each line.",
             show_default="three sentences in English",
         ),
         "controls": option(
-            str, "initialised,shuffled",
-            "Untrained controls, with commas between: initialised, shuffled; or none.",
+            str, "initialised,shuffled", "Untrained controls, with commas between: initialised, shuffled; or none.",
         ),
     },
     examples=(
@@ -361,8 +350,7 @@ def _print_text_tables(tree: xr.DataTree) -> None:
     limit=100,
     own={
         "ablations": option(
-            str, "zero,mean,resample",
-            "Stand-ins for a head's output, with commas between: zero, mean, resample.",
+            str, "zero,mean,resample", "Stand-ins for a head's output, with commas between: zero, mean, resample.",
         ),
         "steps": option(int, 5, "Points of the integrated gradients; 0 leaves out all estimates."),
         "search": option(
@@ -414,9 +402,7 @@ _PAIRS = (
         "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
         "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
         "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
-        "what": option(
-            str, "heads", "Activations that are patched: heads, or residual (the stream after each block)."
-        ),
+        "what": option(str, "heads", "Activations that are patched: heads, or residual (the stream after each block)."),
         "by_position": option(bool, False, "Heads at one position at a time.", "--by-position"),
         "direction": option(
             str | None, None,
@@ -424,8 +410,7 @@ _PAIRS = (
             show_default="denoising; noising with --receiver",
         ),
         "receiver": option(
-            str | None, None,
-            "Path patching: layer.head of the later head through which alone the effect goes on.",
+            str | None, None, "Path patching: layer.head of the later head through which alone the effect goes on.",
         ),
         "steps": option(int, 5, "Gradients of the EAP-IG estimate; 0 leaves out all estimates."),
     },
@@ -451,9 +436,7 @@ def patch(arguments: dict[str, Any], output: options.Output) -> None:
         "statistics": option(
             str | None, None, "Statistics to compare, with commas between.", show_default="all that both scans have"
         ),
-        "heads": option(
-            str, "auto", "Rule by which heads are matched within a layer: number, profile, auto."
-        ),
+        "heads": option(str, "auto", "Rule by which heads are matched within a layer: number, profile, auto."),
         "level": option(float, 0.05, "False discovery rate, all heads and statistics together."),
     },
 )  # fmt: skip

@@ -14,16 +14,12 @@ from attnscope.support.errors import AttnscopeError
 @options.takes(
     "model", *options.LOADING,
     own={
-        "text": argument(
-            str | None, None, "Sentence to follow, in quotes.", show_default="one about a tired animal"
-        ),
+        "text": argument(str | None, None, "Sentence to follow, in quotes.", show_default="one about a tired animal"),
         "target": option(
             str | None, None, "Sentence that the decoder of an encoder-decoder says, in quotes.",
             show_default="the model's own translation",
         ),
-        "layer": option(
-            int | None, None, "Layer, counted from 0.", show_default="0; of the bundled model 1"
-        ),
+        "layer": option(int | None, None, "Layer, counted from 0.", show_default="0; of the bundled model 1"),
         "head": option(int, 0, "Head, counted from 0."),
         "query_token": option(
             str | None, None, "Token whose row is followed: a position, or a piece of the text.",

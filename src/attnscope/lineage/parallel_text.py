@@ -239,7 +239,7 @@ class TaskText(ParallelText):
         return TaskText(*self._sides(groups, " , "), self.left_out, alignments=links)
 
     def _links(self, group: range) -> tuple[tuple[int, int], ...]:
-        """Of these pairs joined by commas."""
+        """Join these pairs with commas."""
         links: list[tuple[int, int]] = []
         source, target = 0, 0  # words before this part
         for i in group:

@@ -7,7 +7,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,16 +93,8 @@ def in_a_row(pieces: Sequence[xr.Dataset], along: str = "window") -> xr.Dataset:
         else variable
         for name, variable in first.variables.items()
     }
-    return _with_variables(first, whole)
-
-
-def _with_variables(dataset: xr.Dataset, variables: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
-    """The dataset with these variables for its own, data and coordinates as there."""
-    return xr.Dataset(
-        {name: variable for name, variable in variables.items() if name not in dataset.coords},
-        {name: variable for name, variable in variables.items() if name in dataset.coords},
-        dataset.attrs,
-    )
+    coordinates = {name: variable for name, variable in whole.items() if name in first.coords}
+    return xr.Dataset({name: whole[name] for name in whole if name not in coordinates}, coordinates, first.attrs)
 
 
 def stacked(

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from safetensors import SafetensorError
@@ -239,10 +239,6 @@ def texts_of(name: str) -> range:
             "wrote them, so give the command again in a new folder"
         )
     return range(int(numbers[1]), int(numbers[2]) + 1)
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def local_folder(given: str | Path) -> Path:

@@ -459,10 +459,7 @@ def manifest_of(folder: Path) -> Manifest | None:
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest, checked; None where it is another program's."""
     if path.is_symlink():
-        raise AttnscopeError(
-            f"{path} is a link, and nothing in a folder of results may be one: put the file itself there, or choose "
-            "another folder with --out"
-        )
+        raise _linked(path)
     try:
         with open_regular(path) as file:
             raw: bytes = file.read(_MOST_BYTES + 1)

@@ -44,7 +44,7 @@ def wording(result: xr.Dataset, statistic: str) -> Wording:
 
 
 def noun_of(result: xr.Dataset) -> str:
-    """What each entry of ``window`` is, in the singular: a text may make several windows."""
+    """The name of an entry of ``window``, in the singular: a text may make several windows."""
     if "window_count" in result:
         return "pool"
     if result.attrs.get("capture") in _GIVEN:
@@ -145,7 +145,7 @@ def side_tokens(sample: xr.Dataset, side: str) -> list[str]:
 
 
 def layer_labels(result: xr.Dataset) -> list[str]:
-    """Layer numbers, with the kind of attention beside them where the model has more than one kind."""
+    """Layer numbers, with the kind of attention if the model has more than one kind."""
     layers = axis_values(result, "layer")
     if "layer_kind" not in result.variables:
         return [str(layer) for layer in layers]

@@ -319,7 +319,7 @@ def one_scale(panels: Iterable[Axes]) -> None:
 
 
 def drawn_range(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
-    """First and last offset to draw: the right side is left out where nothing ever lies on it, as in causal heads."""
+    """First and last offset to draw: the right side is left out if it is always empty, as in causal heads."""
     right = bool(np.nan_to_num(values[..., offsets > 0]).any())
     return int(offsets[0]), int(offsets[-1]) if right else max(0, int(offsets[0]) + 1)
 

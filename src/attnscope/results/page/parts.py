@@ -247,7 +247,7 @@ def deflated(planes: Any) -> str:
 
 
 def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
-    """What the page draws of a long window; None where the sample has none."""
+    """Data of a long window for the page; None if the sample has none."""
     if "block_sum" not in sample:
         return None
     size = int(sample.attrs["block"])
@@ -271,7 +271,7 @@ _FEWEST = 128
 
 
 def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] | None:
-    """What the page draws of attention received; None where the sample has none."""
+    """Data of attention received for the page; None if the sample has none."""
     if "received" not in sample:
         return None
     sizes = sample.sizes
