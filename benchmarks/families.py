@@ -46,7 +46,7 @@ from transformers.utils import logging
 from attnscope.capture.load import load_model
 
 SECONDS, ADDRESSES = 80, 8 << 30
-SECOND = "\nNor by its eager weights: "
+SECOND = "\nIts eager weights fail too: "
 
 
 def in_process(family: str) -> Row:

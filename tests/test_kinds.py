@@ -12,11 +12,8 @@ _SIZES = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "i
 BERT = BertModel(BertConfig(vocab_size=4096, **_SIZES)).eval()
 
 CALLS = [
-    (
-        lambda: attnscope.scan(torch.nn.Linear(2, 2), "x"),
-        "Linear is not a model of transformers: attnscope.watch measures",
-    ),
-    (lambda: attnscope.scan((torch.rand(1, 2, 5, 5),), "x"), "the model is arrays; expected a model of transformers"),
+    (lambda: attnscope.scan(torch.nn.Linear(2, 2), "x"), "Linear is not a model of transformers. Use attnscope.watch"),
+    (lambda: attnscope.scan((torch.rand(1, 2, 5, 5),), "x"), "found arrays; expected a model of transformers"),
     (
         lambda: attnscope.scan("bundled", torch.rand(1, 8, 6, 6).softmax(-1)),
         "rows of the array of shape (1, 8, 6, 6) sum to 1, like attention weights",

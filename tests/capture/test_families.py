@@ -133,7 +133,7 @@ def test_the_captured_attention_is_the_models_own(family):
 @pytest.mark.parametrize("family", UNREGISTERED)
 def test_a_model_off_the_registry_is_refused(family):
     given, valid = inputs(family, padded=False)
-    with pytest.raises(AttnscopeError, match="does not attend through transformers' attention registry"):
+    with pytest.raises(AttnscopeError, match="does not use transformers' attention registry"):
         verify(tiny(family), given, valid)
 
 
@@ -190,7 +190,7 @@ def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
         return whole(module, 1.5 * query, *arguments, **options)
 
     monkeypatch.setitem(registry.AttentionInterface._global_mapping, registry.NAME, sharper)
-    with pytest.raises(AttnscopeError, match="gives another output through the captured attention"):
+    with pytest.raises(AttnscopeError, match="the captured attention does not reproduce the output"):
         verify(tiny(name), given)
 
 

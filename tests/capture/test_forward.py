@@ -59,9 +59,9 @@ def test_each_side_has_a_vocabulary_of_its_own():
     model = MarianMTModel(config).eval()
     inputs = {"input_ids": IDS, "decoder_input_ids": torch.tensor([[0, 19], [0, 3]])}
     assert run(model, inputs).shape == (2, 2, 20)
-    with pytest.raises(AttnscopeError, match=r"^essay\.txt holds token id 20, but MarianMTModel knows 20 tokens"):
+    with pytest.raises(AttnscopeError, match=r"^essay\.txt contains token id 20, but MarianMTModel has 20 tokens"):
         run(model, {**inputs, "decoder_input_ids": torch.tensor([[0, 20], [0, 3]])})
-    with pytest.raises(AttnscopeError, match=r"^notes\.txt holds token id 9, but MarianMTModel knows 9 tokens"):
+    with pytest.raises(AttnscopeError, match=r"^notes\.txt contains token id 9, but MarianMTModel has 9 tokens"):
         run(model, {**inputs, "input_ids": IDS + torch.tensor([[0], [2]])})
 
 

@@ -91,7 +91,7 @@ def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache
     [
         ("weights.bin", "is not a .safetensors file"),
         ("../../../elsewhere.safetensors", "is outside the folder"),
-        ("missing.safetensors", "is not there"),
+        ("missing.safetensors", "does not exist"),
     ],
 )
 def test_what_an_index_on_the_hub_names_is_checked_before_it_is_fetched(cache, shard, says):
@@ -124,7 +124,7 @@ def test_a_tokenizer_of_another_repository_has_revisions_of_its_own(cache, tmp_p
 
 
 def test_what_is_not_in_the_cache_is_named_in_a_line(cache):
-    with pytest.raises(AttnscopeError, match="there is no folder someone/other, and the hub gave no model") as caught:
+    with pytest.raises(AttnscopeError, match="found no folder someone/other, and no model") as caught:
         load_model("someone/other", device="cpu")
     assert len(str(caught.value).splitlines()) == 1
 
@@ -137,5 +137,5 @@ def test_without_a_way_to_the_hub_it_is_not_asked(cache, monkeypatch):
     monkeypatch.setattr(_hub, "getproxies", dict)
     monkeypatch.setattr(file_download, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked"))
     assert COMMITS["main"] in load_model("someone/model").identity.values()
-    with pytest.raises(AttnscopeError, match="there is no folder nowhere, and the hub gave no model of that name"):
+    with pytest.raises(AttnscopeError, match="found no folder nowhere, and no model of that name"):
         load_model("nowhere")

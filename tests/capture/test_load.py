@@ -111,7 +111,7 @@ def test_a_device_that_cannot_be_used_is_named_in_a_line(name):
 def test_a_model_without_numbers_is_refused():
     with torch.device("meta"):
         model = BertModel(BertConfig(**SMALL))
-    refused(model, "lies on the meta device", tokenizer=MODEL)
+    refused(model, "is on the meta device", tokenizer=MODEL)
 
 
 def test_objects_of_other_settings_or_weights_have_other_identities():
@@ -169,7 +169,7 @@ def test_a_model_that_was_given_is_not_converted_without_a_word():
     tokenizer = load_model("bundled", device="cpu").tokenizer
     assert load_model(model, tokenizer=tokenizer, device="cpu", dtype="float32").model is model
     for kind in ("bfloat16", "int8"):
-        with pytest.raises(AttnscopeError, match=f"dtype is {kind}, and the model that was given is float32"):
+        with pytest.raises(AttnscopeError, match=f"found dtype {kind}, and a float32 model"):
             load_model(model, tokenizer=tokenizer, dtype=kind)
 
 

@@ -78,7 +78,7 @@ def test_a_hybrid_says_which_of_its_layers_are_counted(family):
     assert [site.index for site in sites] == [0, 1]
     note = numbering_note([site.name for site in sites])
     expected = ", ".join(f"{number} is model.layers.{layer}" for number, layer in enumerate(own))
-    assert note == f"Layers are counted by attention: {expected}."
+    assert note == f"Only layers with attention are numbered: {expected}."
 
 
 @pytest.mark.parametrize("family", ["minimax", "kimi_linear", "olmo_hybrid"])
@@ -129,7 +129,7 @@ def test_a_text_model_whose_layers_do_not_say_that_they_look_both_ways():
 
 def test_a_model_that_reads_its_masks_elsewhere_is_refused_by_that():
     config = T.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
-    with pytest.raises(AttnscopeError, match=r"masks left to its layers and with all of them written out: .*masks"):
+    with pytest.raises(AttnscopeError, match=r"part of its attention or its masks"):
         verify(made(T.NllbMoeModel(config)), {"input_ids": IDS, "decoder_input_ids": IDS})
 
 
@@ -203,7 +203,7 @@ def test_sinusoids_that_turn_queries_are_no_table():
     model = T.RoFormerModel(T.RoFormerConfig(**_ENCODER))
     assert position_tables(model) == []
     assert "RoPE" in position_scheme(model)
-    with pytest.raises(AttnscopeError, match=r"no table of absolute positions: it turns .*RoPE"):
+    with pytest.raises(AttnscopeError, match=r"no table of absolute positions: it rotates .*RoPE"):
         position_table(model)
 
 

@@ -66,8 +66,8 @@ def test_a_chat_needs_a_template(folder):
     ("settings", "said"),
     [
         ({"processor_class": "PixtralProcessor"}, "cannot be loaded: PixtralProcessor requires the Torchvision"),
-        ({"processor_class": "LlavaModel"}, "names no processor"),
-        ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "names another checkpoint to be read"),
+        ({"processor_class": "LlavaModel"}, "refers to no processor"),
+        ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "refers to another checkpoint"),
     ],
 )
 def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, said):
@@ -97,5 +97,5 @@ def test_a_model_object_from_nowhere_asks_for_its_processor(folder):
 def test_towers_side_by_side_put_no_images_into_a_text():
     small = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
     config = transformers.CLIPConfig(text_config=small, vision_config={**small, "image_size": 8, "patch_size": 4})
-    with pytest.raises(AttnscopeError, match="CLIPModel puts no images into a text"):
+    with pytest.raises(AttnscopeError, match="CLIPModel does not read texts with images"):
         load_pictured_model(transformers.CLIPModel(config))

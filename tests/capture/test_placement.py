@@ -97,14 +97,14 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"device_map": "everywhere"}, "is 'everywhere'; expected one of auto"),
+        ({"device_map": "everywhere"}, "'everywhere'; expected one of auto"),
         ({"max_memory": {"cpu": "1GB"}}, "says nothing without device_map"),
-        ({"device_map": "auto", "device": "cpu"}, "does not go with device"),
-        ({"device_map": "auto", "dtype": "int8"}, "does not go with dtype"),
-        ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed as device_map and max_memory say"),
+        ({"device_map": "auto", "device": "cpu"}, "cannot be used with device"),
+        ({"device_map": "auto", "dtype": "int8"}, "cannot be used with dtype"),
+        ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed by device_map and max_memory"),
         (
             {"device_map": "auto", "max_memory": {"cpu": "lots"}},
-            "cannot be placed as device_map and max_memory say .`size` lots",
+            "cannot be placed by device_map and max_memory .`size` lots",
         ),
     ],
 )

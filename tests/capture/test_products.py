@@ -129,7 +129,7 @@ def test_points_of_deformable_attention_are_not_taken_for_heads(monkeypatch):
     assert [site.kind for site in sites] == ["self"] * 4
     assert "RTDetrV2MultiscaleDeformableAttention" in capture_notes(model)["points"]
     monkeypatch.setattr(_heuristics, "takes_points", lambda module: False)
-    with pytest.raises(AttnscopeError, match="shows weights of 16 heads, and its settings say 4"):
+    with pytest.raises(AttnscopeError, match="has weights of 16 heads, but 4 heads in its settings"):
         verify(model, given, weights_suffice=True)
 
 

@@ -44,7 +44,7 @@ def test_the_command_says_how_weights_were_rounded(models, tmp_path):
 
 
 def test_what_cannot_be_rounded_is_refused(models, monkeypatch):
-    with pytest.raises(AttnscopeError, match="Conv1D, which torchao does not round"):
+    with pytest.raises(AttnscopeError, match="Conv1D, which torchao does not quantise"):
         quantised(tiny("gpt2"), "int8")
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[int\]'"):

@@ -123,4 +123,6 @@ class TestBadInput:
         tensors = load_file(model / "model.safetensors")
         tensors["encoder.layers.0.self_attention.q_proj.weight"][0, 0] = torch.nan
         save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
-        refused("explain", model, "--limit", "2", says="hold NaN or infinity in encoder.layers.0.self_attention.q_proj")
+        refused(
+            "explain", model, "--limit", "2", says="contain NaN or infinity in encoder.layers.0.self_attention.q_proj"
+        )

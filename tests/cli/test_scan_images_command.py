@@ -54,4 +54,4 @@ def test_texts_beside_images_do_not_matter_to_a_model_that_reads_images(place, s
 
 
 def test_a_model_of_images_is_refused_without_them(place, refused):
-    refused("scan", place / "planted", says="reads pixel_values, not text: give it images (.png, .jpg, .webp)")
+    refused("scan", place / "planted", says="reads pixel_values, not text. Give it images (.png, .jpg, .webp)")

@@ -47,4 +47,4 @@ def test_transcripts_beside_sounds_do_not_hide_them(place):
 
 
 def test_what_does_not_belong_together_is_refused(place, refused):
-    refused("scan", place / "wav2vec2", says="not text: give it sounds (.wav), or a model that reads input_ids")
+    refused("scan", place / "wav2vec2", says="not text. Give it sounds (.wav), or use a model that reads input_ids")

@@ -21,4 +21,4 @@ def test_it_measures_between_frames_and_knows_its_run_again(tmp_path):
     assert other.returncode == 2
     refused = attnscope("explain", "videomae", "clips", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "found videos, and explain reads texts alone" in refused.stderr
+    assert "found videos, and explain reads only texts" in refused.stderr

@@ -79,10 +79,10 @@ def test_lora_from_its_object_and_from_its_folder(models, tmp_path):
 
 def test_an_adapter_without_what_it_needs_is_rejected(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    with pytest.raises(AttnscopeError, match="names no base_model_name_or_path"):
+    with pytest.raises(AttnscopeError, match="has no base_model_name_or_path"):
         attnscope.scan(tmp_path, TEXT)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(MODEL)}))
-    with pytest.raises(AttnscopeError, match=r"adapter_model\.safetensors .* is not there"):
+    with pytest.raises(AttnscopeError, match=r"adapter_model\.safetensors .* does not exist"):
         attnscope.scan(tmp_path, TEXT)
 
 
@@ -90,6 +90,6 @@ def test_a_model_of_texts_and_images_says_which_part_to_give():
     small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     text = {**small, "vocab_size": 2000, "bos_token_id": 1, "eos_token_id": 2}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config={**small, "image_size": 32, "patch_size": 16}))
-    with pytest.raises(AttnscopeError, match=r"give its \.text_model to read texts, and its \.vision_model"):
+    with pytest.raises(AttnscopeError, match=r"Use its \.text_model for texts, or its \.vision_model"):
         attnscope.scan(model, TEXT, tokenizer=MODEL)
     assert attnscope.scan(model.text_model, TEXT, tokenizer=MODEL).sizes["layer"] == 1

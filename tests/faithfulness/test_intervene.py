@@ -89,7 +89,7 @@ def test_an_order_of_heads_is_said_with_its_chance_and_without_interval(tree):
     unsure = tree.copy()
     unsure["agreement"] = agreement.assign(chance=agreement.chance * 0 + 0.16)
     (said,) = (sentence for sentence in sentences("intervene", unsure) if sentence.startswith("Rank correlation"))
-    assert said.count(" (a random order as high in 16% of cases)") == 3
+    assert said.count(" (p = 0.16)") == 3
 
 
 def test_a_search_finds_the_same_heads(tree):

@@ -14,5 +14,5 @@ def test_each_panel_has_its_rank_correlation_and_its_chance():
     )
     titles = [axes.get_title().split("\n", 1)[1] for axes in estimates_of_effects(tree).axes]
     assert len(titles) == 4
-    assert set(titles) == {"rank correlation −0.25\na random order as high in 16%"}
+    assert set(titles) == {"rank correlation −0.25\nas high in 16% of random orders"}
     assert np.isfinite(agreement.chance).any()

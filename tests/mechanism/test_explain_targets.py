@@ -130,7 +130,7 @@ def test_a_target_goes_through_all_analyses():
 @pytest.mark.parametrize(
     ("model", "given", "message"),
     [
-        (lambda: tiny("bert"), {}, r"nothing in it reads a target: leave out targets \(--target\)"),
+        (lambda: tiny("bert"), {}, r"cannot read targets. Leave out targets \(--target\)"),
         (lambda: small_model("bart"), {"targets": ["der hut"]}, "found 0 full windows of 16 tokens in the target"),
         (lambda: small_model("bart"), {"analyses": ["yamamoto2023"]}, "leave out either yamamoto2023"),
     ],

@@ -21,7 +21,7 @@ rotation_effect = of_windows(_position_scheme.rotation_effect)
 
 STRANGE = 59
 WINDOWS = [[5, 6, 7, 8, 9, 10], [8, 7, 11, 12, 6, 5], [9, 12, STRANGE, 5, 6, 7], [5, 5, 9, 6, 7, 8]]
-REFUSED = r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Look at the weights of the model and at the tokens"
+REFUSED = r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Check the weights of the model and the tokens"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_queries_keys_and_scale_are_the_score_functions_own(attention):
 
 def test_a_fixed_vector_is_no_attention():
     given = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": READ}
-    with pytest.raises(AttnscopeError, match=r"has no attention .* nothing to measure: give a model that attends"):
+    with pytest.raises(AttnscopeError, match=r"has no attention .* nothing to measure. Choose another model"):
         verify(small("none-gru"), given)
 
 

@@ -21,7 +21,7 @@ def test_a_finished_scan(tmp_path):
     assert told.headline == ["Head labels: previous: 3."]
     assert told.notes == [
         "Windows are measured one at a time.",
-        "Layers are counted by attention: 0 is encoder.0, 1 is encoder.3.",
+        "Only layers with attention are numbered: 0 is encoder.0, 1 is encoder.3.",
     ]
     assert {kind: number for kind, (number, _) in told.files.items()} == {
         "windows measured": 2,

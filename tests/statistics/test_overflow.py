@@ -93,8 +93,8 @@ def test_token_ids_beyond_the_vocabulary_are_refused_in_any_window(tokenizer, tm
     wider = AutoTokenizer.from_pretrained(MODEL)
     wider.add_tokens(["zyx"])
     known = (
-        r"^window 3 \(text 3 from character 0\) holds token id 640, but BertModel knows 640 tokens \(ids 0 to 639\): "
-        "tokenizer and model do not belong together"
+        r"^window 3 \(text 3 from character 0\) contains token id 640, but BertModel has 640 tokens \(ids 0 to 639\)\. "
+        "Use the tokenizer of this model"
     )
     texts = ["The tide.", "A lamp.", "A zyx.", "Bread."]
     with pytest.raises(AttnscopeError, match=known):

@@ -86,7 +86,7 @@ def test_what_is_no_one_matrix_is_refused():
     "verb", [attnscope.explain, attnscope.intervene, attnscope.roles, attnscope.received, attnscope.generate]
 )
 def test_verbs_that_read_texts_alone_refuse_them_by_name(verb):
-    with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads texts alone: scan, "):
+    with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads only texts. Use scan, "):
         verb(vision_model("vit")[0], PIXELS)
     line = {"text": "<image> What?", "images": [picture(0)]}
     with pytest.raises(AttnscopeError, match=r"found texts with images, .* the field of the text"):

@@ -139,5 +139,5 @@ def test_bad_settings_are_named(options, message):
 
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer):
-    with pytest.raises(AttnscopeError, match="do not belong together"):
+    with pytest.raises(AttnscopeError, match="Use the tokenizer of this model"):
         attnscope.scan(tiny("bert"), ["The tide comes in."], tokenizer=tokenizer, window=32)

@@ -1,4 +1,4 @@
-"""Calls of PyTorch's attention functions, as attention calls."""
+"""Capture calls of PyTorch's attention functions as attention calls."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 _FOUR = 4  # batch, head, position, width
-_ROWS = 64  # of a mask in numbers that tell whether it hides the future
+_ROWS = 64  # rows of an additive mask that are checked for causality
 _NAMED = inspect.signature(functional.multi_head_attention_forward)
 
 
 @dataclass(frozen=True, eq=False)
 class CapturedCall:
-    """An attention call, with what can be told of its texts."""
+    """An attention call with its kind and padding."""
 
-    call: AttentionCall  # its arguments; made of weights where the module has no more to show
+    call: AttentionCall  # its arguments, or only its weights
     kind: str  # ``self``, ``causal`` or ``cross``
-    queries: Tensor  # ``(batch, query)`` and ``(batch, key)``: False on padding
-    keys: Tensor  # ``(batch, query)`` and ``(batch, key)``: False on padding
-    # what PyTorch gave for these arguments, ``(batch, head, query, width)``; None for a call made of weights
+    queries: Tensor  # ``(batch, query)``: False on padding
+    keys: Tensor  # ``(batch, key)``: False on padding
+    # output of PyTorch's function, ``(batch, head, query, width)``; None for a call with only weights
     output: Tensor | None
 
 
@@ -62,11 +62,11 @@ def call_of_product(
     """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` as an attention call."""
     _reject_dropout(dropout_p)
     if query.is_nested or key.is_nested or value.is_nested:
-        raise AttnscopeError("scaled_dot_product_attention was called with nested tensors: pad the texts")
+        raise AttnscopeError("scaled_dot_product_attention was called with nested tensors; expected padded texts")
     if query.ndim != _FOUR or key.ndim != _FOUR or value.ndim != _FOUR:
         raise AttnscopeError(
             f"scaled_dot_product_attention was called with a query of shape {tuple(query.shape)}; expected "
-            "(batch, head, query, width), from which heads and texts can be told"
+            "(batch, head, query, width)"
         )
     shared = max(key.shape[1], value.shape[1])
     batch = max(states.shape[0] for states in (query, key, value))
@@ -90,7 +90,7 @@ def call_of_product(
 
 
 def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> CapturedCall:
-    """A call of ``torch.nn.functional.scaled_dot_product_attention``, and what it gave."""
+    """A call of ``torch.nn.functional.scaled_dot_product_attention`` with its output."""
     call = call_of_product(*given, **named)
     call = replace(
         call,
@@ -103,14 +103,14 @@ def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> Captured
 
 
 def of_flex(output: Any, *given: Any, **named: Any) -> CapturedCall:
-    """A call of ``flex_attention``, and what it gave; see `call_of_flex`."""
+    """A call of ``flex_attention`` with its output; see `call_of_flex`."""
     call = call_of_flex(*given, **named)
     first = output[0] if isinstance(output, tuple) else output
     return _seen(call, _allowed(call), None, first.detach())
 
 
 def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
-    """A call of a model's own ``eager_attention_forward``, by the names of its arguments, and what it gave."""
+    """A call of a model's own ``eager_attention_forward``, from its named arguments, with its output."""
     named = arguments | arguments.get("kwargs", {})
     query, key, value = (named[name].detach() for name in ("query", "key", "value"))
     mask, bias = named.get("attention_mask"), named.get("position_bias")
@@ -132,7 +132,7 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     with torch.no_grad():
         weights = functional.multi_head_attention_forward(**asked)[1]
     if weights is None:
-        raise AttnscopeError("nn.MultiheadAttention returns no weights: is it a subclass that leaves them out?")
+        raise AttnscopeError("nn.MultiheadAttention returns no weights. Is it a subclass without them?")
     weights = weights if weights.ndim == _FOUR else weights[None]
     query, key, padding = options["query"], options["key"], options.get("key_padding_mask")
     keys = weights.new_ones(weights.shape[0], weights.shape[3], dtype=torch.bool)
@@ -143,31 +143,29 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     tokens, more = len(query), len(key) - len(query)  # (position, batch, width), whatever `batch_first`
     if more > 0 and tokens > 1 and torch.equal(key[more:], query):
         raise AttnscopeError(
-            f"nn.MultiheadAttention is given {more} keys before its own tokens, so the positions of its queries are "
-            "unknown: leave these keys out, or give the weights to attnscope.measure_weights"
+            f"nn.MultiheadAttention has {more} keys before its own tokens, so the positions of its queries are "
+            "unknown. Leave these keys out, or pass the weights to attnscope.measure_weights"
         )
     return _seen(call_of_weights(weights), weights != 0, keys, None, is_cross=not same)
 
 
 def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:
-    """Arguments of ``torch.nn.functional.multi_head_attention_forward`` by name; refused where keys are no tokens."""
+    """Named arguments of ``torch.nn.functional.multi_head_attention_forward``, checked that all keys are tokens."""
     options = _NAMED.bind(*given, **named).arguments
     if options.get("training", True):
         _reject_dropout(options["dropout_p"])
     if options["bias_k"] is not None or options["add_zero_attn"]:
         raise AttnscopeError(
-            "nn.MultiheadAttention has add_bias_kv or add_zero_attn: its last keys are not tokens, so offsets mean "
-            "nothing there. Take attnscope.measure_weights for its weights without these keys"
+            "nn.MultiheadAttention has add_bias_kv or add_zero_attn, so its last keys are not tokens. Use "
+            "attnscope.measure_weights for its weights without these keys"
         )
     return options
 
 
 def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
-    """What ``multi_head_attention_forward`` makes of its arguments, and whether keys are of other states than
-    queries.
-    """
+    """The attention call of ``multi_head_attention_forward``, and whether it is cross-attention."""
     if options.get("static_k") is not None or options.get("static_v") is not None:
-        raise AttnscopeError("nn.MultiheadAttention is given keys or values that it does not project")
+        raise AttnscopeError("nn.MultiheadAttention has static keys or values, which are not supported")
     states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
     is_cross = states[0] is not states[1] and not (
         states[0].shape == states[1].shape and torch.equal(states[0], states[1])
@@ -199,7 +197,7 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
 
 
 def have_same_weights(one: AttentionCall, other: AttentionCall) -> bool:
-    """Whether two calls have the same queries in memory, and keys and masks of the same numbers."""
+    """Whether two calls share the memory of their queries, and have equal keys and masks."""
     first, second = one.query, other.query
     if not first.numel() or first.data_ptr() != second.data_ptr() or first.shape != second.shape:
         return False
@@ -210,38 +208,38 @@ def have_same_weights(one: AttentionCall, other: AttentionCall) -> bool:
 
 
 def sees_ahead(call: AttentionCall) -> bool:
-    """Whether any query may look at a later key; a single token is taken to."""
+    """Whether any query may attend to a later key; True for a single token."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     if queries == 1:
         return True
-    places = torch.arange(max(queries, keys), device=call.query.device)
-    if call.mask is None and call.positions is None:  # known without asking the device
+    positions = torch.arange(max(queries, keys), device=call.query.device)
+    if call.mask is None and call.positions is None:  # known without a transfer from the device
         ahead = keys > 1 and not call.causal
     else:
-        ahead = bool((call.extent[1] > places[:queries] + 1).any())
+        ahead = bool((call.extent[1] > positions[:queries] + 1).any())
     if not ahead:
         return False
     if call.bias is None:
         return True
     rows = call.bias[..., :_ROWS, :]
-    later = places[:keys] > places[: rows.shape[-2], None]
+    later = positions[:keys] > positions[: rows.shape[-2], None]
     return bool((later & (rows > torch.finfo(rows.dtype).min / 2)).any())
 
 
 def _seen(
     call: AttentionCall, allowed: Tensor, keys: Tensor | None, output: Tensor | None, *, is_cross: bool = False
 ) -> CapturedCall:
-    batch, _, queries, places = (*call.query.shape[:3], call.key.shape[2])
+    batch, _, queries, length = (*call.query.shape[:3], call.key.shape[2])
     if keys is None:
-        keys = allowed.any(1).any(1).expand(batch, places)
-    if is_cross or queries != places:
+        keys = allowed.any(1).any(1).expand(batch, length)
+    if is_cross or queries != length:
         return CapturedCall(call, "cross", keys.new_ones(batch, queries), keys, output)
     is_causal = queries > 1 and not bool(allowed.triu(1).any())
     return CapturedCall(call, "causal" if is_causal else "self", keys, keys, output)
 
 
 def _allowed(call: AttentionCall) -> Tensor:
-    """Where queries may look, ``(batch or 1, head or 1, query, key)``."""
+    """Keys that queries may attend to, ``(batch or 1, head or 1, query, key)``."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     allowed = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=call.query.device)
     if call.causal:
@@ -255,15 +253,12 @@ def _allowed(call: AttentionCall) -> Tensor:
 
 def _reject_dropout(share: float) -> None:
     if share > 0:
-        raise AttnscopeError(
-            f"attention drops weights at random (dropout_p = {share:g}): call module.eval() first, so that what is "
-            "measured is what the module means"
-        )
+        raise AttnscopeError(f"attention drops weights at random (dropout_p = {share:g}). Call module.eval() first")
 
 
 @cache
 def _original() -> Callable[..., Any]:
-    """``flex_attention`` itself, whatever its code is changed to later."""
+    """A copy of the original ``flex_attention``."""
     from torch.nn.attention.flex_attention import flex_attention as given
 
     copy = types.FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__)
@@ -276,7 +271,7 @@ answers: list[Callable[..., Any]] = []
 
 @contextmanager
 def intercept_flex_attention(called: Callable[[Callable[..., Any], Any, dict[str, Any]], Any]) -> Generator[None]:
-    """Let `called` answer every call of ``flex_attention``, with the function itself and its arguments."""
+    """Redirect every call of ``flex_attention`` to `called`, with the original function and the arguments."""
     from torch._dynamo.eval_frame import skip_code
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -291,7 +286,7 @@ def intercept_flex_attention(called: Callable[[Callable[..., Any], Any, dict[str
     before = flex_attention.__code__, flex_attention.__defaults__, flex_attention.__kwdefaults__
     answers.append(answer)
     code = inspect.unwrap(_trampoline).__code__
-    skip_code(code)  # what is compiled cannot be watched
+    skip_code(code)  # compiled code cannot be intercepted
     try:
         flex_attention.__defaults__, flex_attention.__kwdefaults__ = None, None
         flex_attention.__code__ = code
@@ -302,7 +297,7 @@ def intercept_flex_attention(called: Callable[[Callable[..., Any], Any, dict[str
 
 
 def _trampoline(*args: Any, **options: Any) -> Any:
-    from attnscope.capture.functional import answers  # it runs among the names of flex_attention's file
+    from attnscope.capture.functional import answers  # it runs with the globals of flex_attention's file
 
     return answers[-1](*args, **options)
 
@@ -316,7 +311,7 @@ def call_of_flex(
     scale: float | None = None,
     **_: Any,
 ) -> AttentionCall:
-    """Arguments of ``flex_attention`` as an attention call, whose scores are written out as its bias."""
+    """Arguments of ``flex_attention`` as an attention call with its scores as bias."""
     batch, heads, queries, width = query.shape
     keys = key.shape[2]
     key, value = (states.expand(batch, -1, -1, -1).detach() for states in (key, value))
@@ -342,25 +337,25 @@ def call_of_flex(
 
 
 def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:
-    """Scores as the module's own function changes them; it is written for one score, with its four places."""
-    places = [
+    """Apply the module's own function, which is written for one score and its four indices, to all scores."""
+    indices = [
         torch.arange(size, device=scores.device).reshape([-1 if axis == i else 1 for i in range(4)])
         for axis, size in enumerate(scores.shape)
     ]
-    advice = "Give the weights to attnscope.measure_weights"
+    advice = "Pass the weights to attnscope.measure_weights"
     with torch.no_grad(), explaining("the score_mod of flex_attention does not take all scores at once", advice):
-        changed = score_mod(scores, *places)
+        changed = score_mod(scores, *indices)
     if changed.shape != scores.shape:
         raise AttnscopeError(
-            f"the score_mod of flex_attention gives the shape {tuple(changed.shape)} for scores of "
-            f"{tuple(scores.shape)} taken at once. {advice}"
+            f"the score_mod of flex_attention returns the shape {tuple(changed.shape)} for scores of shape "
+            f"{tuple(scores.shape)}. {advice}"
         )
     return changed.to(scores.dtype)
 
 
 @contextmanager
 def products(model: nn.Module, watch: Watch) -> Generator[None]:
-    """Give calls of ``scaled_dot_product_attention`` to a watch, also those of ``nn.MultiheadAttention``."""
+    """Pass calls of ``scaled_dot_product_attention`` and ``nn.MultiheadAttention`` to a watch."""
     if not way_of(model).products:
         yield
         return
@@ -382,7 +377,7 @@ def products(model: nn.Module, watch: Watch) -> Generator[None]:
 
 
 class _Mode(TorchFunctionMode):
-    """Sees calls of PyTorch's functions; those of our own measuring are left alone."""
+    """Intercept calls of PyTorch's functions, except those of the measurement itself."""
 
     def __init__(self, watch: Watch, running: list[nn.Module]) -> None:
         super().__init__()
@@ -407,7 +402,7 @@ class _Mode(TorchFunctionMode):
         return func(*args, **options)
 
     def multi_head(self, *given: Any, **named: Any) -> tuple[Tensor, None]:
-        """Attend as ``nn.MultiheadAttention`` does; the weights that it would average over heads are left out."""
+        """Attend as ``nn.MultiheadAttention`` does, without the averaged weights."""
         options = arguments_of_multi_head(*given, **named)
         call, is_cross = call_of_multi_head(options)
         output = self.observe(call, is_cross=is_cross).permute(2, 0, 1, 3).flatten(2)
@@ -425,23 +420,23 @@ class _Mode(TorchFunctionMode):
         return self.watch.observe(Site(self.watch.calls, self.watch.names[id(module)], kind), call, own=own)
 
 
-_FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # they have a fast path
+_FAST = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # modules with a fast path
 _MARK = "_attnscope_watched"
 _EAGER = "eager_attention_forward"
 
 
 @dataclass(frozen=True, eq=False)
 class PassObserver:
-    """What is done with the calls of each forward pass."""
+    """Callbacks for the calls of each forward pass."""
 
-    see: Callable[[Site, CapturedCall], None]  # called at once with each call
-    done: Callable[[int], None]  # called with the number of calls once the outermost call of a module has returned
-    lost: Callable[[], None]  # called instead where it has raised an error
+    see: Callable[[Site, CapturedCall], None]  # called immediately with each call
+    done: Callable[[int], None]  # called with the number of calls when the outermost module returns
+    lost: Callable[[], None]  # called instead if it raises an error
 
 
 @contextmanager
 def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleCalls]:
-    """Give every attention call inside `module` to `observer`, without any change of what the module returns."""
+    """Pass every attention call inside `module` to `observer`, without changing the module's output."""
     _reject(module)
     watched = ModuleCalls(observer)
     before = {part: part.__dict__.get("forward") for part in module.modules()}
@@ -459,7 +454,7 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
 
 @contextmanager
 def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
-    """See what layers of transformers compute by their file's own ``eager_attention_forward``."""
+    """Intercept the ``eager_attention_forward`` of the files of transformers' layers."""
     parts = set(module.modules())
     files = {id(file): file for part in parts for file in map(_names_in_file_of, type(part).__mro__) if _EAGER in file}
     before = [(file, file[_EAGER]) for file in files.values()]
@@ -487,18 +482,18 @@ def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]
 
 
 def _names_in_file_of(kind: type) -> dict[str, Any]:
-    """The names of the file in which a class was made."""
+    """The globals of the file that defines a class."""
     return getattr(sys.modules.get(kind.__module__), "__dict__", {})
 
 
 class ModuleCalls:
-    """The modules that run now, from the outermost to the innermost."""
+    """The running modules, from the outermost to the innermost."""
 
     def __init__(self, observer: PassObserver) -> None:
         self.observer = observer
         self.running: list[str] = []
-        self.given: list[Sequence[Any]] = []  # to each of the modules that run
-        self.attending: dict[str, str] = {}  # modules that ran and are called attention, with their classes
+        self.given: list[Sequence[Any]] = []  # arguments of each running module
+        self.attending: dict[str, str] = {}  # modules that are called attention and ran, with their classes
         self.calls = 0
         self.last: CapturedCall | None = None
         self.is_aside = False
@@ -514,15 +509,14 @@ class ModuleCalls:
             if self.is_aside:
                 return inner(*args, **options)
             if not self.running or isinstance(module, transformers.PreTrainedModel):  # perhaps in another's prompt
-                # refuse a pass over keys of earlier passes: its queries would be taken for the first tokens of a text
+                # reject a pass over cached keys: its queries would count as the first tokens of a text
                 cache = options.get("past_key_values")
                 if hasattr(cache, "get_seq_length") and (
                     cached_tokens(cache) or getattr(cache, "is_compileable", False)
                 ):
                     raise AttnscopeError(
-                        f"{name} is given a cache of keys in past_key_values (also the virtual tokens of prefix "
-                        "tuning), so the positions of its queries are unknown: leave it out, or call generate() within "
-                        "the context"
+                        f"{name} has a cache of keys in past_key_values (also the virtual tokens of prefix tuning), so "
+                        "the positions of its queries are unknown. Leave it out, or call generate() within the context"
                     )
             if is_called_attention(module):
                 self.attending[name] = type(module).__name__
@@ -535,15 +529,15 @@ class ModuleCalls:
         return forward
 
     def unseen(self, seen: Iterable[str]) -> dict[str, str]:
-        """Modules that ran, are called attention and made no call that was seen, with their classes."""
+        """Modules that are called attention and ran without a captured call, with their classes."""
         names = [name for name in self.attending if not any(related(name, other) for other in seen)]
-        # a layer, rather than what holds it
+        # layers, rather than the modules around them
         inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
         return {name: self.attending[name] for name in inner}
 
     @contextmanager
     def aside(self) -> Generator[None]:
-        """Let modules run within as if nobody watched them: somebody else does."""
+        """Run modules without capturing their calls, which are captured elsewhere."""
         self.is_aside = True
         try:
             yield
@@ -567,10 +561,10 @@ class ModuleCalls:
                 yield
         except BaseException as error:
             self.observer.lost()
-            if type(error).__module__ == "torch._dynamo.exc" and not self.in_flex:  # it cannot compile what watches
+            if type(error).__module__ == "torch._dynamo.exc" and not self.in_flex:  # it cannot compile the hooks
                 raise AttnscopeError(
-                    f"{name} calls a compiled function, within which nothing can be seen: let it call the function as "
-                    "it was before torch.compile"
+                    f"{name} calls a compiled function, whose attention cannot be captured. Use the function without "
+                    "torch.compile"
                 ) from error
             raise
         else:
@@ -579,7 +573,7 @@ class ModuleCalls:
             self.running, self.given, self.last = [], [], None
 
     def twice(self, inner: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
-        """Run a module once for the observer, and once with no mode about, as its owner would."""
+        """Run a module once for the observer, and once without the mode, as its owner would."""
         self.in_fast = True
         try:
             with own_random_numbers(), torch.no_grad():
@@ -593,11 +587,11 @@ class ModuleCalls:
             self.in_fast = False
 
     def flex(self, function: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
-        """Run ``flex_attention`` with no mode about, which it does not bear, and see its call."""
+        """Run ``flex_attention`` without the mode, which it does not support, and capture its call."""
         if not self.running:
             return function(*args, **options)
         self.mode.__exit__(None, None, None)
-        self.in_flex = True  # what it raises here it raises unwatched too
+        self.in_flex = True  # an error here also occurs without hooks
         try:
             output = function(*args, **options)
             self.in_flex = False
@@ -610,7 +604,7 @@ class ModuleCalls:
         name = self.running[-1]
         last, self.last = self.last, replace(call, kind=name)
         if last is not None and last.kind == name and have_same_weights(last.call, call.call):
-            return  # the second half of the values (DiffLlama): one layer, which was seen
+            return  # the second half of the values (DiffLlama) belongs to the same layer
         if call.kind == "cross":
             _reject_own_keys(name, call.call, self.given[-1])
         site = Site(self.calls, name, call.kind)
@@ -619,7 +613,7 @@ class ModuleCalls:
 
 
 class _ModuleCalls(TorchFunctionMode):
-    """Sees calls of PyTorch's functions."""
+    """Intercept calls of PyTorch's functions."""
 
     def __init__(self, see: Callable[[CapturedCall], None]) -> None:
         super().__init__()
@@ -638,7 +632,7 @@ class _ModuleCalls(TorchFunctionMode):
 
 
 def cached_tokens(cache: Any) -> int:
-    """How many tokens a cache of transformers holds, also where its first layer keeps no keys (hybrids)."""
+    """Number of tokens in a cache of transformers, also if its first layer stores no keys (hybrids)."""
     layers = getattr(cache, "layers", [])
     return int(cache.get_seq_length()) or max(
         (int(layer.get_seq_length()) for layer in layers if hasattr(layer, "get_seq_length")), default=0
@@ -646,7 +640,7 @@ def cached_tokens(cache: Any) -> int:
 
 
 def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
-    """Reject more keys than queries where nothing that a module was given has that many positions."""
+    """Raise an error for more keys than queries if no argument of the module has that many positions."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     states = [
         leaf.shape[:-1]
@@ -656,7 +650,7 @@ def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> No
     if keys > queries > 1 and states and all(queries in shape and keys not in shape for shape in states):
         raise AttnscopeError(
             f"{name} attends from {queries} tokens to {keys} keys, {keys - queries} of which are not its tokens (a "
-            "prefix or a memory), so offsets are unknown: leave them out, or give the weights of the tokens to "
+            "prefix or a memory), so offsets are unknown. Leave them out, or pass the weights of the tokens to "
             "attnscope.measure_weights"
         )
 
@@ -665,12 +659,12 @@ def _reject(module: nn.Module) -> None:
     for name, part in module.named_modules():
         where = f"{name} is" if name else "the module is"
         if isinstance(part, torch.jit.ScriptModule):
-            raise AttnscopeError(f"{where} scripted, and runs unseen: watch the module that it was made from")
+            raise AttnscopeError(f"{where} scripted, so its calls cannot be captured. Watch the original module")
         if isinstance(part, nn.DataParallel):
-            raise AttnscopeError(f"{where} in DataParallel, which copies it: watch its .module")
+            raise AttnscopeError(f"{where} in DataParallel, which copies it. Watch its .module")
         if "_orig_mod" in dict(part.named_children()) or getattr(part, "_compiled_call_impl", None) is not None:
             raise AttnscopeError(
-                f"{where} compiled, and runs unseen: watch and call the module as it was before torch.compile"
+                f"{where} compiled, so its calls cannot be captured. Watch and call the module without torch.compile"
             )
         if hasattr(part.forward, _MARK):
-            raise AttnscopeError(f"{where} watched already: one attnscope.watch at a time")
+            raise AttnscopeError(f"{where} watched already; use one attnscope.watch at a time")

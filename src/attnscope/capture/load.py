@@ -1,4 +1,4 @@
-"""A model and its tokenizer from a folder or the hub, whole or refused, and the signature of what it measures."""
+"""Load a model and its tokenizer from a folder or the hub, and sign results."""
 
 from __future__ import annotations
 
@@ -61,31 +61,28 @@ def load_model(
     placement: Placement | None = None,
     need_tokenizer: bool = True,
 ) -> LoadedModel:
-    """Load a model from a folder or the hub in the class that its config names, or take one as it is.
+    """Load a model from a folder or the hub in the class of its config, or use a model object unchanged.
 
-    Only safetensors files that lie in the folder (or the hub's cache) are read, and nothing is run that came with
-    them.
+    Only safetensors files in the folder (or the hub's cache) are read, and no code from there is run.
 
     Parameters
     ----------
     source
-        A folder (also of an adapter of peft, whose base is loaded), a hub id such as ``roberta-base``, ``bundled``
-        (the default), or a model that is already loaded; also inside ``torch.compile``, a TransformerLens bridge,
-        nnsight's ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``. A `LoadedModel` is returned as is.
+        A folder (also of a peft adapter, whose base is loaded), a hub id such as ``roberta-base``, ``bundled`` (the
+        default), or a model object; also inside ``torch.compile``, a TransformerLens bridge, nnsight's
+        ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``. A `LoadedModel` is returned unchanged.
     tokenizer
-        Its tokenizer or the tokenizer's folder; by default the one beside the model. Of a model object too, where it
-        was loaded from.
+        Its tokenizer or the tokenizer's folder; by default that of the model's folder, also for a model object.
     revision
         Branch, tag or commit on the hub.
     device, dtype
-        ``cpu``, ``cuda``, ...; ``float32``, ``bfloat16``, ``float16``, ``float64``. By default CUDA where there is
-        one, and the type that the checkpoint was saved in. ``int8`` and ``int4``: the weights of linear layers are
-        rounded to whole numbers (by torchao) with a scale for each row, all else stays in the saved type. A model that
-        is loaded already must be there, and of that type.
+        ``cpu``, ``cuda``, ...; ``float32``, ``bfloat16``, ``float16``, ``float64``. By default CUDA if available, and
+        the dtype of the checkpoint. ``int8`` and ``int4`` quantise the weights of linear layers (by torchao) with a
+        scale for each row, and leave everything else in the saved dtype. For a model object they must match it.
     trust_remote_code
-        Run code that came with the checkpoint. Only for sources that you trust.
+        Run code from the checkpoint. Only for sources that you trust.
     placement
-        Where the layers go, of a model that is larger than one device.
+        Devices of the layers of a model that is larger than one device.
     need_tokenizer
         Whether to look for a tokenizer.
     """
@@ -96,7 +93,7 @@ def load_model(
     _reject_other_kinds(source)
     source = MODEL if isinstance(source, str) and source == "bundled" else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
-        raise AttnscopeError(f"dtype {dtype!r} is not known: choose one of {', '.join((*DTYPES, *INTEGERS))}")
+        raise AttnscopeError(f"found dtype {dtype!r}; expected one of {', '.join((*DTYPES, *INTEGERS))}")
     if isinstance(source, transformers.PreTrainedModel):
         model, repository = source, None
         _reject_broken_numbers(model)
@@ -110,7 +107,7 @@ def load_model(
         # the settings of an adapter of peft; None of a model
         adapter = None if repository.find("config.json") else repository.read("adapter_config.json")
         if adapter is not None and not isinstance(adapter.get("base_model_name_or_path"), str):
-            raise AttnscopeError(f"adapter_config.json of {repository.source} names no base_model_name_or_path: add it")
+            raise AttnscopeError(f"adapter_config.json of {repository.source} has no base_model_name_or_path. Add it")
         beside = repository
         if adapter is not None:
             repository = _repository(str(adapter["base_model_name_or_path"]), adapter.get("revision"))
@@ -128,27 +125,27 @@ def load_model(
         given_one = getattr(given, "tokenizer", None) if tokenizer is None else tokenizer
         read: Any = _tokenizer(given_one, model, repository, trust_remote_code=trust_remote_code)
         if not hasattr(read, "convert_ids_to_tokens"):
-            raise AttnscopeError(f"{type(read).__name__} is not a tokenizer: expected one of transformers")
+            raise AttnscopeError(f"{type(read).__name__} is not a tokenizer; expected one from transformers")
         forced: Any = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
         if isinstance(forced, int) and getattr(read, "tgt_lang", "") is None:
-            read = copy(read)  # which is the caller's
+            read = copy(read)  # do not change the caller's
             read.tgt_lang = str(read.convert_ids_to_tokens(forced)).strip("_")
         return LoadedModel(model, read, name, identity)
     return LoadedModel(model, None, name, identity)
 
 
 def _reject_other_kinds(model: object) -> None:
-    """Refuse what is not a model, and say what measures it where something does."""
+    """Raise an error for other objects, with the function that measures them, if there is one."""
     if isinstance(model, nn.Module) and not isinstance(model, transformers.PreTrainedModel):
         raise AttnscopeError(
-            f"{type(model).__name__} is not a model of transformers: attnscope.watch measures what any other module "
-            "computes, and attnscope.walk follows a module of one head"
+            f"{type(model).__name__} is not a model of transformers. Use attnscope.watch for other modules, or "
+            "attnscope.walk for a module of one head"
         )
     entries = cast("list[Any] | tuple[Any, ...]", model) if isinstance(model, list | tuple) else [model]
     if any(isinstance(entry, Tensor | np.ndarray) for entry in entries):
         raise AttnscopeError(
-            "the model is arrays; expected a model of transformers, a folder, or a hub id. Attention weights are "
-            "measured by attnscope.measure_weights"
+            "found arrays; expected a model of transformers, a folder, or a hub id. Use attnscope.measure_weights for "
+            "attention weights"
         )
     check_kind("a model of transformers, a folder, or a hub id", str, Path, transformers.PreTrainedModel, model=model)
 
@@ -156,7 +153,7 @@ def _reject_other_kinds(model: object) -> None:
 def _tokenizer(
     given: Tokenizer, model: PreTrainedModel, repository: Repository | None, *, trust_remote_code: bool
 ) -> Any:
-    """The tokenizer that was given, or that of its folder; else the one beside the model."""
+    """The given tokenizer, or that of its folder; else that of the model's folder."""
     if given is not None and not isinstance(given, str | Path):
         return given
     place = repository if given is None else None
@@ -167,40 +164,39 @@ def _tokenizer(
 def _reject_what_reads_no_text(model: PreTrainedModel) -> None:
     if hasattr(model, "text_model") and hasattr(model, "vision_model"):
         raise AttnscopeError(
-            f"{type(model).__name__} compares texts with images: give its .text_model to read texts, and its "
-            ".vision_model to read images"
+            f"{type(model).__name__} compares texts with images. Use its .text_model for texts, or its .vision_model "
+            "for images"
         )
     if model.main_input_name != "input_ids":
         other = what_is_read(model)
         raise AttnscopeError(
-            f"{type(model).__name__} reads {model.main_input_name}, not text: give "
-            f"{f'it {other}, or ' if other else ''}a model that reads input_ids"
+            f"{type(model).__name__} reads {model.main_input_name}, not text. "
+            f"{f'Give it {other}, or use' if other else 'Use'} a model that reads input_ids"
         )
 
 
 def _reject_other(model: PreTrainedModel, device: str | None, dtype: str | None) -> None:
-    """A model object stays as it is: what it would have to become is not passed over without a word."""
+    """Raise an error if a model object has another device or dtype than requested."""
     if dtype is not None and DTYPES.get(dtype) != model.dtype:
         raise AttnscopeError(
-            f"dtype is {dtype}, and the model that was given is {str(model.dtype).removeprefix('torch.')}: convert it "
-            "yourself, or give its folder"
+            f"found dtype {dtype}, and a {str(model.dtype).removeprefix('torch.')} model. Convert it, "
+            "or pass its folder"
         )
     if device is not None and usable_device(device).type != model.device.type:
         raise AttnscopeError(
-            f"device is {device}, and the model that was given lies on {model.device.type}: move it (model.to), or "
-            "leave device out"
+            f"found device {device} and a model on {model.device.type}. Move the model (model.to), or leave device out"
         )
 
 
 def what_is_read(model: PreTrainedModel) -> str:
-    """In which files a model's input lies, in words; empty where that is not known."""
+    """Kind of files that a model reads; empty if unknown."""
     known = {"pixel_values": "images (.png, .jpg, .webp)", "input_ids": "text"}
     return known.get(model.main_input_name, "sounds (.wav)" if "input_" in model.main_input_name else "")
 
 
 def _repository(source: str, revision: str | None) -> Repository:
     if not source:
-        raise AttnscopeError("the model's name is empty: expected a folder, a hub id, or bundled")
+        raise AttnscopeError("found an empty name of a model; expected a folder, a hub id, or bundled")
     with explaining(f"{source[:200]} cannot be opened", "Is the name right?"):
         if not Path(source).is_dir():
             _reject_what_is_no_model(source)
@@ -208,11 +204,11 @@ def _repository(source: str, revision: str | None) -> Repository:
 
 
 def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
-    """A model of a checkpoint, on its device or devices."""
+    """Load a checkpoint onto its device or devices."""
     placement = loading.placement
     loading.check()
-    on = usable_device(loading.device)  # before minutes are spent on reading
-    with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is drawn
+    on = usable_device(loading.device)  # check before loading, which may take minutes
+    with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is random
         model, identity = from_checkpoint(repository, loading)
     if placement is None:
         with explaining(f"{name} cannot be put on {on}", "Try --device cpu, or --dtype bfloat16"):
@@ -221,13 +217,13 @@ def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTra
 
 
 def _adapted(model: PreTrainedModel, repository: Repository) -> str:
-    """Put the adapter of a folder into a model; its hash."""
+    """Load an adapter into a model and return its hash."""
     source = repository.source
     repository.within("adapter_model.safetensors")  # others can run code when they are opened
     identity = repository.identity()
     if not is_peft_available():
-        raise AttnscopeError(f"{source} is an adapter, which peft puts into its model: pip install peft")
-    with quiet(), explaining(f"the adapter {source} cannot be put into {type(model).__name__}", "Is it whole?"):
+        raise AttnscopeError(f"{source} is an adapter and needs peft: pip install peft")
+    with quiet(), explaining(f"the adapter {source} cannot be loaded into {type(model).__name__}", "Is it complete?"):
         report: Any = model.load_adapter(source)
     repository.refuse_changed()
     for what, keys in (("lacks", report.missing_keys), ("holds more than the model:", report.unexpected_keys)):
@@ -237,7 +233,7 @@ def _adapted(model: PreTrainedModel, repository: Repository) -> str:
 
 
 def _reject_what_is_no_model(source: str) -> None:
-    """Tell a text or a mistyped folder from a hub's id, before the hub is asked for it again and again."""
+    """Recognise a text or a mistyped folder before the hub is contacted."""
     first = "the first argument is the model. For the bundled model on a text, say: bundled"
     if source == "-":
         raise AttnscopeError(f"- is standard input, and {first} -")
@@ -254,9 +250,9 @@ def _reject_what_is_no_model(source: str) -> None:
 def _reject_broken_numbers(model: PreTrainedModel) -> None:
     for name, parameter in parameters_of(model):
         if parameter.is_meta:
-            raise AttnscopeError(f"{name} lies on the meta device, which holds no numbers: load the weights before")
+            raise AttnscopeError(f"{name} is on the meta device, which stores no numbers. Load the weights first")
         if not bool(torch.isfinite(plain(parameter)).all()):
-            raise AttnscopeError(f"the weights hold NaN or infinity in {name}: nothing can be measured with them")
+            raise AttnscopeError(f"the weights contain NaN or infinity in {name}; expected finite numbers")
 
 
 def state_sha256(model: PreTrainedModel) -> str:
@@ -277,7 +273,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model is loaded: see `load_model`."""
+    """Options of `load_model`."""
 
     revision: str | None = None
     device: str | None = None
@@ -286,24 +282,24 @@ class Loading:
     placement: Placement | None = None
 
     def check(self) -> None:
-        """Refuse what does not go together."""
+        """Raise an error for options that exclude each other."""
         if self.placement is not None and (self.device is not None or self.dtype in INTEGERS):
             other = "device (--device)" if self.device is not None else f"dtype (--dtype) {self.dtype}"
-            raise AttnscopeError(f"device_map (--device-map) does not go with {other}: leave out one of them")
+            raise AttnscopeError(f"device_map (--device-map) cannot be used with {other}. Leave out one of them")
 
 
 AS_SAVED = Loading()
 
 
 def usable_device(name: str | None) -> torch.device:
-    """The device of that name; without one a GPU if there is one, else the processor."""
-    advice = "Choose cpu, or cuda where there is a GPU"
+    """The device of that name; by default a GPU if there is one, else the CPU."""
+    advice = "Choose cpu, or cuda if there is a GPU"
     with explaining(f"device {name!r} cannot be used", advice):
         default = "cuda" if torch.cuda.is_available() else "cpu"
         device = torch.device(default if name is None else name)
         torch.empty(0, device=device)
     if device.type == "meta" or (device.type == "cpu" and device.index):
-        what = "it holds no numbers" if device.type == "meta" else "there is one cpu, number 0"
+        what = "it stores no numbers" if device.type == "meta" else "there is one cpu, number 0"
         raise AttnscopeError(f"device {name!r} cannot be used: {what}. {advice}")
     return device
 
@@ -315,12 +311,12 @@ Model = str | Path | nn.Module | LoadedModel | Envoy
 
 _NUMBER = re.compile(r"\.(\d{1,9})(?=\.)")  # of a layer
 _REAL = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-_ADVICE = "Is config.json the one of these weights, and are all files whole?"
+_ADVICE = "Does config.json belong to these weights, and are all files complete?"
 _AUTO_CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModel")
 
 
 def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
-    """Read a model whole: what is hashed is what is loaded, and no other file is opened."""
+    """Load a model from exactly the files that are hashed."""
     source, trust_remote_code = repository.source, loading.trust_remote_code
     from attnscope import models  # noqa: F401 its configurations become known  # pyright: ignore[reportUnusedImport]
 
@@ -335,7 +331,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
         maker = _class_of(config, repository, trust_remote_code=trust_remote_code)
         identity = repository.identity()
         with checkpoint.tensors() as tensors:
-            # which implementation computes is not the checkpoint's choice: some are fetched from the hub and run
+            # ignore implementations named in the checkpoint: some are downloaded from the hub and run
             config._attn_implementation = None  # noqa: SLF001
             config._experts_implementation = None  # noqa: SLF001
             vars(config).pop("fusion_config", None)
@@ -347,7 +343,7 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
                     state_dict=tensors,
                     dtype=DTYPES.get(loading.dtype or "") or _saved_type(config, tensors),
                     output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # so that the report names them, and we refuse
+                    ignore_mismatched_sizes=True,  # so that the report lists them, for the check below
                 )
                 model, report = make() if loading.placement is None else loading.placement.load(make)
         repository.refuse_changed()
@@ -359,13 +355,13 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
 
 
 def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -> Any:
-    """The class that the config names, so that nothing is missing that need not be."""
+    """The class named in the config, so that no part is missing."""
     from attnscope import models
 
     named: Any = config.architectures or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise AttnscopeError(
-            f"config.json of {repository.source} says architectures {str(named)[:100]!r}: expected a list of names"
+            f"config.json of {repository.source} has architectures {str(named)[:100]!r}; expected a list of names"
         )
     for name in named:
         for package in (transformers, models):
@@ -387,14 +383,14 @@ def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -
     known: Any = transformers.MODEL_MAPPING.get(type(config), None)
     if known is None:
         raise AttnscopeError(
-            f"{repository.source} is a {type(config).model_type!r}, of which transformers has no plain model: "
-            "name its class in config.json (architectures)"
+            f"{repository.source} is a {type(config).model_type!r}, for which transformers has no base model. "
+            "Add its class to config.json (architectures)"
         )
     return known[0] if isinstance(known, (list, tuple)) else known
 
 
 def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
-    """The type that the config says, else that of the first tensor of real numbers."""
+    """The dtype of the config, else that of the first floating-point tensor."""
     if config.dtype is not None:
         return config.dtype
     types = (_REAL.get(tensor.get_dtype()) for tensor in tensors.values())
@@ -402,14 +398,14 @@ def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
 
 
 def _generation(checkpoint: Checkpoint) -> GenerationConfig:
-    """How the checkpoint wants to generate; older ones say so in config.json."""
+    """Generation settings of the checkpoint; older ones have them in config.json."""
     if checkpoint.generation is None:
         return transformers.GenerationConfig.from_model_config(checkpoint.config)
     return transformers.GenerationConfig.from_dict(checkpoint.generation)
 
 
 def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
-    """A trunk with random numbers in it, or cut short, would give numbers that mean nothing."""
+    """Raise an error if weights of the model are missing or unused."""
     prefix = model.base_model_prefix + "."
     has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
     missing = [
@@ -420,28 +416,28 @@ def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) ->
         if keys:
             more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
             raise AttnscopeError(
-                f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs: "
-                "it would be filled with random numbers. Is the file whole, and config.json the right one?"
+                f"the checkpoint {source} {what} {keys[0]}{more}, which {type(model).__name__} needs. "
+                "Is the file complete, and config.json the right one?"
             )
     lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)}
     beyond = [
         key
         for key in sorted(report["unexpected_keys"])
-        if any(int(place[1]) >= lists.get(key[: place.start()], sys.maxsize) for place in _NUMBER.finditer(key))
+        if any(int(match[1]) >= lists.get(key[: match.start()], sys.maxsize) for match in _NUMBER.finditer(key))
     ]
     if beyond:
         raise AttnscopeError(
-            f"the checkpoint {source} holds {beyond[0]}, and config.json asks for a smaller {type(model).__name__}: "
-            "is it the right config.json?"
+            f"the checkpoint {source} contains {beyond[0]}, and config.json describes a smaller "
+            f"{type(model).__name__}. Is it the right config.json?"
         )
 
 
 @runtime_checkable
 class Hashed(Protocol):
-    """What is read: texts, token ids, pairs."""
+    """Input with a hash: texts, token ids, pairs."""
 
     def sha256(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of the whole input."""
         ...
 
 
@@ -455,7 +451,7 @@ def signature_of(
     reader: Mapping[str, str] | None = None,
     packages: Sequence[str] = (),
 ) -> Signature:
-    """Model, tokenizer, texts, settings, device and type, and the versions of packages."""
+    """Signature of a result: model, tokenizer, texts, settings, device, dtype and versions of packages."""
     where = {"device": device_of(loaded.model).type, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
     if reader is None and loaded.tokenizer is not None:
         reader = {"sha256": tokenizer_sha256(loaded.tokenizer)}

@@ -1,4 +1,4 @@
-"""What a model is given to read: texts, or images, sounds, videos, texts with images."""
+"""Modalities of the input: texts, images, sounds, videos, texts with images."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Sense = Images | Sounds | PicturedTexts | Videos
 
 
 def modality_of(model: Model, given: Any, *, field: str | None = None, revision: str | None = None) -> Sense | None:
-    """Images, sounds, videos or texts with images, where a model reads that of what is given; None for plain texts."""
+    """Images, sounds, videos or texts with images in the input, if the model reads them; None for plain texts."""
     if given is None:  # the bundled text
         return None
     pictured = pictured_of(given, field)
@@ -79,19 +79,19 @@ def modality_of(model: Model, given: Any, *, field: str | None = None, revision:
 
 
 def _videos(model: Model, given: Any, images: Images | None, revision: str | None) -> Videos | None:
-    """What is given as videos, where the model reads these; images are the frames of a video then."""
+    """The input as videos, if the model reads them; images are then frames of a video."""
     if images is not None and not reads_videos(model, revision):
         return None
     videos = videos_of(given)
     if images is not None and videos is None:
         raise AttnscopeError(
-            "found images, and the model reads videos: give a folder of frames, a folder of such folders, or JSON "
+            "found images, and the model reads videos; expected a folder of frames, a folder of such folders, or JSON "
             "Lines with video"
         )
     if videos is not None and images is None and not reads_videos(model, revision):
         raise AttnscopeError(
-            "found videos without a text, and the model reads none: take a video encoder (VideoMAE, ViViT, V-JEPA 2, "
-            "...), or give a text beside each"
+            "found videos without text, and the model reads none. Use a video encoder (VideoMAE, ViViT, V-JEPA 2, "
+            "...), or add a text to each"
         )
     return videos
 
@@ -99,33 +99,33 @@ def _videos(model: Model, given: Any, images: Images | None, revision: str | Non
 def reject_modalities(
     command: str, model: Model, given: Any, *, field: str | None = None, revision: str | None = None
 ) -> None:
-    """Refuse images, sounds and texts with images for what reads plain texts alone."""
+    """Raise an error for images, sounds and texts with images if a command reads only plain texts."""
     sense = None if given is None else modality_of(model, given, field=field, revision=revision)
     if sense is None:
         return
     what = _NAMES[type(sense)]
     plain = ", or name the field of the text (--field text) to read that alone" * isinstance(sense, PicturedTexts)
     raise AttnscopeError(
-        f"found {what}, and {command} reads texts alone: scan, attnscope.weights and diff take {what}{plain}"
+        f"found {what}, and {command} reads only texts. Use scan, attnscope.weights or diff for {what}{plain}"
     )
 
 
 _NAMES = {Images: "images", Sounds: "sounds", PicturedTexts: "texts with images", Videos: "videos"}
 
 
-_KEYS = ("pixel_values_videos", "pixel_values")  # under which models are given a video
+_KEYS = ("pixel_values_videos", "pixel_values")  # names of the video among a model's arguments
 _OF_VIDEOS = "video_preprocessor_config.json"
 _WHAT = "image or video processor"
 
 
 @dataclass(frozen=True, eq=False)
 class VideoModel:
-    """A video encoder ready to be watched."""
+    """A video encoder with its processor."""
 
-    loaded: LoadedModel  # the whole model, as it was loaded
-    model: PreTrainedModel  # what of it reads videos, without a head
-    frames: int  # how many frames it reads at a time, as its config says
-    processor: Any  # what prepares them; None where videos are prepared already
+    loaded: LoadedModel  # the whole model
+    model: PreTrainedModel  # the part that reads videos, without a head
+    frames: int  # number of frames that it reads at a time, from its config
+    processor: Any  # prepares the frames; None if videos are prepared already
 
     @property
     def key(self) -> str:
@@ -134,11 +134,11 @@ class VideoModel:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether it has a predictor beside its encoder, which does not run."""
+        """Whether it has a predictor, which is skipped."""
         return bool(without_predictor(self.model))
 
     def chosen(self, count: int) -> list[int]:
-        """Which of so many frames are read: as many as the model takes, at even steps; all where there are fewer."""
+        """Frames to read out of `count`: evenly spaced, as many as the model takes, or all if there are fewer."""
         if count <= self.frames:
             return list(range(count))
         return np.linspace(0, count - 1, self.frames).round().astype(int).tolist()
@@ -155,12 +155,12 @@ class VideoModel:
 
     def _prepared(self, frames: list[np.ndarray], name: str) -> Tensor:
         more = {"do_sample_frames": False} if is_video_processor(self.processor) else {}
-        with quiet(), explaining(f"the processor cannot take {name}", "Give frames of another size"):
+        with quiet(), explaining(f"the processor cannot process {name}", "Use frames of another size"):
             prepared = self.processor(frames, input_data_format="channels_last", return_tensors="pt", **more)
             return next(prepared[key] for key in _KEYS if key in prepared)
 
     def processing(self) -> str | None:
-        """Hash of all that the processor does; None without one."""
+        """Hash of the settings of the processor; None without one."""
         return None if self.processor is None else hash_of_settings(self.processor.to_dict())
 
 
@@ -168,13 +168,13 @@ class VideoModel:
 def load_video_model(
     source: Model, *, processor: Processor = None, need_processor: bool = True, loading: Loading = AS_SAVED
 ) -> VideoModel:
-    """Load a video encoder with the processor beside it; a classifier's head is left aside."""
+    """Load a video encoder with its processor, without a classifier's head."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model: Any = loaded.model.base_model
     frames = frames_of(model.config)
     if frames is None or model.main_input_name not in _KEYS:
         raise AttnscopeError(
-            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not videos: take a video encoder "
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not videos. Use a video encoder "
             "(VideoMAE, ViViT, V-JEPA 2, ...)"
         )
     if need_processor and (processor is None or isinstance(processor, str | Path)):
@@ -186,19 +186,19 @@ def load_video_model(
 
 
 def reads_videos(source: Model, revision: str | None = None) -> bool:
-    """Whether a model reads whole videos and no text, as its config says."""
+    """Whether a model reads videos without text, according to its config."""
     inner: Any = inner_model(source)
     if isinstance(inner, transformers.PreTrainedModel):
         return inner.base_model.main_input_name in _KEYS and frames_of(inner.config) is not None
     saved = saved_config(inner, revision)
-    with suppress(Exception):  # a config that is broken is refused where the model is loaded
-        config: Any = transformers.AutoConfig.for_model(**saved)  # of which a file has only what is not as usual
+    with suppress(Exception):  # a broken config raises an error when the model is loaded
+        config: Any = transformers.AutoConfig.for_model(**saved)  # fills in defaults that the file leaves out
         return frames_of(config) is not None and not hasattr(config, "text_config")
     return False
 
 
 def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
-    """Frames are prepared by the model's image processor, with Pillow alone; else by its video processor."""
+    """The model's image processor with Pillow, or its video processor if it has one."""
     saved = repository.read("preprocessor_config.json") or {}
     named = str(saved.get("video_processor_type") or "")
     if not repository.find(_OF_VIDEOS) and not named:
@@ -208,15 +208,15 @@ def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PicturedModel:
-    """A model of vision and language, ready to be watched."""
+    """A vision-language model with its processor."""
 
     loaded: LoadedModel  # the whole model, and its tokenizer
-    decoder: PreTrainedModel  # what of it reads the text with the images in it: its layers are measured
-    processor: Any  # what puts images into a text
-    pieces: frozenset[int]  # the tokens that stand for a piece of an image or of a frame
+    decoder: PreTrainedModel  # the part that reads text with images; its layers are measured
+    processor: Any  # puts images into a text
+    pieces: frozenset[int]  # tokens for pieces of an image or a frame
 
     def read(self, item: PicturedText, template: str | None = None) -> tuple[Expanded, dict[str, Any]]:
-        """What the processor makes of a text with images or videos: its tokens, and the forward pass's arguments."""
+        """Tokens and arguments of the forward pass for a text with images or videos."""
         text, contents = item.text, None
         if text is None:
             text, contents = written_in_parts(item, self.processor, template)
@@ -225,7 +225,7 @@ class PicturedModel:
         places = len(item.images) + len(item.videos)
         videos = _pictured_videos(item)
         begins = self.loaded.tokenizer.bos_token
-        with quiet(), explaining(f"{item.name}: the processor cannot take it", "Are the images large enough?"):
+        with quiet(), explaining(f"{item.name}: the processor cannot process it", "Are the images large enough?"):
             read = self.processor(
                 text=[text],
                 images=_pillow(item) or None,
@@ -237,18 +237,18 @@ class PicturedModel:
             )
         given = dict(read)
         spans = [(int(start), int(end)) for start, end in given.pop("offset_mapping")[0]]
-        told: Any = given.pop("text_replacement_offsets", [])
-        replaced: list[dict[str, Any]] = list(told[0]) if len(told) else []
+        offsets: Any = given.pop("text_replacement_offsets", [])
+        replaced: list[dict[str, Any]] = list(offsets[0]) if len(offsets) else []
         if len(replaced) != places:
             raise AttnscopeError(
-                f"{type(self.processor).__name__} does not tell what it writes for {VIDEO if item.videos else IMAGE}s: "
-                "models are measured whose processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
+                f"{type(self.processor).__name__} does not report the tokens of {VIDEO if item.videos else IMAGE}s. "
+                "Use a model whose processor does (LLaVA, Qwen-VL, Idefics3, InternVL, Gemma3, ...)"
             )
         expanded, gained = _expanded(text, replaced)
         if max((end for _, end in spans), default=0) > len(expanded):
             raise AttnscopeError(
-                f"{type(self.processor).__name__} writes more into a text than its images, and does not tell what: the "
-                "characters behind its tokens are not known, and it is not measured"
+                f"{type(self.processor).__name__} adds unreported tokens to a text, so the characters of its tokens "
+                "are unknown. Choose another model"
             )
         regions = (
             None
@@ -270,21 +270,21 @@ class PicturedModel:
         )
 
     def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
-        """The text with the model's own mark in each place of a kind, of which there must be as many as given."""
+        """The text with the model's own mark for each image or video; their numbers must match."""
         own, place = _mark_of(self.processor, kind), PLACES[kind]
         if own is None and not count:
             return text
         if own is None:
             raise AttnscopeError(
-                f"{item.name}: {type(self.processor).__name__} reads no {kind}s: give frames as images"
+                f"{item.name}: {type(self.processor).__name__} reads no {kind}s. Pass frames as images"
             )
         marked = text.replace(place, own) if item.text is not None and own != place else text
         places = marked.count(own)
         if places != count:
             form = place if own == place else f"{place} or {own}"
             raise AttnscopeError(
-                f"{item.name}: has {count} {kind}{'s' * (count != 1)}, and its text {places} "
-                f"place{'s' * (places != 1)} for {kind}s: write {form} where each belongs"
+                f"{item.name}: found {count} {kind}{'s' * (count != 1)}, and {places} mark{'s' * (places != 1)} in "
+                f"the text. Write {form} for each {kind}"
             )
         return marked
 
@@ -295,12 +295,12 @@ class PicturedModel:
         return value.to(device_of(model), model.dtype if value.is_floating_point() else value.dtype)
 
     def run(self, given: dict[str, Any]) -> Tensor:
-        """What the whole model gives."""
+        """Output of the whole model."""
         return main_output(self.loaded.model(**without_cache(self.loaded.model), **given))
 
     @torch.no_grad()
     def decoder_inputs(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that the decoder is called with, where images are in the text already."""
+        """The arguments of the decoder, after images are put into the text."""
         seen: list[dict[str, Any]] = []
 
         def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -312,14 +312,14 @@ class PicturedModel:
             self.run(given)
         if len(seen) != 1:
             raise AttnscopeError(
-                f"{type(self.loaded.model).__name__} does not read its text with its {type(self.decoder).__name__}: "
-                "it is not measured"
+                f"{type(self.loaded.model).__name__} does not call its {type(self.decoder).__name__} once for a text, "
+                "so it cannot be measured"
             )
         return {name: value for name, value in seen[0].items() if value is not None}
 
     @torch.no_grad()
     def verify(self, given: dict[str, Any], name: str) -> list[Site]:
-        """Check that the decoder is captured as it is, and that the whole model gives what it gives alone."""
+        """Check the captured attention of the decoder, and that the output of the whole model does not change."""
         kind = type(self.loaded.model).__name__
         with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
             inputs = self.decoder_inputs(given)
@@ -332,11 +332,13 @@ class PicturedModel:
         limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
         difference = float((own.double() - output.double()).abs().max())
         if not difference <= limit:
-            raise AttnscopeError(f"{kind} gives another output while its decoder is watched ({difference:.1e})")
+            raise AttnscopeError(
+                f"capturing the decoder changes the output of {kind} (by {difference:.1e}), so it cannot be measured"
+            )
         return sites
 
     def processing(self) -> str:
-        """Hash of all that the processor does, but its tokenizer."""
+        """Hash of the settings of the processor, without its tokenizer."""
         settings = {
             name: value
             for name, value in vars(self.processor).items()
@@ -347,22 +349,22 @@ class PicturedModel:
 
 
 class _StopForwardError(Exception):
-    """Ends a pass whose beginning was looked at."""
+    """Ends a forward pass early."""
 
 
 @own_state()
 def load_pictured_model(
     source: Model, *, processor: Processor = None, loading: Loading = AS_SAVED, videos: bool = False
 ) -> PicturedModel:
-    """Load a model of vision and language with the processor beside it."""
+    """Load a vision-language model with its processor."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model, name = loaded.model, type(loaded.model).__name__
     decoder = model.get_decoder()
     image_id = image_token_of(model.config)
     if image_id is None or decoder is model or not isinstance(decoder, transformers.PreTrainedModel):
         raise AttnscopeError(
-            f"{name} puts no images into a text, and these texts have images: take a model of vision and language "
-            "(LLaVA, Qwen-VL, ...), or name the field that holds the text (--field text) to read that alone"
+            f"{name} does not read texts with images. Use a vision-language model (LLaVA, Qwen-VL, ...), or name the "
+            "field of the text (--field text) to read only that"
         )
     if processor is None or isinstance(processor, str | Path):
         place = tokenizer_repository(source, processor, "processor", revision=loading.revision)
@@ -370,13 +372,13 @@ def load_pictured_model(
     tokenizer: Any = getattr(processor, "tokenizer", None)
     if getattr(processor, "image_token", None) is None or not getattr(tokenizer, "is_fast", False):
         raise AttnscopeError(
-            f"{type(processor).__name__} is not a processor of {name}: expected one with image_token and a fast "
+            f"{type(processor).__name__} is not a processor of {name}; expected one with image_token and a fast "
             "tokenizer"
         )
     if videos and getattr(processor, "video_processor", None) is None:
         raise AttnscopeError(
-            f"{type(processor).__name__} has no video processor, and these texts have videos: load it with torchvision "
-            "installed, or give frames as images"
+            f"{type(processor).__name__} has no video processor, and these texts have videos. Load it with torchvision "
+            "installed, or pass frames as images"
         )
     video_id = video_token_of(model.config)
     pieces = frozenset({image_id} if video_id is None else {image_id, video_id})
@@ -384,7 +386,7 @@ def load_pictured_model(
 
 
 def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
-    """Whether a model reads texts with images in them, as its config says."""
+    """Whether a model reads texts with images, according to its config."""
     inner: Any = inner_model(source)
     if isinstance(inner, transformers.PreTrainedModel):
         return image_token_of(inner.config) is not None
@@ -392,26 +394,26 @@ def puts_images_into_texts(source: Model, revision: str | None = None) -> bool:
 
 
 def _mark_of(processor: Any, kind: str) -> str | None:
-    """What stands for an image or a video in a text that a processor takes; None where it takes none."""
+    """A processor's mark for an image or a video in a text; None if it has none."""
     mark = getattr(processor, f"{kind}_token", None)
     return None if mark is None else str(getattr(mark, "content", mark))
 
 
 def _written(replaced: list[dict[str, Any]], kind: str) -> tuple[tuple[int, int], ...]:
-    """The characters that were put in for each image, or each video."""
+    """The inserted characters for each image or video."""
     spans = (part["new_span"] for part in replaced if part["type"] == kind)
     return tuple((first, last) for first, last in spans)
 
 
 def _pictured_videos(item: PicturedText) -> dict[str, Any]:
-    """What a processor is given of videos: all frames, and when they were taken where that is known."""
+    """Arguments of a processor for videos: all frames, and their times if known."""
     if not item.videos:
         return {}
-    told = [
+    metadata = [
         {"total_num_frames": len(video.frames), "frames_indices": list(range(len(video.frames))), "fps": video.rate}
         for video in item.videos
     ]
-    settings = {"do_sample_frames": False, "input_data_format": "channels_first", "video_metadata": told}
+    settings = {"do_sample_frames": False, "input_data_format": "channels_first", "video_metadata": metadata}
     return {
         "videos": [np.ascontiguousarray(video.pixels().transpose(0, 3, 1, 2)) for video in item.videos],
         "videos_kwargs": settings,
@@ -425,7 +427,7 @@ def _pillow(item: PicturedText) -> list[Any]:
 
 
 def _expanded(text: str, replaced: list[dict[str, Any]]) -> tuple[str, Any]:
-    """The text with what was put in, and from a character of the one to that of the other."""
+    """The text with the inserted parts, and a function from characters of the original to those of the result."""
     parts: list[str] = []
     last = 0
     for part in replaced:
@@ -433,8 +435,8 @@ def _expanded(text: str, replaced: list[dict[str, Any]]) -> tuple[str, Any]:
         parts += [text[last:start], part["replacement"]]
         last = end
 
-    def gained(place: int) -> int:
-        before = [part for part in replaced if part["span"][1] <= place]
-        return place + (before[-1]["new_span"][1] - before[-1]["span"][1] if before else 0)
+    def gained(position: int) -> int:
+        before = [part for part in replaced if part["span"][1] <= position]
+        return position + (before[-1]["new_span"][1] - before[-1]["span"][1] if before else 0)
 
     return "".join((*parts, text[last:])), gained

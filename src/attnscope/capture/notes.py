@@ -1,4 +1,4 @@
-"""What the attention calls of a model are called in labelled arrays."""
+"""Names of attention calls in labelled arrays, and notes about the capture of a model."""
 
 from __future__ import annotations
 
@@ -30,39 +30,41 @@ def layer_coordinates(sites: Iterable[Site]) -> dict[str, tuple[str, np.ndarray]
 
 
 def capture_notes(model: PreTrainedModel) -> dict[str, str]:
-    """Attributes of a result that say in which way its model was captured, and what of it was not; after `verify`."""
+    """Attributes of a result about how its model was captured, and what was not measured; after `verify`."""
     name = type(model).__name__
     notes: dict[str, str] = {"capture": capture_of(model)}
     if notes["capture"] != "registry":
         notes["way"] = (
-            f"{name} does not attend through transformers' registry: its weights are those that its own eager "
-            "attention returns, taken one layer at a time (slower)."
+            f"{name} does not use transformers' attention registry. Its weights come from its own eager attention, "
+            "one layer at a time (slower)."
         )
     if heads := pooling_heads(model):
         notes["pooling"] = (
-            f"The head that pools the last layer ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) attends "
-            "once, from a learned probe in place of a token, and is not measured."
+            f"The pooling head ({heads[0]}, {type(model.get_submodule(heads[0])).__name__}) attends from a learned "
+            "probe, not from tokens, and is not measured."
         )
     if way_of(model).draws:
-        notes["random"] = f"{name} draws random numbers in each pass (it masks or samples): here the same each time."
+        notes["random"] = (
+            f"{name} draws random numbers in each pass (it masks or samples). They are the same each time."
+        )
     if points := [part for part in model.modules() if takes_points(part)]:
         notes["points"] = (
-            f"Layers of deformable attention ({type(points[0]).__name__}), whose queries take a few points between the "
-            "places of a picture, have no weights from token to token, and are not measured."
+            f"Layers of deformable attention ({type(points[0]).__name__}) sample points of an image, have no "
+            "token-to-token weights, and are not measured."
         )
     return notes
 
 
-_NAMED = 4  # layers, before the rest is left out
+_NAMED = 4  # layers that the note lists
 
 
 def numbering_note(names: Sequence[str]) -> str:
-    """Say which of the model's layers are counted, where only some attend (Jamba, Qwen3-Next, LFM2); else nothing."""
+    """A note about the numbers of layers if only some layers attend (Jamba, Qwen3-Next, LFM2); else empty."""
     matches = [re.match(r"(.*?\.)?(\d+)(?=\.|$)", name) for name in names]
     stacks = {re.sub(r"\d+", "#", name) for name in names}
     own = [int(match[2]) for match in matches if match is not None]
     if len(stacks) != 1 or len(own) != len(names) or own == list(range(len(own))) or own != sorted(set(own)):
         return ""
-    said = [f"{number} is {match[0]}" for number, match in enumerate(matches) if match is not None]
-    rest = ", and so on" if len(said) > _NAMED else ""
-    return f"Layers are counted by attention: {', '.join(said[:_NAMED])}{rest}."
+    parts = [f"{number} is {match[0]}" for number, match in enumerate(matches) if match is not None]
+    rest = ", and so on" if len(parts) > _NAMED else ""
+    return f"Only layers with attention are numbered: {', '.join(parts[:_NAMED])}{rest}."

@@ -1,4 +1,4 @@
-"""A model that is larger than one device: its layers on several, in the machine's memory, or on its disk."""
+"""Spread a model that is larger than one device over devices, memory and disk; quantise weights."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the layers of a model go as it is loaded, by accelerate."""
+    """Devices of the layers of a model, assigned by accelerate."""
 
-    # ``auto``, ``balanced``, ``balanced_low_0``, ``sequential``, or from names of modules to devices, ``cpu`` and
+    # ``auto``, ``balanced``, ``balanced_low_0``, ``sequential``, or a mapping from modules to devices, ``cpu`` and
     # ``disk``
     device_map: str | Mapping[str, int | str | torch.device]
-    # what each GPU, by its number, and ``cpu`` may take at most: ``{0: "10GiB", "cpu": "30GiB"}``
+    # memory limits of GPUs, by number, and of ``cpu``: ``{0: "10GiB", "cpu": "30GiB"}``
     max_memory: Mapping[int | str, int | str] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.device_map, str) and self.device_map not in DEVICE_MAPS:
             raise AttnscopeError(
-                f"device_map (--device-map) is {self.device_map[:40]!r}; expected one of {', '.join(DEVICE_MAPS)}, or "
-                "in Python a mapping from names of modules to devices"
+                f"found device_map (--device-map) {self.device_map[:40]!r}; expected one of {', '.join(DEVICE_MAPS)}, "
+                "or in Python a mapping from names of modules to devices"
             )
         if importlib.util.find_spec("accelerate") is None:
             raise AttnscopeError(
@@ -46,11 +46,11 @@ class Placement:
             )
 
     def load(self, make: Callable[..., tuple[PreTrainedModel, Any]]) -> tuple[PreTrainedModel, Any]:
-        """What `make` gives for the arguments of ``from_pretrained`` that place a model."""
+        """Call `make` with the arguments of ``from_pretrained`` that place a model."""
         folder = tempfile.mkdtemp(prefix="attnscope-")
         device_map = self.device_map if isinstance(self.device_map, str) else dict(self.device_map)
         if isinstance(device_map, str) and self.max_memory is None and not torch.cuda.is_available():
-            device_map = {"": "cpu"}  # there is nothing else, and no bound
+            device_map = {"": "cpu"}  # the only device, without a limit
         try:
             model, report = make(
                 device_map=device_map,
@@ -69,7 +69,7 @@ class Placement:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model takes its input: its own device, or the one that runs what lies elsewhere."""
+    """The device of a model's input: its own, or the one on which offloaded layers run."""
     hook: Any = getattr(model, "_hf_hook", None)
     device: Any = getattr(hook, "execution_device", None)
     if device is not None:
@@ -78,7 +78,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
-    """Names and values of all parameters; those that wait in memory or on the disk come from there for that while."""
+    """Names and values of all parameters; offloaded ones are loaded temporarily."""
     if getattr(model, "hf_device_map", None) is None:
         yield from model.named_parameters()
         return
@@ -91,22 +91,22 @@ def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
         try:
             with align_module_device(module):
                 yield from [(f"{name}.{key}", getattr(module, key)) for key in own]
-        except KeyError as error:  # accelerate does not find what is tied to another layer
+        except KeyError as error:  # accelerate does not find weights that are tied to another layer
             raise _not_placed(error) from error
 
 
 def _not_placed(error: Exception) -> AttnscopeError:
     return AttnscopeError(
-        f"the layers cannot be placed as device_map and max_memory say ({reason_of(error)}). Layers that share a "
-        "matrix (embedding and output, where weights are tied) are not parted by transformers: give other sizes "
-        "(--max-memory), or in Python a map that keeps them together"
+        f"the layers cannot be placed by device_map and max_memory ({reason_of(error)}). Layers with tied weights "
+        "(embedding and output) must be on one device. Use other limits (--max-memory), or in Python a map that keeps "
+        "them together"
     )
 
 
 def reject_distributed(model: PreTrainedModel) -> None:
-    """Reject a model of whose weights this process has a part."""
+    """Raise an error for a model whose weights are distributed over processes."""
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
-        raise AttnscopeError("the weights of this model are distributed among processes (DTensor): load it whole")
+        raise AttnscopeError("the weights of this model are distributed over processes (DTensor). Load it in one")
 
 
 INTEGERS = ("int8", "int4")
@@ -114,7 +114,7 @@ _GROUP = 32  # weights of a row that share a scale in int4, where rows fall into
 
 
 def quantised(model: nn.Module, kind: str) -> str:
-    """Round the weights of all linear layers of a model, in place."""
+    """Quantise the weights of all linear layers of a model in place."""
     try:
         import torchao  # pyright: ignore[reportMissingImports]
         from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_  # pyright: ignore[reportMissingImports]
@@ -124,8 +124,8 @@ def quantised(model: nn.Module, kind: str) -> str:
         ) from error
     if any(isinstance(module, Conv1D) for module in model.modules()):
         raise AttnscopeError(
-            f"{type(model).__name__} multiplies by transformers' Conv1D, which torchao does not round: leave out "
-            f"--dtype {kind}, or take float16"
+            f"{type(model).__name__} uses transformers' Conv1D, which torchao does not quantise. Use --dtype float16 "
+            f"instead of {kind}"
         )
     rows = IntxWeightOnlyConfig(weight_dtype=getattr(torch, kind))
     if kind == "int8":
@@ -138,11 +138,11 @@ def quantised(model: nn.Module, kind: str) -> str:
 
 
 def _splits(module: nn.Module) -> bool:
-    """Whether the rows of a linear layer's weights fall into whole groups."""
+    """Whether the rows of a linear layer's weights divide into whole groups."""
     return isinstance(module, nn.Linear) and module.in_features % _GROUP == 0
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The numbers that a tensor stands for: of rounded weights what they are multiplied with."""
+    """The numbers of a tensor, dequantised if necessary."""
     stands_for: Any = getattr(tensor, "dequantize", None)
     return stands_for() if type(tensor).__module__.startswith("torchao.") else tensor

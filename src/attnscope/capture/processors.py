@@ -1,4 +1,4 @@
-"""What reads for a model and lies beside it (tokenizer, processors): where it is looked for, and how it is loaded."""
+"""Find and load tokenizers and processors of a model."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def is_place(source: str) -> bool:
-    """Whether a name can only be a place on this machine, as a hub id has at most one slash within."""
+    """Whether a name can only be a local path, because a hub id has at most one slash."""
     return source.startswith((".", "/", "~")) or source.endswith("/") or source.count("/") > 1
 
 
 def tokenizer_repository(
     source: Model, given: str | Path | None, what: str, *, revision: str | None = None, more: str = ""
 ) -> Repository:
-    """Where a tokenizer or a processor lies: where it was said to, else beside the model."""
+    """Repository of a tokenizer or processor: the given one, else that of the model."""
     if given is not None:
         if is_place(str(given)) and not Path(given).exists():
-            raise AttnscopeError(f"{given} does not exist: expected a folder with the {what}, or a hub id")
+            raise AttnscopeError(f"{given} does not exist; expected a folder with the {what}, or a hub id")
         return Repository.of(str(MODEL if given == "bundled" else given))
     inner: Any = inner_model(source)
     if isinstance(inner, str | Path):
@@ -51,19 +51,19 @@ def tokenizer_repository(
     advice = f"pass tokenizer=..., or the model's folder{more}"
     origin = str(inner.config.name_or_path or "")
     if not origin or (is_place(origin) and not Path(origin).is_dir()):
-        raise AttnscopeError(f"a model object was given without its {what}: {advice}")
+        raise AttnscopeError(f"found a model object without its {what}: {advice}")
     try:
         return Repository.of(origin, getattr(inner.config, "_commit_hash", None))
     except AttnscopeError as error:
-        raise AttnscopeError(f"no {what} was found beside {origin}, where the model is from: {advice}") from error
+        raise AttnscopeError(f"found no {what} in {origin}, the source of the model: {advice}") from error
 
 
 def load_preprocessor(repository: Repository, maker: Any, what: str, *, trust_remote_code: bool, **options: Any) -> Any:
-    """What turns images or sounds into a model's input, by one of transformers' Auto classes."""
+    """Load a preprocessor of images or sounds with one of transformers' Auto classes."""
     source = repository.source
     if not any(repository.find(name) for name in PREPROCESSORS):
         raise AttnscopeError(
-            f"{source} has no {what} ({PREPROCESSORS[0]}): save it there, or give its folder with --tokenizer"
+            f"{source} has no {what} ({PREPROCESSORS[0]}). Save it there, or pass its folder with --tokenizer"
         )
     return from_repository(repository, maker, what, trust_remote_code=trust_remote_code, **options)
 
@@ -73,11 +73,11 @@ def from_repository(
     maker: Any,
     what: str,
     *,
-    advice: str = "Are its files whole, and the right ones?",
+    advice: str = "Are its files complete and correct?",
     trust_remote_code: bool,
     **options: Any,
 ) -> Any:
-    """What one of transformers' Auto classes makes of a repository, or why it cannot be loaded."""
+    """Load an object from a repository with one of transformers' Auto classes."""
     options |= {"revision": repository.commit, "local_files_only": out_of_reach()}
     source = repository.source
     with quiet(), explaining(f"the {what} of {source} cannot be loaded", advice), asking_trust(source):
@@ -85,8 +85,8 @@ def from_repository(
 
 
 def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
-    """The image processor of a repository, in the form that needs Pillow alone."""
-    # the backend that is there with Pillow alone, so that numbers do not depend on what else is installed
+    """The image processor of a repository, with the Pillow backend."""
+    # always Pillow, so that numbers do not depend on installed packages
     return load_preprocessor(
         repository,
         transformers.AutoImageProcessor,
@@ -97,22 +97,21 @@ def load_image_processor(repository: Repository, *, trust_remote_code: bool = Fa
 
 
 def hash_of_settings(*settings: Any) -> str:
-    """Short hash of all that a preprocessor is set to."""
+    """Short hash of the settings of a preprocessor."""
     return short_hash(json.loads(json.dumps(settings, default=str, sort_keys=True)))
 
 
-#: What reads for a model: a tokenizer, or what makes its input of images and sounds; or its folder. Text, as those that
-#: read images are imported only where there are any.
+#: A tokenizer, a processor of images or sounds, or its folder. A string, so that image processors are imported lazily.
 Processor: TypeAlias = "Tokenizer | ProcessorMixin | BaseImageProcessor | FeatureExtractionMixin"
 
-#: A tokenizer, or its folder or hub id; None stands for the one beside the model.
+#: A tokenizer, or its folder or hub id; None for that of the model's folder.
 Tokenizer: TypeAlias = "str | Path | PreTrainedTokenizerBase | None"
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 
 
 def has_tokenizer(repository: Repository) -> bool:
-    """Whether a folder has any file of a tokenizer; of a repository on the hub it is taken to."""
+    """Whether a folder has any file of a tokenizer; always True for a repository on the hub."""
     return repository.commit is not None or any((repository.folder / name).exists() for name in _FILES)
 
 
@@ -121,20 +120,20 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
     source = repository.source
     if not has_tokenizer(repository):
         raise AttnscopeError(
-            f"{source} has no tokenizer (no tokenizer.json): save it there, or give its folder with --tokenizer"
+            f"{source} has no tokenizer (no tokenizer.json). Save it there, or pass its folder with --tokenizer"
         )
     _check(repository)
-    advice = "Are its files whole, and the right ones?"
+    advice = "Are its files complete and correct?"
     with quiet(), explaining(f"the tokenizer of {source} cannot be loaded", advice), asking_trust(source):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             source, revision=repository.commit, local_files_only=out_of_reach(), trust_remote_code=trust_remote_code
         )
-        tokenizer("", return_offsets_mapping=getattr(tokenizer, "is_fast", False))  # half broken, it fails here
+        tokenizer("", return_offsets_mapping=getattr(tokenizer, "is_fast", False))  # a broken tokenizer fails here
     return tokenizer
 
 
 def _check(repository: Repository) -> None:
-    """Refuse settings by which transformers would read or run what is no tokenizer of this repository."""
+    """Raise an error for settings that would make transformers load anything but this repository's tokenizer."""
     config = repository.read("config.json") or {}
     check_settings(config, repository.source)
     settings = repository.read("tokenizer_config.json") or {}
@@ -142,27 +141,27 @@ def _check(repository: Repository) -> None:
         kind = file.get("tokenizer_class")
         if not _is_tokenizer(kind):
             raise AttnscopeError(
-                f"{name} of {repository.source} says tokenizer_class {str(kind)[:100]!r}, which is not a tokenizer: "
-                "is it the right file?"
+                f"{name} of {repository.source} has tokenizer_class {str(kind)[:100]!r}, which is not a tokenizer. "
+                "Is it the right file?"
             )
     files = settings.get("fast_tokenizer_files", [])
     plain = isinstance(files, list) and not any("/" in str(file) or "\\" in str(file) for file in files)
     if not plain or settings.get("gguf_file") is not None:
         raise AttnscopeError(
-            f"tokenizer_config.json of {repository.source} names other files to be read (fast_tokenizer_files or "
-            "gguf_file): take that out, and put what they hold into tokenizer.json"
+            f"tokenizer_config.json of {repository.source} refers to other files (fast_tokenizer_files or gguf_file). "
+            "Remove the entry, and put their content into tokenizer.json"
         )
     limit = settings.get("model_max_length")
     number = type(limit) is int or (isinstance(limit, float) and math.isfinite(limit))
     if limit is not None and (not number or limit < 1):
         raise AttnscopeError(
-            f"tokenizer_config.json of {repository.source} says model_max_length {str(limit)[:100]!r}: expected a "
+            f"tokenizer_config.json of {repository.source} has model_max_length {str(limit)[:100]!r}; expected a "
             "number of tokens"
         )
 
 
 def _is_tokenizer(name: Any) -> bool:
-    """Whether a name is that of a tokenizer, or of nothing that transformers could load in a tokenizer's place."""
+    """Whether a name is that of a tokenizer, or unknown to transformers."""
     if name is None:
         return True
     if not isinstance(name, str):
@@ -170,49 +169,48 @@ def _is_tokenizer(name: Any) -> bool:
     kinds = [getattr(transformers, f"{name.removesuffix('Fast')}{end}", None) for end in ("", "Fast")]
     return all(
         kind is None
-        or hasattr(kind, "_backends")  # stands for one whose package is not installed, and says so
+        or hasattr(kind, "_backends")  # a placeholder for a package that is not installed
         or (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedTokenizerBase))
         for kind in kinds
     )
 
 
 _CONFIGS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
-_PARTS = ("image_processor", "tokenizer")  # of a processor, that are asked; videos and sounds are not
+_PARTS = ("image_processor", "tokenizer")  # required parts of a processor
 
 
 def load_processor(
     repository: Repository, model: PreTrainedModel, *, trust_remote_code: bool, videos: bool = False
 ) -> Any:
-    """The processor of a repository; without what it has for sounds, and for videos only where they are asked for."""
+    """The processor of a repository without its parts for sounds, and for videos only on request."""
     source = repository.source
     if not any(repository.find(name) for name in _CONFIGS[:2]):
         raise AttnscopeError(
-            f"{source} has no processor ({' or '.join(_CONFIGS[:2])}): save it there, or give its folder with "
+            f"{source} has no processor ({' or '.join(_CONFIGS[:2])}). Save it there, or pass its folder with "
             "--tokenizer"
         )
-    advice = "Are its files whole, and is all installed that it needs?"
+    advice = "Are its files complete, and its packages installed?"
     configs = [repository.read(name) or {} for name in _CONFIGS]
     if any("audio_tokenizer" in config for config in configs):
         raise AttnscopeError(
-            f"{_CONFIGS[0]} of {source} names another checkpoint to be read (audio_tokenizer): take that out"
+            f"{_CONFIGS[0]} of {source} refers to another checkpoint (audio_tokenizer). Remove the entry"
         )
     makers = (getattr(transformers, str(config.get("processor_class")), None) for config in configs)
     usual: Any = transformers.models.auto.processing_auto.PROCESSOR_MAPPING.get(type(model.config), None)
     maker: Any = next((maker for maker in makers if maker is not None), usual)
     with explaining(f"the processor of {source} cannot be loaded", advice):
-        known = hasattr(maker, "get_attributes")  # which says where a package is missing
+        known = hasattr(maker, "get_attributes")  # fails if a package is missing
     if not known or not issubclass(maker, transformers.ProcessorMixin):
         raise AttnscopeError(
-            f"{source} names no processor that transformers has: is processor_config.json the right one?"
+            f"{source} refers to no processor of transformers. Is processor_config.json the right one?"
         )
     has: dict[str, Any] = {
         "image_processor": load_image_processor(repository, trust_remote_code=trust_remote_code),
         "tokenizer": load_tokenizer(replace(repository, taken={}), trust_remote_code=trust_remote_code),
     }
     if videos:
-        # what reads videos, if the processor has a part for that
         if "video_processor" not in maker.get_attributes():
-            raise AttnscopeError(f"{maker.__name__} reads no videos: give frames as images")
+            raise AttnscopeError(f"{maker.__name__} reads no videos. Pass frames as images")
         has["video_processor"] = load_video_processor(
             repository, "frames as images", trust_remote_code=trust_remote_code
         )
@@ -226,10 +224,10 @@ def load_video_processor(repository: Repository, instead: str, *, trust_remote_c
     """The video processor of a repository."""
     if not is_torchvision_available():
         raise AttnscopeError(
-            f"videos are read by the model's own video processor, and that of {repository.source} needs torchvision: "
-            f"pip install 'attnscope[video]', or give {instead}"
+            f"the video processor of {repository.source} needs torchvision: pip install 'attnscope[video]', or pass "
+            f"{instead}"
         )
-    maker, advice = transformers.AutoVideoProcessor, "Are its files whole, and is torchvision the one for this PyTorch?"
+    maker, advice = transformers.AutoVideoProcessor, "Are its files complete, and does torchvision match PyTorch?"
     return from_repository(repository, maker, "video processor", advice=advice, trust_remote_code=trust_remote_code)
 
 

@@ -1,8 +1,8 @@
-"""One function on transformers' attention registry, and who watches it.
+"""The first method of capture: a function on transformers' attention registry.
 
-Every model on the registry calls `attnscope_attention` in place of its own attention: with the query, key
-and value that it has projected, normalised and rotated, and with everything else that decides the weights.
-A mask function is registered beside it; without one the model would build no mask and lose its causality.
+Every model on the registry calls `attnscope_attention` instead of its own attention, with its final query, key and
+value, and everything else that determines the weights. A mask function is registered too, because without one the
+model would build no mask and lose its causality.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from attnscope.capture.watch import Observer
 
 NAME = "attnscope"
-_ROWS = 256  # whose mask is written out at once
+_ROWS = 256  # rows of a mask that are computed at once
 
 
 def attnscope_attention(
@@ -54,19 +54,17 @@ def attnscope_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as the registry asks: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
+    """Attend by the registry's protocol: ``(batch, head, query, width)`` in, ``(batch, query, head, width)`` out."""
     if dropout:
-        raise AttnscopeError(
-            f"the model drops out attention weights ({dropout}), so there is no one answer: call model.eval() first"
-        )
+        raise AttnscopeError(f"the model drops attention weights at random ({dropout}). Call model.eval() first")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     bias, mask = position_bias, None
     if attention_mask is None:
         causal = causal and query.shape[2] > 1 and not _written_out.get()
-    else:  # a mask says everything, causality included
+    else:  # a mask includes causality
         causal = False
         attention_mask = _four(attention_mask)[..., : key.shape[2]].expand(-1, -1, query.shape[2], -1)
-        if isinstance(attention_mask, RowMask):  # which the model may have written to
+        if isinstance(attention_mask, RowMask):  # the model may have written to it
             attention_mask = attention_mask.settled()
         if attention_mask.dtype == torch.bool:
             mask = attention_mask
@@ -88,7 +86,7 @@ def attnscope_attention(
     if watch is None:
         return output_of(call).transpose(1, 2).contiguous(), None
     if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:
-        # the second half of the values of the same weights (DiffLlama): one layer, which was seen
+        # the second half of the values (DiffLlama) belongs to the same layer
         return output_of(call).transpose(1, 2).contiguous(), None
     watch.before = ref(query), ref(key)
     is_cross = id(module) in watch.cross
@@ -99,7 +97,7 @@ def attnscope_attention(
     )
 
     def own() -> Tensor:
-        if softcap is not None or s_aux is not None:  # PyTorch's function knows neither
+        if softcap is not None or s_aux is not None:  # PyTorch's function supports neither
             return output_of(call)
         settings = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
         return _by_pytorch(module, query, key, value, attention_mask, settings)
@@ -111,9 +109,9 @@ def attnscope_attention(
 def _by_pytorch(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Mapping[str, Any]
 ) -> Tensor:
-    """What PyTorch's own function gives, ``(batch, head, query, width)``."""
+    """Output of PyTorch's own function, ``(batch, head, query, width)``."""
     of_rows = [slice(None)]
-    if isinstance(mask, RowMask) and settings["position_bias"] is None:  # it would be written out whole
+    if isinstance(mask, RowMask) and settings["position_bias"] is None:  # avoid the whole mask in memory
         of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
     parts = [
         sdpa_attention_forward(
@@ -129,27 +127,27 @@ def _four(tensor: Tensor) -> Tensor:
 
 
 def _is_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
-    """Whether the module is meant to look back only, whatever mask came; or does so by its mask, unsaid (Doge)."""
-    unsaid = not _written_out.get() and getattr(module, "is_causal", False)
-    meant = unsaid if is_causal is None else is_causal
-    return bool(meant) or not sees_ahead(call)
+    """Whether the module is causal by its settings, or by its mask alone (Doge)."""
+    implicit = not _written_out.get() and getattr(module, "is_causal", False)
+    declared = implicit if is_causal is None else is_causal
+    return bool(declared) or not sees_ahead(call)
 
 
-# Whether masks say all, as in eager attention: none is left out where a layer looks back, and no layer is asked
+# Whether masks are always built in full, as in eager attention, so that the causal settings of layers do not matter
 _written_out: ContextVar[bool] = ContextVar("attnscope_written_out", default=False)
 
-_ASKED = signature(sdpa_mask)
+_SIGNATURE = signature(sdpa_mask)
 
 
-def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
-    """Give what `sdpa_mask` gives, as a `RowMask` where it would be long and no row has gaps."""
-    named: dict[str, Any] = dict(_ASKED.bind(*sizes, **asked).arguments)
+def row_mask(*sizes: Any, **options: Any) -> Tensor | None:
+    """Return the result of `sdpa_mask`, as a `RowMask` if it is long and no row has gaps."""
+    named: dict[str, Any] = dict(_SIGNATURE.bind(*sizes, **options).arguments)
     named |= named.pop("kwargs", {})
     batch, queries, keys = (named[name] for name in ("batch_size", "q_length", "kv_length"))
     if not all(isinstance(size, int) for size in (batch, queries, keys)) or batch * queries * keys <= MASK_ENTRIES:
         return sdpa_mask(**named)
     if torch.compiler.is_compiling() or torch.device(named.get("device", "cpu")).type == "meta":
-        return sdpa_mask(**named)  # nothing can be known there of what a row allows
+        return sdpa_mask(**named)  # the rows are unknown there
     probe: dict[str, Any] = {"mask_function": _everything, "use_vmap": False}
     if sdpa_mask(**(named | probe)) is None:
         return None
@@ -160,7 +158,7 @@ def row_mask(*sizes: Any, **asked: Any) -> Tensor | None:
 
 
 def _everything(_text: Tensor, _head: Tensor, query: Tensor, _key: Tensor) -> Tensor:
-    """A mask function that forbids nothing, in one number: for whether transformers would make a mask at all."""
+    """A mask function that forbids nothing, to test whether transformers would build a mask at all."""
     return query.new_ones((1, 1, 1, 1), dtype=torch.bool)
 
 
@@ -174,11 +172,11 @@ def _some_rows(named: dict[str, Any], rows: slice) -> Tensor:
     return cast("Tensor", sdpa_mask(**(named | some)))  # None only where it may skip
 
 
-def _mask(*sizes: Any, **asked: Any) -> Tensor | None:
-    """Make a mask as PyTorch's attention takes it: none where the modules' `is_causal` says all that it would."""
+def _mask(*sizes: Any, **options: Any) -> Tensor | None:
+    """Build a mask for PyTorch's attention, or None if the modules' `is_causal` suffices."""
     if _written_out.get():
-        asked["allow_is_causal_skip"] = False
-    return row_mask(*sizes, **asked)
+        options["allow_is_causal_skip"] = False
+    return row_mask(*sizes, **options)
 
 
 AttentionInterface.register(NAME, attnscope_attention)
@@ -187,15 +185,15 @@ AttentionMaskInterface.register(NAME, _mask)
 
 @contextmanager
 def on_registry(model: PreTrainedModel, observer: Observer, *, masks_written_out: bool = False) -> Generator[None]:
-    """Give every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`."""
+    """Pass every attention call of `model` to `observer(site, call)`, which returns the output: see `watching`."""
     before = implementations(model)
     try:
-        with quiet():  # models off the registry are told apart by what is seen
+        with quiet():  # models that do not use the registry are recognised by their calls
             model.set_attn_implementation(NAME)
     except (ValueError, ImportError) as error:
         restore(before)
         raise UncapturedError(
-            f"{type(model).__name__} does not let its attention be replaced: {reason_of(error)}"
+            f"the attention of {type(model).__name__} cannot be replaced: {reason_of(error)}"
         ) from error
     written = _written_out.set(masks_written_out)
     try:

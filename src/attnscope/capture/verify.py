@@ -1,4 +1,4 @@
-"""Before a run: check that what we capture is what the model does."""
+"""Check before a run that the captured attention reproduces the model's own output."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
 
     from attnscope.capture.watch import Site
 
-# Largest difference of outputs, as a share of the largest output: what reordering the sums of one layer
-# and carrying it through the others costs in each type.
+# Largest difference of outputs, as a share of the largest output, that the order of sums can cause in each dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-_ROWS = 128  # rows of each head whose weights are written out
+_ROWS = 128  # rows of each head whose weights are checked
 
 
 class OtherOutputError(UncapturedError):
-    """What was captured is not what the model does."""
+    """The captured attention does not reproduce the model's output."""
 
 
 @own_state()
@@ -72,7 +71,7 @@ def verify(
     way = way_of(model)
     before = way.products, way.masks_written_out
     failed: list[AttnscopeError] = []
-    # perhaps a layer does not know what it may look at without its mask, or calls PyTorch's functions itself
+    # a layer may need its mask, or may call PyTorch's functions itself
     for products, written_out in product(*(sorted({setting, True}) for setting in before)):
         if written_out != before[1] and not isinstance(failed[-1], OtherOutputError):
             continue
@@ -91,7 +90,7 @@ def verify(
         return once(cross_only=False)
     except AttnscopeError as second:
         way.eager = None
-        raise AttnscopeError(f"{reason_of(failed[0])}.\nNor by its eager weights: {reason_of(second)}") from second
+        raise AttnscopeError(f"{reason_of(failed[0])}.\nIts eager weights fail too: {reason_of(second)}") from second
 
 
 def _verified(
@@ -117,8 +116,8 @@ def _verified(
             reported = reported_heads(model.get_submodule(site.name))
             if reported and call.query.shape[1] not in reported:
                 raise UncapturedError(
-                    f"{where} shows weights of {call.query.shape[1]} heads, and its settings say {reported[0]}: these "
-                    "are no weights of heads from token to token"
+                    f"{where} has weights of {call.query.shape[1]} heads, but {reported[0]} heads in its settings, so "
+                    "they are not token-to-token weights of heads"
                 )
         if by_weights:
             _check_future(where, site, future_of(call))
@@ -130,7 +129,7 @@ def _verified(
         return text
 
     check_ids(model, inputs, called)
-    advice = "Is config.json the one of these weights, and the tokenizer this model's?"
+    advice = "Do config.json and the tokenizer belong to these weights?"
     watched = _attention_modules(model, cross_only=cross_only)
     with watched as (running, ran):
         seen: set[str] = set()
@@ -148,12 +147,11 @@ def _verified(
     if not sites:
         raise _no_calls(model)
     if unseen := sorted(module for module in ran - seen if not any(related(module, other) for other in seen)):
-        # a layer, rather than what holds it
+        # layers, rather than the modules around them
         unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
-            f"{type(model.get_submodule(unseen[0])).__name__}): its statistics would be "
-            "incomplete, so the model is refused"
+            f"{type(model.get_submodule(unseen[0])).__name__}), so its statistics would be incomplete"
         )
     expected = main_output(own)
     check_finite(f"{name} with its own attention", expected, called, valid)
@@ -165,18 +163,17 @@ def _no_calls(model: PreTrainedModel) -> AttnscopeError:
     name = type(model).__name__
     if not any(is_attention(module) for module in model.modules()):
         return AttnscopeError(
-            f"{name} has no attention (no module of it is called so), so there is nothing to measure: give a model "
-            "that attends"
+            f"{name} has no attention (no module of that name), so there is nothing to measure. Choose another model"
         )
     return UncapturedError(
-        f"{name} does not attend through transformers' attention registry, so its queries, keys and values cannot be "
-        "captured. Those of models on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...) can"
+        f"{name} does not use transformers' attention registry, so its queries, keys and values cannot be captured. "
+        "Choose a model on the registry (BERT, RoBERTa, GPT-2, Llama, T5, ...)"
     )
 
 
 @contextmanager
 def _captured(what: str, advice: str) -> Generator[None]:
-    """Say of a model that fails only while it is watched that it is not captured in this way."""
+    """Turn an error of a model that fails only while it is captured into an `UncapturedError`."""
     try:
         with explaining(what, advice):
             yield
@@ -189,13 +186,13 @@ def _captured(what: str, advice: str) -> Generator[None]:
 
 
 def pooling_heads(model: PreTrainedModel) -> list[str]:
-    """Names of the heads that pool what a vision encoder gives: they attend behind all layers, and are not captured."""
+    """Names of the heads that pool the output of a vision encoder, which are not captured."""
     return [name for name, module in model.named_modules() if is_pooling_head(module)]
 
 
 @contextmanager
 def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator[tuple[list[str], set[str]]]:
-    """Names of the attention modules that are running now, and of those that ran (or that looked across)."""
+    """Names of the running attention modules, and of those that ran (or ran cross-attention)."""
     running: list[str] = []
     ran: set[str] = set()
 
@@ -230,19 +227,18 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
     difference = float((expected - output).abs().max()) / scale
     if not difference <= limit:
         raise OtherOutputError(
-            f"{name} gives another output through the captured attention (largest difference {difference:.1e} "
-            f"of the largest output, allowed {limit:.0e}), with its masks left to its layers and with all of them "
-            "written out: something in its attention, or what else reads its masks, is not captured, so it is refused"
+            f"the captured attention does not reproduce the output of {name} (largest difference {difference:.1e} of "
+            f"the largest output, allowed {limit:.0e}), so part of its attention or its masks is not captured"
         )
 
 
 def _check_future(where: str, site: Site, ahead: float) -> None:
     if site.kind == "causal" and ahead > 0:
-        raise UncapturedError(f"{where} should look back only, but puts {ahead:.1e} of a row's weight on the future")
+        raise UncapturedError(f"{where} should be causal, but puts {ahead:.1e} of a row's weight on the future")
 
 
 def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> None:
-    """Write out the weights of some rows, and look at them."""
+    """Check the weights of some rows."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
     future = torch.arange(keys, device=rows.device) > rows[:, None]
@@ -267,7 +263,7 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
 def padding_difference(
     model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]]
 ) -> float:
-    """Largest difference between texts in one padded batch and each alone, in the model's tolerance."""
+    """Largest difference between texts in one padded batch and each alone, relative to the tolerance."""
     with watching(model, lambda _, call: output_of(call), weights_suffice=True):
         batch = main_output(model(**together))
         single = [main_output(model(**inputs)) for inputs in alone]
@@ -282,7 +278,7 @@ def padding_difference(
 
 
 def is_causal_model(model: PreTrainedModel) -> bool:
-    """Whether a model is a causal language model by its class, or can be no other by its config."""
+    """Whether a model is a causal language model, by its class or by its config."""
     if model.config.is_encoder_decoder:
         return False
     named = transformers.models.auto.modeling_auto
@@ -296,14 +292,14 @@ _MATRIX, _BATCH_OF_ONE = 2, 3  # dimensions
 
 @dataclass(frozen=True, eq=False)
 class StoredPositions:
-    """A table of absolute positions as it lies in the model."""
+    """A table of absolute positions in a model."""
 
     name: str  # name of the module or parameter
     tensor: Tensor  # ``(row, width)``: the model's own memory
-    # how many rows at the start belong to no position: RoBERTa keeps those up to its padding index for itself, BART
-    # and OPT keep two, and the position ids of YOSO and Nystromformer begin at 2
+    # number of rows at the start without a position: RoBERTa reserves those up to its padding index, BART and OPT two,
+    # and the position ids of YOSO and Nystromformer begin at 2
     reserved: int
-    of_words: bool  # whether the model looks rows up by id, and so can read no further than the table
+    of_words: bool  # whether the model looks rows up by id, so that the table limits its length
 
 
 def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
@@ -328,7 +324,7 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
 
 
 def position_table_length(model: PreTrainedModel) -> int | None:
-    """How many positions the model's learned or tabulated positions reach; None where it has no table."""
+    """Number of positions in the model's position table; None without a table."""
     return min(
         (len(table.tensor) - table.reserved for table in stored_positions(model) if table.of_words), default=None
     )

@@ -1,4 +1,4 @@
-"""What is known while a watched model runs: its attention calls, and who looks at them."""
+"""State of a model's forward passes during capture: its attention calls and their observers."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """One attention call of a forward pass: which module, and the how-many-th call."""
+    """One attention call of a forward pass: its number and its module."""
 
     index: int
     name: str
     kind: str  # "self", "causal" or "cross"
-    heads: int = field(default=0, compare=False, repr=False)  # seen here by `verify`; 0 before
+    heads: int = field(default=0, compare=False, repr=False)  # set by `verify`; 0 before
 
 
 @dataclass(eq=False)
 class Way:
-    """In which way a model is captured, as `verify` found it."""
+    """Method of capture for a model, as determined by `verify`."""
 
-    eager: EagerWay | None = None  # where its own modules return weights, in place of the registry
-    products: bool = False  # whether its calls of PyTorch's attention functions are captured beside the registry's
-    masks_written_out: bool = False  # whether causal masks are, as its layers do not say what they may look at
+    eager: EagerWay | None = None  # modules that return weights, if the registry is not used
+    products: bool = False  # whether calls of PyTorch's attention functions are captured too
+    masks_written_out: bool = False  # whether causal masks are built in full, for layers without causal settings
     draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
 
 
@@ -53,38 +53,38 @@ _ways: WeakKeyDictionary[nn.Module, Way] = WeakKeyDictionary()
 
 
 def way_of(model: nn.Module) -> Way:
-    """The way of a model, which `verify` changes."""
+    """The method of capture for a model, which `verify` changes."""
     return _ways.setdefault(model, Way())
 
 
-#: What looks at each attention call, and returns its output.
+#: Observes each attention call, and returns its output.
 Observer = Callable[[Site, AttentionCall], Tensor | None]
 
 
 class Watch:
-    """What is known during one forward pass of a watched model."""
+    """State of one forward pass during capture."""
 
     def __init__(self, names: dict[int, str], observer: Observer) -> None:
         self.names = names
         self.observer = observer
         self.calls = 0
-        self.cross: set[int] = set()  # modules that were given other states to look at
+        self.cross: set[int] = set()  # modules with other states as keys and values
         self.mask_extents: dict[int, tuple[Tensor, Extent]] = {}
         self.before: tuple[ref[Tensor], ref[Tensor]] | None = None  # query and key of the last call
         self.look: Look | None = None
-        self.tokens: int | None = None  # of the text that is read
+        self.tokens: int | None = None  # number of tokens of the text
         self.is_observing = False
 
     def begin(self, ids: Any) -> None:
-        """A new pass begins."""
+        """Begin a new pass."""
         self.tokens = ids.shape[-1] if ids is not None else self.tokens
         self.calls = 0
         self.before = None
         self.mask_extents.clear()
 
     def extent_of(self, mask: Tensor) -> Extent:
-        """What a mask allows, found once a forward pass: layers share one."""
-        if isinstance(mask, RowMask):  # without memory of its own, and nothing has to be searched
+        """The extent of a mask, computed once per forward pass, because layers share masks."""
+        if isinstance(mask, RowMask):  # it stores its extent
             return extent_of(mask)
         known = self.mask_extents.get(mask.data_ptr())
         if known is None or known[0].shape != mask.shape:
@@ -94,11 +94,11 @@ class Watch:
     def observe(
         self, site: Site, call: AttentionCall, shown: Tensor | None = None, own: Callable[[], Tensor] | None = None
     ) -> Tensor:
-        """Show a call to the observer, and what it returns (or `shown`) to whoever looks at outputs."""
+        """Pass a call to the observer, and its output (or `shown`) to the callback for outputs."""
         self.calls += 1
         self.is_observing = True
         try:
-            with own_state(gradients=False):  # in `watch`, all around it is the caller's
+            with own_state(gradients=False):  # in `watch`, the surrounding state is the caller's
                 output = self.observer(site, call)
             if output is None:
                 output = output_of(call) if own is None else own()
@@ -114,7 +114,7 @@ current: ContextVar[Watch | None] = ContextVar("attnscope_watch", default=None)
 
 @contextmanager
 def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
-    """Watch the passes of a model: each counts its sites anew, and tells which modules look at other states."""
+    """Track the passes of a model: number the calls of each, and note modules with cross-attention."""
     watch = Watch({id(module): name for name, module in model.named_modules()}, observer)
 
     def fresh_pass(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
 
 @contextmanager
 def looking(look: Look) -> Generator[None]:
-    """Within `watching`, show every output that the observer returns to ``look(site, output)`` as well."""
+    """Within `watching`, also pass every output of the observer to ``look(site, output)``."""
     watch = current.get()
     if watch is None:
         yield

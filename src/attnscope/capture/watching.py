@@ -1,4 +1,4 @@
-"""Every attention call of a model, seen as it happens, in whichever way the model can be captured."""
+"""Capture every attention call of a model, by whichever method works for it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ if TYPE_CHECKING:
 
     from attnscope.capture.watch import Observer
 
-#: In which way a model is captured.
+#: Method of capture.
 Capture = Literal["registry", "eager weights"]
 
 
 def capture_of(model: PreTrainedModel) -> Capture:
-    """In which way a model is captured: through the registry, unless `verify` found that it takes the second way."""
+    """Method of capture for a model: the registry, unless `verify` chose the second method."""
     return "registry" if way_of(model).eager is None else "eager weights"
 
 
 @contextmanager
 def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: bool = False) -> Generator[None]:
-    """Give every attention call of `model` to `observer(site, call)`, which returns the output.
+    """Pass every attention call of `model` to `observer(site, call)`, which returns the output.
 
-    Where the observer returns None, the output is what PyTorch's own attention gives. Each forward pass counts sites
-    anew; afterwards the model is as it was. With `weights_suffice`, models that never ask the registry are watched
-    too: their calls have weights alone (`attnscope.kernels.call.call_of_weights`), and the observer changes nothing.
+    If the observer returns None, PyTorch's own attention computes the output. The numbers of sites restart with each
+    forward pass, and the model is restored afterwards. With `weights_suffice`, models that do not use the registry are
+    captured too: their calls have only weights (`attnscope.kernels.call.call_of_weights`), and the observer cannot
+    change the output.
     """
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
@@ -47,8 +48,8 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
 
 
 def only_weights(model: PreTrainedModel) -> str:
-    """Why a model that has only weights to show is refused."""
+    """The error for a model with only weights."""
     return (
-        f"{type(model).__name__} does not attend through transformers' attention registry: its weights can be seen "
-        "(scan), its queries, keys and values cannot, and this asks for them"
+        f"{type(model).__name__} does not use transformers' attention registry, so only its weights can be measured "
+        "(scan), not its queries, keys and values"
     )

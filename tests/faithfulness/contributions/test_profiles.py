@@ -234,7 +234,7 @@ def test_without_a_head_there_is_no_gradient():
     body = tiny("bert").bert
     found = contribution_profiles(Study(body, [tuple(TEXT)], name="tiny"), band=2)
     assert "profile_gradient" not in found
-    assert "gradient: BertModel has no head that predicts" in found.attrs["skipped"]
+    assert "gradient: BertModel returns hidden states" in found.attrs["skipped"]
     with pytest.raises(AttnscopeError, match="gradient is not defined for BertModel: BertModel has no head"):
         contribution_profiles(Study(body, [tuple(TEXT)], name="tiny"), kinds=["gradient"])
 
@@ -243,7 +243,7 @@ def test_a_long_text_says_what_gradients_would_take(monkeypatch):
     from attnscope.intervention import calls as _limits
 
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
-    with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than"):
+    with pytest.raises(AttnscopeError, match="12 tokens; their attention matrices take more than"):
         read(tiny("bert"))
 
 

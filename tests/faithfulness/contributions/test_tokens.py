@@ -150,9 +150,9 @@ def test_a_body_has_all_but_what_is_said_of_predictions():
     found = token_contributions(given(tiny("bert").bert), places=[2])
     left = ["gradient_attention", "gradient", "gradient_input", "leave_one_out"]
     assert [one for one in TOKEN_KINDS if one not in found.kind.values] == left
-    assert "BertModel has no head that predicts" in found.attrs["skipped"]
+    assert "BertModel returns hidden states" in found.attrs["skipped"]
     assert "outcome" not in found
-    with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel has no head"):
+    with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel returns hidden states"):
         token_contributions(given(tiny("bert").bert), kinds=["gradient"])
 
 
@@ -167,13 +167,13 @@ def test_rows_of_norms_are_shares_where_they_are_averaged(scored):
 def test_bad_input_is_refused(monkeypatch):
     monkeypatch.setattr(_tokens, "FLOW_TOKENS", 8)
     one = given(tiny("bert"))
-    with pytest.raises(AttnscopeError, match="there is no place 12: places are counted from 0 to 11"):
+    with pytest.raises(AttnscopeError, match="there is no position 12: positions go from 0 to 11"):
         token_contributions(one, places=[12])
     with pytest.raises(AttnscopeError, match="found no positions"):
         token_contributions(one, places=[])
     with pytest.raises(AttnscopeError, match="there is no kind 'norm': choose from weights, weights_mean, norms"):
         token_contributions(one, kinds=["norm"])
-    with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 places; expected one for each"):
+    with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 positions; expected one for each"):
         token_contributions(one, places=[1], outcomes=[99], kinds=["gradient"])
     long = Study(tiny("gpt2"), [(5,) * 63], name="tiny")
     with pytest.raises(
@@ -185,11 +185,11 @@ def test_bad_input_is_refused(monkeypatch):
 def test_flow_that_would_take_long_is_had_by_name(monkeypatch):
     monkeypatch.setattr(_tokens, "_FLOW_ENOUGH", 0.0)
     found = token_contributions(given(tiny("bert")), places=[1])
-    assert "flow: it would take about 0 minutes for 1 places: ask for it by name" in found.attrs["skipped"]
+    assert "flow: it would take about 0 minutes for 1 positions. Request it by name" in found.attrs["skipped"]
     assert token_contributions(given(tiny("bert")), places=[1], kinds=["flow"]).kind.values.tolist() == ["flow"]
 
 
 def test_a_long_text_says_what_its_matrices_would_take(monkeypatch):
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
-    with pytest.raises(AttnscopeError, match="12 tokens, whose matrices of weights take more than 0 GiB: give"):
+    with pytest.raises(AttnscopeError, match=r"12 tokens; their attention matrices take more than 0 GiB. Use"):
         token_contributions(given(tiny("bert")), kinds=["rollout"])

@@ -75,7 +75,7 @@ def test_a_masked_language_model_predicts_behind_masks():
     assert torch.equal(text.inputs["input_ids"], ids)
     special = Window(tuple(TEXT), special=tuple([True] * 10 + [False] * 2), **MARKS)
     assert set(ReadText(model, special, 3, 4).positions.tolist()) <= {10, 11}
-    with pytest.raises(AttnscopeError, match=r"window 1 \(a from character 0\) has no token but special ones"):
+    with pytest.raises(AttnscopeError, match=r"window 1 \(a from character 0\) has only special tokens"):
         ReadText(model, Window(tuple(TEXT), special=(True,) * 12, **MARKS), 0, 4)
     assert len(read(tiny("gpt2"), mask_id=4).positions) == len(TEXT)  # it looks back, so nothing is hidden
 

@@ -248,7 +248,7 @@ def test_a_loop_of_ones_own_with_a_cache_is_refused(models):
     model, ids = models["llama"], prompts(5)["input_ids"]
     with torch.no_grad():
         cache = model(ids).past_key_values
-        with attnscope.watch(model), pytest.raises(AttnscopeError, match="is given a cache of keys"):
+        with attnscope.watch(model), pytest.raises(AttnscopeError, match="has a cache of keys"):
             model(ids[:, -1:], past_key_values=cache)
 
 

@@ -172,7 +172,7 @@ def test_of_clip_the_vision_tower_is_measured_and_of_siglip_the_pooling_head_is_
         model, processor = vision_model(family)
         found = attnscope.scan(model, pictures, tokenizer=processor)
         assert "Only the vision tower of CLIPModel is measured (vision_model" in found.attrs["tower"]
-        assert ("pools the last layer" in found.attrs.get("pooling", "")) == (family == "siglip")
+        assert ("pooling head" in found.attrs.get("pooling", "")) == (family == "siglip")
 
 
 @pytest.mark.parametrize(

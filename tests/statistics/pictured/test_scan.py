@@ -218,7 +218,7 @@ def test_lines_that_do_not_fit_are_refused(place, line, said):
 
 
 def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_path):
-    with pytest.raises(AttnscopeError, match="puts no images into a text"):
+    with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", place / "data" / "texts.jsonl")
     assert attnscope.scan("bundled", place / "data" / "texts.jsonl", field="text", limit=1).sizes["window"] == 1
     folder = tmp_path / "bare"
@@ -251,7 +251,7 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert found.reads == "texts with images"
     found = attnscope.scan(save_vision_model("vit", tmp_path / "vit"), data, statistics="entropy")
     assert (found.reads, found.sizes["window"]) == ("images", 3)
-    with pytest.raises(AttnscopeError, match="puts no images into a text"):
+    with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", data)
 
 

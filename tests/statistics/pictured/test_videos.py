@@ -150,5 +150,5 @@ def test_places_must_be_as_many_as_videos(place, tmp_path):
     with pytest.raises(AttnscopeError, match=r"has 1 video, and its text 0 places for videos: write <video>"):
         attnscope.scan(place / "qwen2_vl", [{"text": "None.", "video": frames(2)}], device="cpu")
     save_pictured_model("llava", tmp_path / "llava")
-    with pytest.raises(AttnscopeError, match="LlavaProcessor reads no videos: give frames as images"):
+    with pytest.raises(AttnscopeError, match=r"LlavaProcessor reads no videos. Pass frames as images"):
         attnscope.scan(tmp_path / "llava", [{"text": TEXT, "video": frames(2)}], device="cpu")

@@ -146,6 +146,6 @@ def test_a_line_on_which_the_model_overflows_is_rejected(tokenizer, batch_size):
     pairs = forced_alignment(model, tokenizer, SOURCES, TARGETS, size=batch_size)
     before = [next(pairs), next(pairs)]
     assert all(np.isfinite(pair.weights).all() for pair in before)
-    refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Look at the weights"
+    refused = r"^line 3: layer 0 of the decoder's attention to the source gives NaN or infinity\. Check the weights"
     with pytest.raises(AttnscopeError, match=refused):
         next(pairs)
