@@ -43,8 +43,8 @@ def planted(animal, words):
 @pytest.mark.parametrize(
     ("name", "words", "role"),
     [
-        ("previous-decoder-2", "attends to offset -1 and says", "previous_token"),
-        ("next-encoder-1", "attends to offset 1 and says", "next_token"),
+        ("previous-decoder-2", "attends to offset -1 and predicts", "previous_token"),
+        ("next-encoder-1", "attends to offset 1 and predicts", "next_token"),
         ("duplicate-decoder-1", "duplicate-token head", "duplicate_token"),
         ("induction-decoder-1", "previous-token head", "previous_token"),
         ("induction-decoder-2", "induction head", "induction"),
@@ -104,8 +104,8 @@ def test_what_makes_no_sense_for_a_model_is_left_out_with_the_reason():
     assert set(skipped) == {"streaming", "induction", "retrieval"}
     _, result = of_animal("previous-decoder-1", controls="none")
     assert "no layer sees later tokens" in skipped_of(result)["next_token"]
-    assert "has no room for a needle" in skipped_of(result)["retrieval"]
-    with pytest.raises(AttnscopeError, match="none of these roles can be looked for"):
+    assert "has no space for a needle" in skipped_of(result)["retrieval"]
+    with pytest.raises(AttnscopeError, match="none of these roles can be scored"):
         attnscope.roles(only="induction")
 
 
@@ -192,7 +192,7 @@ def test_all_roles_are_listed_with_their_sources(tmp_path):
         (("--only", "mover"), "there is no role 'mover': choose from previous_token"),
         (("--controls", "permuted"), "there is no control 'permuted'"),
         (("--needles", "absent.jsonl"), "absent.jsonl"),
-        (("--needles", "absent.jsonl", "--only", "next_token"), "are of retrieval heads: ask for retrieval"),
+        (("--needles", "absent.jsonl", "--only", "next_token"), "need retrieval heads: add retrieval"),
         (("--limit", "0"), "limit"),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_page_reports_the_offsets_that_the_mask_allows(explained, tmp_path):
         verdict.assign_coords(lowest_offset=("layer", [-63] * 3), highest_offset=("layer", [0] * 3))
     )
     page = explain_page_of(causal, tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "The mask lets heads attend to offsets −63 to 0. Only these are searched for peaks" in page
+    assert "The mask allows offsets −63 to 0: peaks are searched only there" in page
     assert "mask" not in page[page.index("<h1") : page.index("<nav")]  # what was found, not how
 
 

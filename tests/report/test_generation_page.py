@@ -51,5 +51,5 @@ def test_what_is_not_known_is_reported(visit, written, tmp_path):
     page = visit(write_page(report_of("generate", results), tmp_path / "report.html"))
     assert page.locator("#multiples .none").count() == 4
     assert page.inner_text("#no-keys") == "–: no key of “own output”. The heads of layer 1 attend to the source only."
-    assert "All keys are of the span: source." in page.inner_text("#notes")
+    assert "All keys belong to the span: source." in page.inner_text("#notes")
     assert page.locator("#spans tr", has_text="source").locator("td").all_inner_texts()[2:] == [""] * 5

@@ -374,7 +374,7 @@ def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):
     assert page.text_content("#head-title") == "Layer 0, head 0"
     assert "1 layer (rows) × 1 head (columns)" in page.text_content("#overview-title")
     assert page.locator("[data-head]").first.bounding_box()["width"] <= 150
-    assert "Target, what the decoder reads: queries" in page.text_content("#window")
+    assert "Target (decoder input): queries" in page.text_content("#window")
 
 
 @pytest.fixture(scope="module")

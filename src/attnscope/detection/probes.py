@@ -1,4 +1,4 @@
-"""Probes that roles show on: windows of the corpus, random tokens repeated, and needles hidden in a text."""
+"""Probes for roles: windows of the corpus, repeated random tokens, and needles hidden in a text."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
     used = full if 2 * len(full) >= len(windows) else [window for window in windows if len(window) >= _LEAST]
     if not used:
         raise AttnscopeError(
-            f"found no window of {_LEAST} tokens or more; expected some, so that positions mean something: give longer "
-            "texts"
+            f"found no window of {_LEAST} tokens or more, which positional roles need: give longer texts"
         )
     marks = [torch.tensor(delimiters_of(window)) for window in used]
 
@@ -105,7 +104,7 @@ def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int,
     period = min(_REPEATED, (length - begins - ends) // 2, len(words))
     if period < 2:  # noqa: PLR2004
         raise AttnscopeError(
-            f"found {len(words)} different tokens and windows of {length}; expected room to say two tokens twice"
+            f"found {len(words)} different tokens and windows of {length}; expected space for two tokens twice"
         )
     generator = np.random.default_rng(seed)
     windows: list[Window] = []
@@ -230,8 +229,8 @@ def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, dept
     room = length - begins - len(hidden) - len(prompt_ids) - answer
     if room < len(hidden):
         raise AttnscopeError(
-            f"a window of {length} tokens has no room for a needle of {len(hidden)}, its question of {len(prompt_ids)} "
-            "and an answer: give a larger --window, or shorter needles"
+            f"a window of {length} tokens has no space for a needle of {len(hidden)}, its question of "
+            f"{len(prompt_ids)} and an answer: use a larger --window, or shorter needles"
         )
     text = [
         token for window in windows for token, special in zip(window.ids, window.special, strict=True) if not special
@@ -257,12 +256,12 @@ def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
     text = f"\n{needle.text}\n"
     read = list(tokenize(tokenizer, text))
     if read and not read[0].is_aligned:
-        raise AttnscopeError("needles need the characters behind each token: give a fast tokenizer (tokenizer.json)")
+        raise AttnscopeError("needles need the characters of each token: use a fast tokenizer (tokenizer.json)")
     first = text.index(needle.answer)
     last = first + len(needle.answer)
     marks = [max(token.start, first) < min(token.end, last) for token in read]
     if not any(marks):
-        raise AttnscopeError(f"the tokenizer makes no token of the needle {shortly(needle.answer)}")
+        raise AttnscopeError(f"the tokenizer returns no token for the needle {shortly(needle.answer)}")
     return [token.id for token in read], marks
 
 

@@ -281,8 +281,8 @@ ROLES: dict[str, Role] = {
         Role(
             "delimiter",
             "delimiter",
-            "Share of the weight on punctuation, line breaks and special tokens behind the first place.",
-            f"{_CLARK} (heads that look at periods, commas and [SEP])",
+            "Share of the weight on punctuation, line breaks and special tokens after the first position.",
+            f"{_CLARK} (heads that attend to periods, commas and [SEP])",
             "text",
             lambda shown: shown.on(DELIMITERS),
             layers=ANY,
@@ -290,8 +290,8 @@ ROLES: dict[str, Role] = {
         Role(
             "streaming",
             "streaming",
-            "Share of the weight on the first 4 and the latest 64 tokens, of queries that see more than these. Of the "
-            "definition this is the attention pattern; that the output does not change is not measured here.",
+            "Share of the weight on the first 4 and the latest 64 tokens, for queries that see more tokens. This is "
+            "the attention pattern of the definition; the effect on the output is not measured here.",
             "Xiao et al. 2024, DuoAttention",
             "text",
             lambda shown: shown.streamed(),
@@ -314,20 +314,20 @@ ROLES: dict[str, Role] = {
             "repeated",
             lambda shown: shown.mean(1),
             layers=LOOKS_BACK,
-            otherwise=f"{_ONE_SIDED}: what comes next need not be guessed there",
+            otherwise=f"{_ONE_SIDED}: the next token need not be predicted there",
         ),
         Role(
             "retrieval",
             "retrieval",
-            "Of the tokens of a needle hidden in a text, the share that the model says while the head's largest weight "
-            "lies on that very token; mean over prompts that the model answers; 0.1 or more makes a retrieval head.",
+            "Share of the tokens of a hidden needle that the model generates while the head's largest weight is on the "
+            "same token; mean over prompts that the model answers; 0.1 or more makes a retrieval head.",
             "Wu et al. 2024, Retrieval Head Mechanistically Explains Long-Context Factuality "
             "(nightdessert/Retrieval_Head)",
             "needle",
             lambda shown: shown.score(),
             threshold=0.1,
             layers=LOOKS_BACK,
-            otherwise=f"{_ONE_SIDED}: the model does not go on with a text",
+            otherwise=f"{_ONE_SIDED}: the model does not continue texts",
         ),
     )
 }
@@ -335,6 +335,6 @@ ROLES: dict[str, Role] = {
 
 #: By name: what the weights are, in words.
 CONTROLS = {
-    "initialised": "drawn anew, as before training",
-    "shuffled": "those of the model, each matrix in a random order",
+    "initialised": "new random weights, as before training",
+    "shuffled": "the model's weights, each matrix in a random order",
 }

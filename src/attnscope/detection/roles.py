@@ -136,7 +136,7 @@ def roles(
     drawn = [] if none else chosen("control", controls, CONTROLS)
     limit, seed, out = reading["limit"] or _TEXTS, reading["seed"], reading["out"]
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
-        raise AttnscopeError("needles (--needles) are of retrieval heads: ask for retrieval (--only) too")
+        raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = needles_of(needles)
     field, inner = reading["field"], MODEL if model is None else model
     reject_modalities("roles", inner, texts, field=field, revision=reading["revision"])
@@ -180,7 +180,7 @@ def roles(
         asked = [name for name in names if name not in skipped]
         if not asked:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-            raise AttnscopeError(f"none of these roles can be looked for in {loaded.name}: {reasons}")
+            raise AttnscopeError(f"none of these roles can be scored in {loaded.name}: {reasons}")
         probes = probes if "text" in wanted else probes[1:]
         work, done = sum(len(probe.windows) for probe in probes) * (1 + len(drawn)), 0
 
@@ -228,7 +228,7 @@ def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict
 
 
 def _continues(loaded: LoadedModel) -> bool:
-    """Whether the model goes on with a text."""
+    """Whether the model continues texts."""
     model = loaded.model
     return not model.config.is_encoder_decoder and model.can_generate() and loaded.tokenizer is not None
 
@@ -238,15 +238,15 @@ def _needles(
 ) -> Probe:
     """Prompts with needles that the model answers."""
     if not _continues(loaded):
-        raise AttnscopeError("the model does not go on with a text: no head that says tokens")
+        raise AttnscopeError("the model does not continue texts, so no head can copy tokens")
     probe, notes["prompts"] = needle_probe(loaded, windows, needles, length)
     if probe is None:
-        raise AttnscopeError(f"the model gives the needle back in 0 of {notes['prompts']} prompts")
+        raise AttnscopeError(f"the model repeats the needle in 0 of {notes['prompts']} prompts")
     return probe
 
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:
-    """Check that what is captured is what the model does, and list its attention calls."""
+    """Check the capture against the model's output, and list its attention calls."""
     return verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)[0]
 
 
@@ -324,10 +324,10 @@ def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dic
 @validated
 @contextmanager
 def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
-    """Within, a model has weights that know nothing; afterwards it has its own again, untouched."""
+    """Give a model untrained or shuffled weights inside this context; its own are restored afterwards."""
     own = {key: parameter.data for key, parameter in model.named_parameters()}
     if any(type(values) is not torch.Tensor for values in own.values()):
-        raise AttnscopeError("weights rounded to whole numbers cannot be drawn anew")
+        raise AttnscopeError("quantised weights cannot be initialised or shuffled")
     with own_random_numbers(), quiet():
         torch.manual_seed(seed)
         fresh = type(model)(copy.deepcopy(model.config)) if name == "initialised" else None

@@ -141,8 +141,8 @@ class Expectation:
         if not units:
             raise AttnscopeError(f"no text has a {name}: scan longer windows")
         found = by_document(values.values[known], units)
-        ends = (float(end) for end in (found.mean, found.low, found.high))
-        return Measured(name, *ends, str(values.attrs.get("units", "1")), f"{len(set(units))} {called}")
+        mean, low, high = (float(end) for end in (found.mean, found.low, found.high))
+        return Measured(name, mean, low, high, str(values.attrs.get("units", "1")), f"{len(set(units))} {called}")
 
 
 @validated
