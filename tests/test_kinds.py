@@ -33,7 +33,7 @@ CALLS = [
     (lambda: attnscope.translate("bundled", 3), "the text is 3 (int); expected a string, a pathlib.Path"),
     (lambda: attnscope.align("bundled", ["a"], [3]), "line 1 of the target is 3 (int)"),
     (lambda: attnscope.walk(texts=3), "texts is 3 (int); expected a string or Tensor or None"),
-    (lambda: attnscope.walk(model=torch.nn.Linear(2, 2)), "Linear is not a model of transformers"),
+    (lambda: attnscope.walk(model=torch.nn.Linear(2, 2)), "Linear is not a transformers model: pass a tensor X"),
     (lambda: attnscope.walk(query_token=[3]), "query_token is [3] (list); expected a whole number"),
     (lambda: attnscope.score(3, [["a"]]), "hypotheses is 3 (int)"),
     (lambda: attnscope.score([[1, 2]], [["a", "b"]]), "line 1 of system 1 is 1 (int)"),
@@ -54,10 +54,10 @@ def scanned(model):
 
 @pytest.mark.usefixtures("no_types")
 @pytest.mark.parametrize(("call", "says"), CALLS)
-def test_what_is_of_another_kind_is_refused_and_a_compiled_model_is_taken(call, says):
+def test_other_types_raise_and_compiled_models_load(call, says):
     try:
-        said = str(call())
+        found = str(call())
     except attnscope.AttnscopeError as error:
-        said = str(error)
-    assert said.startswith(says)
-    assert len(said.splitlines()) <= 2
+        found = str(error)
+    assert found.startswith(says)
+    assert len(found.splitlines()) <= 2

@@ -235,7 +235,7 @@ def test_the_signature_names_the_system_that_others_are_held_against(tree, out, 
 
 
 def test_a_system_is_given_once(out):
-    with pytest.raises(AttnscopeError, match="additive is named twice: name each system once"):
+    with pytest.raises(AttnscopeError, match="additive is listed twice: list each system once"):
         read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
 
 

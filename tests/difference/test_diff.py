@@ -202,7 +202,7 @@ def test_heads_of_vision_encoders_are_matched_by_patches():
     assert "over 6 images" in sentences("diff", found)[0]
 
 
-def test_models_that_cut_images_otherwise_are_refused():
+def test_models_with_other_patches_raise():
     pixels = torch.rand(6, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), pixels, device="cpu")
     other = seen.assign(rows=seen.rows + 1)

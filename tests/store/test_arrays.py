@@ -59,8 +59,10 @@ def test_every_kind_of_array_comes_back_as_it_was():
     assert np.isnan(found.attrs["chance"])
 
 
-def test_a_piece_of_another_version_is_refused():
-    with pytest.raises(AttnscopeError, match=r"found results in pieces/000-001\.zarr\.zip; expected .* another version"):
+def test_a_piece_of_another_version_raises():
+    with pytest.raises(
+        AttnscopeError, match=r"found results in pieces/000-001\.zarr\.zip; expected .* another version"
+    ):
         texts_of("pieces/000-001.zarr.zip")
 
 

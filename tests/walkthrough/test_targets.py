@@ -69,7 +69,7 @@ def test_the_first_layer_of_the_decoder_reads_words():
 
 class TestBadInput:
     def test_a_target_for_a_model_without_a_decoder(self):
-        with pytest.raises(AttnscopeError, match=r"no decoder beside an encoder.*--target"):
+        with pytest.raises(AttnscopeError, match=r"is not an encoder-decoder, so it cannot read targets.*--target"):
             walk(MODEL, SENTENCE, targets=TARGET, device="cpu")
 
     def test_a_model_that_cannot_translate(self):

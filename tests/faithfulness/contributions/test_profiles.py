@@ -235,7 +235,7 @@ def test_without_a_head_there_is_no_gradient():
     found = contribution_profiles(Study(body, [tuple(TEXT)], name="tiny"), band=2)
     assert "profile_gradient" not in found
     assert "gradient: BertModel returns hidden states" in found.attrs["skipped"]
-    with pytest.raises(AttnscopeError, match="gradient is not defined for BertModel: BertModel has no head"):
+    with pytest.raises(AttnscopeError, match="gradient is not defined for BertModel: BertModel returns hidden states"):
         contribution_profiles(Study(body, [tuple(TEXT)], name="tiny"), kinds=["gradient"])
 
 

@@ -1,4 +1,4 @@
-"""Answers for all pairs: taken by those that have none, and refused where each has its own."""
+"""Answers for all pairs: used for those without, an error where each has its own."""
 
 import json
 
@@ -25,8 +25,11 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a file", "four files", "mappings", "pairs"])
-def test_answers_that_no_pair_uses_are_refused(files, name):
-    with pytest.raises(AttnscopeError, match=r"no pair uses answer \(--answer\) and wrong \(--wrong\): each has its"):
+def test_answers_that_no_pair_uses_raise(files, name):
+    with pytest.raises(
+        AttnscopeError,
+        match=r"no pair uses answer \(--answer\) and wrong \(--wrong\), because each has its own\. Leave them",
+    ):
         pairs_of_input(files[name], answer="foo", wrong="bar")
     assert pairs_of_input(files[name])
 
@@ -34,7 +37,7 @@ def test_answers_that_no_pair_uses_are_refused(files, name):
 def test_an_answer_is_used_where_one_pair_has_none():
     pairs = pairs_of_input([WHOLE, BARE], answer=" x", wrong=" y")
     assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
-    with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\): .* Leave it out"):
+    with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\), .* Leave it out"):
         pairs_of_input([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
 
 

@@ -243,13 +243,15 @@ def test_intervals_are_over_documents():
     assert np.isnan(alone.tvd_low)
 
 
-def test_bad_input_is_refused():
+def test_bad_input_raises():
     one = given(tiny("bert"))
     with pytest.raises(AttnscopeError, match=r"there is no head 2.0 .*layers go from 0 to 1, heads from 0 to 3"):
         uniform_test(one, heads=[(2, 0)])
     with pytest.raises(AttnscopeError, match="found no heads"):
         uniform_test(one, heads=[])
-    with pytest.raises(AttnscopeError, match="permutation_test compares predictions, and BertModel has no head"):
+    with pytest.raises(
+        AttnscopeError, match="permutation_test compares predictions, and BertModel returns hidden states"
+    ):
         permutation_test(given(tiny("bert").bert))
     with pytest.raises(AttnscopeError, match="expected increasing numbers"):
         erasure_test(one, fractions=[0.5, 0.2])
