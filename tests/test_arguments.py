@@ -23,7 +23,8 @@ VERBS = [name for name in attnscope.__all__ if inspect.isfunction(getattr(attnsc
 PUBLIC = {f"attnscope.{name}": getattr(attnscope, name) for name in VERBS}
 for path in sorted(Path(attnscope.__file__).parent.rglob("*.py")):
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and "validated" in " ".join(map(ast.unparse, node.decorator_list)):
+        decorators = map(ast.unparse, getattr(node, "decorator_list", ()))
+        if isinstance(node, ast.FunctionDef) and any(re.match(r"validated\b", one) for one in decorators):
             name = ".".join(("attnscope", *path.relative_to(Path(attnscope.__file__).parent).with_suffix("").parts))
             PUBLIC.setdefault(f"{name}.{node.name}", getattr(importlib.import_module(name), node.name))
 WRONG = b"neither a number nor a string"
@@ -90,7 +91,10 @@ def annotations_of(function):
 def meanings(annotation, function):
     """An annotation, and what the names in it stand for, in words."""
     known = inspect.unwrap(function).__globals__
-    for text in (annotation, *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known)):
+    for text in (
+        annotation,
+        *(repr(known[name]) for name in re.findall(r"\w+", annotation) if name in known and name != "Row"),
+    ):
         yield re.sub(r"\W", " ", text)
 
 
@@ -230,7 +234,7 @@ def fitting(parameter):
         if name in parameter.annotation:
             return value
     takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines", "Model"))
-    if "int" in parameter.annotation and not takes_text:
+    if any(part in parameter.annotation for part in ("int", "Count", "Natural")) and not takes_text:
         return 0
     return "nowhere" if takes_text else object()
 
@@ -292,7 +296,7 @@ def fitting(parameter):
         ),
         (
             lambda: attnscope.score(["a"], []),
-            "targets is empty: expected sentences, a pathlib.Path, or several of these",
+            "targets is empty; expected sentences, a pathlib.Path, or several of these",
         ),
         (lambda: attnscope.diff(None, None), "scan is of type NoneType; expected a scan"),
         *(

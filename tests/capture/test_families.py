@@ -9,7 +9,7 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need, RowMeasures
-from attnscope.kernels.engines import attend_in_full, measure, output_of
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.rows import indicator_columns, reduce_call
@@ -204,9 +204,14 @@ def test_an_unseen_attention_layer_is_refused():
         verify(model, given, valid)
 
 
-def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_refused(monkeypatch):
+def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_rejected(monkeypatch):
     given, valid = inputs("bert", padded=False)
-    monkeypatch.setattr("attnscope.capture.verify.output_of", lambda call: 1.01 * output_of(call))
+
+    def larger(call, need):
+        output, sums = measure(call, need)
+        return 1.01 * output, sums
+
+    monkeypatch.setattr("attnscope.capture.verify.measure", larger)
     with pytest.raises(AttnscopeError, match=r"layer 0 .* differs from its weights times the values"):
         verify(tiny("bert"), given, valid)
 

@@ -95,10 +95,10 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"device_map": "everywhere"}, "'everywhere'; expected one of auto"),
-        ({"max_memory": {"cpu": "1GB"}}, "says nothing without device_map"),
+        ({"max_memory": {"cpu": "1GB"}}, r"max_memory \(--max-memory\) needs device_map \(--device-map\)"),
         ({"device_map": "auto", "device": "cpu"}, "cannot be used with device"),
         ({"device_map": "auto", "dtype": "int8"}, "cannot be used with dtype"),
         ({"device_map": "auto", "max_memory": {"cpu": 99}}, "cannot be placed by device_map and max_memory"),
@@ -108,8 +108,8 @@ def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
         ),
     ],
 )
-def test_what_cannot_be_placed_is_refused(folder, given, said, temporary):
-    with pytest.raises(AttnscopeError, match=said):
+def test_placements_that_do_not_work_are_rejected(folder, given, message, temporary):
+    with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(folder, TEXT, **given)
     gc.collect()
     assert not list(temporary.glob("attnscope-*"))

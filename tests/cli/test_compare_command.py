@@ -91,6 +91,6 @@ def test_mistakes_are_reported(tmp_path, refused):
     refused("compare", "fine.yaml", "--json", "--csv", says="choose one")
     both = ["--text", "two.txt", "--target", "one.txt"]
     refused("compare", "fine.yaml", *both, says="two.txt has 2 lines and one.txt 1")
-    refused("compare", "fine.yaml", "--by-length", "ten", says="--by-length 'ten'")
+    refused("compare", "fine.yaml", "--by-length", "ten", says="--by-length is 'ten'; expected whole numbers")
     refused("compare", "fine.yaml", "--line", "0", says="line (--line) is 0")
     refused("compare", "fine.yaml", "--out", "two.txt", says="two.txt")

@@ -24,7 +24,7 @@ NO_NOUN = re.compile(
 )
 
 
-def test_the_help_of_a_parameter_opens_with_a_noun_ends_and_leaves_the_default_to_typer():
+def test_help_of_a_parameter_is_a_noun_phrase_without_the_default():
     assert len(HELPS) > 300
     assert not {name: said for name, said in HELPS.items() if not said[:1].isupper() or NO_NOUN.match(said)}
     assert not {name: said for name, said in HELPS.items() if not said.endswith(".")}

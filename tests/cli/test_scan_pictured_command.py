@@ -16,10 +16,10 @@ def place(tmp_path_factory):
     return place
 
 
-def test_images_are_groups_and_lie_over_the_page(place):
+def test_images_are_groups_and_shown_on_the_page(place):
     found = attnscope("scan", "model", "data/texts.jsonl", "--out", "run", cwd=place)
     assert found.returncode == 0, found.stderr
-    assert "model: 2 layers x 4 heads over 3 windows (74 tokens, 27 of 3 images)" in " ".join(found.stdout.split())
+    assert "model: 2 layers x 4 heads over 3 windows (74 tokens, 27 from 3 images)" in " ".join(found.stdout.split())
     assert "2 x 3, 3 x 3, 4 x 3" in " ".join(found.stdout.split())
     page = (place / "run" / "report.html").read_text()
     assert '"image 1 r1c2"' in page
@@ -44,6 +44,6 @@ def test_chats_have_roles_beside_images_and_an_image_that_changed_is_another_run
         image.write_bytes(bytes_)
 
 
-def test_what_does_not_belong_together_is_refused(place, refused):
+def test_a_missing_image_is_reported(place, refused):
     (place / "data" / "gone.jsonl").write_text('{"text": "<image>", "image": "gone.png"}\n')
     refused("scan", place / "model", place / "data" / "gone.jsonl", says="gone.jsonl:1: there is no image")

@@ -24,7 +24,7 @@ def test_whisper_with_transcripts_has_a_page_with_times(place):
     header = "whisper: 2 encoder, 1 decoder and 1 cross-attention layers x 2 heads over 3 windows (125 frames, "
     assert header in " ".join(found.stdout.split())
     assert "The decoder read the transcripts." in found.stdout
-    assert "125 are sound" in " ".join(found.stdout.split())
+    assert "125 of 300 frames in 3 windows are sound" in " ".join(found.stdout.split())
     page = (place / "run" / "report.html").read_text()
     assert '"0.02s"' in page
     again = attnscope("scan", "whisper", "sounds", "--target", "said.txt", "--out", "run", cwd=place)

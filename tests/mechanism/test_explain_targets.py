@@ -89,7 +89,7 @@ def test_a_target_changes_the_decoder_alone():
     assert float(change.sel(layer=found.layer_kind == "causal").max()) > 1e-3
 
 
-def test_each_analysis_alone_takes_a_target_too():
+def test_each_analysis_alone_accepts_a_target():
     given = {"tokenizer": small_tokenizer(), "window": LENGTH, "limit": 3}
     model = ours("sinusoidal")
     same, other = (
@@ -107,7 +107,7 @@ def test_each_analysis_alone_takes_a_target_too():
         alone = analysis(model, [TEXT], targets=[TARGET], **given)
         assert alone.identical(analysis(study))
         assert not alone.identical(analysis(model, [TEXT], **given))
-    with pytest.raises(AttnscopeError, match="targets beside it"):
+    with pytest.raises(AttnscopeError, match="a study already has its texts: leave targets out"):
         query_key_waves(study, targets=[TARGET])
 
 
@@ -115,7 +115,7 @@ def test_a_target_goes_through_all_analyses():
     """Word changes reach the words that the decoder reads, and position changes its table."""
     found = explained(ours("sinusoidal"), interventions=True)
     assert found.attrs["decoder"] == "The decoder read the target text."
-    assert "positions in different texts" in json.loads(found.attrs["skipped"])["cross_attention"]
+    assert "queries and keys are in different texts" in json.loads(found.attrs["skipped"])["cross_attention"]
     assert len(json.loads(found.attrs["signature"])["target"]["sha256"]) == 64
     assert {"position_spectrum", "position_cca", "verdict"} <= set(found.children)
     kinds = found["position_content"].to_dataset().layer_kind
@@ -132,15 +132,15 @@ def test_a_target_goes_through_all_analyses():
     [
         (lambda: tiny("bert"), {}, r"cannot read targets. Leave out targets \(--target\)"),
         (lambda: small_model("bart"), {"targets": ["der hut"]}, "found 0 full windows of 16 tokens in the target"),
-        (lambda: small_model("bart"), {"analyses": ["yamamoto2023"]}, "leave out either yamamoto2023"),
+        (lambda: small_model("bart"), {"analyses": ["yamamoto2023"]}, "leave out either it or the target"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(model, given, message):
+def test_unsuitable_models_and_targets_are_rejected(model, given, message):
     with pytest.raises(AttnscopeError, match=message):
         explained(model(), **given)
 
 
-def test_a_sinusoidal_table_is_found_as_it_is_computed():
+def test_position_tables_includes_a_computed_sinusoidal_table():
     model = ours("sinusoidal")
     tables = position_tables(model)
     assert [table.name for table in tables] == [
@@ -159,7 +159,7 @@ def test_a_sinusoidal_table_is_found_as_it_is_computed():
     assert not any("position" in name for name in model.state_dict())
 
 
-def test_a_learned_table_is_found_and_each_layer_goes_with_its_own():
+def test_each_layer_has_the_learned_table_of_its_side():
     model = ours("learned")
     evidence = Study(model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2).evidence
     assert [evidence.table_of(layer).name.partition(".")[0] for layer in evidence.layers] == ["encoder", "decoder"]
@@ -169,8 +169,8 @@ def test_a_learned_table_is_found_and_each_layer_goes_with_its_own():
 
 
 @pytest.mark.parametrize(
-    ("positions", "said"),
-    [("rope", "RoPE"), ("alibi", "ALiBi"), ("t5", "T5"), ("none", "no positions"), ("learned", "a table")],
+    ("positions", "scheme"),
+    [("rope", "RoPE"), ("alibi", "ALiBi"), ("t5", "T5"), ("none", "no position information"), ("learned", "a table")],
 )
-def test_our_models_say_how_they_tell_positions(positions, said):
-    assert said in position_scheme(ours(positions))
+def test_position_scheme_of_trained_models(positions, scheme):
+    assert scheme in position_scheme(ours(positions))

@@ -144,14 +144,14 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"ray": "nonsense"}, "ray .--ray. is 'nonsense'; expected local"),
         ({"workers": 2}, "workers .--workers. and ray_gpus .--ray-gpus. are of Ray"),
         ({"ray_gpus": 0.5}, "are of Ray"),
         ({"ray": "local", "task": "1/2", "out": Path("run")}, r"task \(--task\) does not go with ray"),
         ({"ray": "local", "device": "cuda:1"}, "Ray says which GPU a worker has: give cuda"),
-        ({"ray": "local", "texts": (one for one in ["a", "b"])}, "texts of a generator are not sent"),
+        ({"ray": "local", "texts": (one for one in ["a", "b"])}, "texts of a generator cannot go to workers .--ray."),
         ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),
         ({"ray": "local", "texts": [Path("pipe")]}, "pipe is read once"),
         ({"ray": "local", "model": small_model("bart")}, "the model is an object in this process"),
@@ -160,12 +160,12 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
         ({"ray": "local", "texts": Path("nothing.txt"), "workers": 1}, "no such file or folder"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(given, said, tmp_path, monkeypatch):
+def test_inputs_that_cannot_go_to_workers_are_rejected(given, message, tmp_path, monkeypatch):
     from PIL import Image
 
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     Image.new("RGB", (8, 8)).save("a.png")
-    with pytest.raises(AttnscopeError, match=said):
+    with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(**{"model": "bundled", "texts": TEXT} | given)
     assert not Path("run").exists()

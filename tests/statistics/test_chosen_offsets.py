@@ -171,13 +171,13 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
     assert [cells[place] for place in (0, 2, 3, 5)] == [
         f"{float(one):.3g}" for one in (at.min(), at.mean(), at.max(), equal)
     ]
-    told = as_json(report(run, data=True), "")["tables"]
+    tables = as_json(report(run, data=True), "")["tables"]
     at = mean.sel(chosen_offset=-1).transpose("layer", "head").values.ravel()
-    np.testing.assert_allclose([row["weight_at_-1"] for row in told["heads"]], at)
+    np.testing.assert_allclose([row["weight_at_-1"] for row in tables["heads"]], at)
     keys = {one["key"]: one["name"] for one in page_data(run)["statistics"]}
     assert keys["weight_at_-40"] == "Share of the weight at offset -40"
     csv = command(*words, "--csv", cwd=tmp_path).stdout.splitlines()
     assert {"weight_at_-40", "weight_at_-1"} <= {*csv[0].split(",")}
-    refused = command(*words[:5], "--offsets", "-1,last", cwd=tmp_path)
-    assert refused.returncode != 0
-    assert "--offsets is '-1,last': give whole numbers" in refused.stderr
+    failed = command(*words[:5], "--offsets", "-1,last", cwd=tmp_path)
+    assert failed.returncode != 0
+    assert "--offsets is '-1,last'; expected whole numbers" in failed.stderr

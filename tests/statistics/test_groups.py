@@ -225,12 +225,12 @@ def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     [
         ("colours", "there is no rule of groups 'colours'"),
         ("roles", "roles need chats, but the texts are not chats"),
-        (lambda tokens: ["a"], r"gives 1 names for \d+ tokens in window 1 "),
+        (lambda tokens: ["a"], r"returned 1 names for \d+ tokens for window 1 .*; expected a string for each token"),
         (lambda tokens: "a" * len(tokens), "expected a list with a name for each token"),
-        (lambda tokens: [None] * len(tokens), "gives None in window 1"),
+        (lambda tokens: [None] * len(tokens), "returned None for window 1 "),
         (lambda tokens: [f"{i}" for i in range(len(tokens))], "found .. groups; expected at most 16"),
     ],
 )
-def test_what_is_no_grouping_is_refused(groups, message):
+def test_invalid_groups_are_rejected(groups, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(texts=TEXTS, groups=groups)

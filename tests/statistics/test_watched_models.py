@@ -131,16 +131,16 @@ class MultiHeadMemory(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "said"),
+    ("model", "given", "message"),
     [
-        (Prefixed(), IDS, "model is given a cache of keys in past_key_values"),
+        (Prefixed(), IDS, "model has a cache of keys in past_key_values"),
         (Memory(), torch.randn(2, 5, 8), "from 5 tokens to 8 keys, 3 of which are not its tokens"),
-        (MultiHeadMemory().eval(), torch.randn(2, 5, 8), "is given 3 keys before its own tokens"),
+        (MultiHeadMemory().eval(), torch.randn(2, 5, 8), "has 3 keys before its own tokens"),
     ],
     ids=["prefix tuning", "memory", "nn.MultiheadAttention"],
 )
-def test_keys_before_the_tokens_are_rejected(model, given, said):
-    with pytest.raises(AttnscopeError, match=said):
+def test_keys_before_the_tokens_are_rejected(model, given, message):
+    with pytest.raises(AttnscopeError, match=message):
         watched(model, given)
 
 

@@ -60,9 +60,7 @@ def test_every_kind_of_array_comes_back_as_it_was():
 
 
 def test_a_piece_of_another_version_raises():
-    with pytest.raises(
-        AttnscopeError, match=r"found results in pieces/000-001\.zarr\.zip; expected .* another version"
-    ):
+    with pytest.raises(AttnscopeError, match=r"found results in pieces/000-001\.zarr\.zip; .* another version"):
         texts_of("pieces/000-001.zarr.zip")
 
 

@@ -60,7 +60,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _globals(  # pyright: ignore[reportUnusedFunction]
     version: bool = typer.Option(
-        False, "--version", is_eager=True, callback=_print_version, help="Print the version of attnscope and exit."
+        False, "--version", is_eager=True, callback=_print_version, help="Version of attnscope; runs no command."
     ),
 ) -> None:
     pass

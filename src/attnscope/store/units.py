@@ -543,9 +543,8 @@ def tree_of(
         tree.attrs = attributes | noted
         return tree
 
-    def whole(run: RunFolder) -> xr.DataTree:
+    def finished(run: RunFolder) -> xr.DataTree:
         if not run.complete:
-            keep_each(run, batches, Share(lambda _: True, completed(run)))
             nodes, noted = parts(along(run.results(), measured[1]), run)
             run.finish(parts=list(nodes), measured=list(measured), attributes=attributes | noted)
         return load_tree(run)
@@ -553,8 +552,10 @@ def tree_of(
     folder = Path(out(signature) if callable(out) else out)
     if task is None or is_finished(folder):
         with RunFolder(folder, signature, repair=repair) as run:
-            return whole(run)
-    tree = by_task(task, folder, signature, batches, whole, attributes, repair=repair)
+            if not run.complete:
+                keep_each(run, batches, Share(lambda _: True, completed(run)))
+            return finished(run)
+    tree = by_task(task, folder, signature, batches, finished, attributes, repair=repair)
     return xr.DataTree(xr.Dataset(attrs=pending(task, folder, signature))) if tree is None else tree
 
 

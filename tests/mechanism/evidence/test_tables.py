@@ -50,13 +50,13 @@ def test_one_table(family):
 
 
 @pytest.mark.parametrize("family", TWO)
-def test_an_encoder_and_a_decoder_have_one_each(family):
+def test_encoder_and_decoder_have_one_table_each(family):
     model = tiny(family)
     reserved, first, second = TWO[family]
     assert [(one.reserved, len(one.rows)) for one in position_tables(model)] == [(reserved, first), (reserved, second)]
     assert "encoder" in position_table(model).name
     assert "decoder" in position_table(model, "decoder").name
-    with pytest.raises(AttnscopeError, match="called 'wpe': choose from"):
+    with pytest.raises(AttnscopeError, match="has no position table 'wpe': choose from"):
         position_table(model, "wpe")
 
 

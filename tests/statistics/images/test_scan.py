@@ -167,11 +167,11 @@ def test_a_model_of_windows_is_measured_in_its_own_rows_and_says_so(pictures):
         np.testing.assert_allclose(found.entropy.values[:, layer, :heads], entropy, rtol=1e-4)
 
 
-def test_of_clip_the_vision_tower_is_measured_and_of_siglip_the_pooling_head_is_not(pictures):
+def test_only_the_vision_tower_is_measured_and_a_pooling_head_is_reported(pictures):
     for family in ("clip", "siglip"):
         model, processor = vision_model(family)
         found = attnscope.scan(model, pictures, tokenizer=processor)
-        assert "Only the vision tower of CLIPModel is measured (vision_model" in found.attrs["tower"]
+        assert f"Only the vision tower of {type(model).__name__} is measured (vision_model" in found.attrs["tower"]
         assert ("pooling head" in found.attrs.get("pooling", "")) == (family == "siglip")
 
 

@@ -196,24 +196,27 @@ def test_tokens_that_know_no_place_have_no_map(place, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ({"text": "<image> and <image>", "image": "0.png"}, "has 1 image, and its text 2 places for images"),
-        ({"text": "What is this?", "image": "0.png"}, "has 1 image, and its text 0 places"),
+        ({"text": "<image> and <image>", "image": "0.png"}, "found 1 image, and 2 marks in the text"),
+        ({"text": "What is this?", "image": "0.png"}, "found 1 image, and 0 marks in the text"),
         ({"text": "<image>", "image": "none.png"}, "there is no image"),
         ({"text": "<image>", "image": "https://a.b/c.png"}, "is a URL: download it"),
         ({"image": "0.png", "caption": "A boat"}, "expected a text"),
-        ({"messages": [{"role": "user", "content": "What?"}], "image": "0.png"}, "has 1 image, and 0 places"),
+        (
+            {"messages": [{"role": "user", "content": "What?"}], "image": "0.png"},
+            "has 1 image, but 0 positions for images in its messages",
+        ),
         ({"text": "<image>", "image": "0.png", "images": ["1.png"]}, "has both image and images"),
     ],
 )
-def test_lines_that_do_not_fit_are_refused(place, line, said):
+def test_lines_that_do_not_fit_are_rejected(place, line, message):
     path = place / "data" / "bad.jsonl"
     first = {"text": "<image> The tide.", "image": "0.png"}
     path.write_text(json.dumps(first) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(AttnscopeError) as caught:
         attnscope.scan(place / "llava", path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "bad.jsonl:2" in str(caught.value)
 
 

@@ -204,27 +204,27 @@ def test_other_readers_of_waves_are_measured(family):
     assert found.attrs["capture"] == "registry"
 
 
-def test_frames_that_are_not_known_are_refused():
+def test_models_with_unknown_frames_are_rejected():
     with pytest.raises(AttnscopeError, match="attends over 24 positions, but its encoder has 49 frames"):
         scan_of("SEW", **WAVES, conv_dim=[8] * 13)
     small = {"max_length": 100, "num_mel_bins": 32}
     reader = transformers.ASTFeatureExtractor(**small)
-    with pytest.raises(AttnscopeError, match="its frames are not known"):
+    with pytest.raises(AttnscopeError, match="so its frames are unknown"):
         scan_of(
             "AST", reader, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, **small
         )
 
 
-def test_models_and_sounds_that_do_not_belong_together_are_refused(place):
+def test_models_and_sounds_that_do_not_belong_together_are_rejected(place):
     with pytest.raises(AttnscopeError, match="reads input_ids, not sounds"):
         attnscope.scan("bundled", place / "sounds")
-    with pytest.raises(AttnscopeError, match=r"give it sounds \(\.wav\)"):
+    with pytest.raises(AttnscopeError, match=r"reads input_features, not text\. Give it sounds \(\.wav\)"):
         attnscope.scan(place / "whisper", ["The tide comes in."])
 
 
 def test_the_sound_that_is_too_short_is_named(place):
     sounds = [{"array": np.zeros(size), "sampling_rate": 16_000} for size in (8_000, 100)]
-    with pytest.raises(AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 a second, too few"):
+    with pytest.raises(AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 per second, too few"):
         attnscope.scan(place / "wav2vec2", sounds)
 
 

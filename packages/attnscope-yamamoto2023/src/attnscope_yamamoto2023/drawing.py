@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.results.figures.maps import weight_maps
@@ -13,7 +12,7 @@ from attnscope.results.figures.panels import ALONE, MEASURED, NOISE, curve, lege
 from attnscope.results.figures.positions import wave_curves
 from attnscope.results.figures.selection import require
 from attnscope.results.figures.shifts import cross_correlations, phase_maps
-from attnscope.results.figures.style import MARK, figure_style
+from attnscope.results.figures.style import MARK, Figure, figure_style
 from attnscope_yamamoto2023.rows import CURVES
 
 if TYPE_CHECKING:

@@ -7,11 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
-from attnscope.results.figures.style import MARK, drawable, figure_style, legend_columns, name_columns, name_heads
+from attnscope.results.figures.style import (
+    MARK,
+    Figure,
+    drawable,
+    figure_style,
+    legend_columns,
+    name_columns,
+    name_heads,
+)
 from attnscope.results.page.parts import Section, picture
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent

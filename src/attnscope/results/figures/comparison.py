@@ -6,12 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from attnscope.lineage.score import NO_ATTENTION
 from attnscope.results.figures.alignment import alignment_maps
-from attnscope.results.figures.style import drawable, figure_style, legend_columns, system_colours
+from attnscope.results.figures.style import Figure, drawable, figure_style, legend_columns, system_colours
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 

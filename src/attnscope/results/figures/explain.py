@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -18,7 +17,7 @@ from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
-from attnscope.results.figures.style import MARK, figure_style, name_heads, one_scale
+from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads, one_scale
 from attnscope.results.page.parts import Section, TextRows, picture, pieces_note
 from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import PEAK, effect_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
-from attnscope.results.figures.style import LEFT, RIGHT, cluster_colours, figure_style
+from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
 
 if TYPE_CHECKING:
     import xarray as xr

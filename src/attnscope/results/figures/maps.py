@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import PowerNorm
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Wedge
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -18,6 +17,7 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
 from attnscope.results.figures.panels import colour_bar, heat, panel_grid
+from attnscope.results.figures.style import Figure
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

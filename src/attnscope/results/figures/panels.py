@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
-from matplotlib.figure import Figure
 
 from attnscope.results.figures.selection import axis_values, check_heads, require
-from attnscope.results.figures.style import LEFT, RIGHT, figure_style
+from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from attnscope.results.figures import panels
 from attnscope.results.figures.selection import axis_values, layer_labels, require
-from attnscope.results.figures.style import MARK, figure_style, name_heads
+from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from attnscope.detection.role import ROLES
 from attnscope.results.figures.panels import HeadMap, head_maps
-from attnscope.results.figures.style import MARK, figure_style
+from attnscope.results.figures.style import MARK, Figure, figure_style
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 
 from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
@@ -18,6 +17,7 @@ from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, patch_profiles, weight_maps
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
+from attnscope.results.figures.style import Figure
 from attnscope.results.scan_report import sample_of
 from attnscope.support.arguments import reads
 

@@ -25,7 +25,7 @@ import numpy as np
 import regex
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager, rc_context, style
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as AnyFigure
 from matplotlib.text import Text
 
 from attnscope.read.shown import with_marked_spaces
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from matplotlib.axes import Axes
+    from matplotlib.backend_bases import RendererBase
 
 LEFT, RIGHT, MARK = "#0072B2", "#D55E00", "#D62728"
 
@@ -169,6 +170,14 @@ def fit_fonts(texts: Iterable[Text]) -> None:
             "and repeat the command",
             ", ".join(f"{script} ({letter})" for script, letter in new.items()),
         )
+
+
+class Figure(AnyFigure):
+    """A figure of matplotlib whose texts have the fonts that their letters need, whoever saves it."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        fit_fonts(self.findobj(Text))
+        super().draw(renderer)
 
 
 def needs_cff(text: Text) -> bool:
@@ -324,7 +333,7 @@ def drawn_range(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
     return int(offsets[0]), int(offsets[-1]) if right else max(0, int(offsets[0]) + 1)
 
 
-def legend_columns(figure: Figure, names: Iterable[str], most: int = 4) -> int:
+def legend_columns(figure: AnyFigure, names: Iterable[str], most: int = 4) -> int:
     """How many of a legend's entries stand side by side in the figure: none of its layouts widens it for them."""
     longest = max(map(len, names))
     return min(most, max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest))))
@@ -337,10 +346,10 @@ _NO_DATE = {
 }
 
 
-_as_svg: WeakKeyDictionary[Figure, bytes] = WeakKeyDictionary()  # for the file and for the page
+_as_svg: WeakKeyDictionary[AnyFigure, bytes] = WeakKeyDictionary()  # for the file and for the page
 
 
-def svg_of(figure: Figure) -> bytes:
+def svg_of(figure: AnyFigure) -> bytes:
     """The figure as SVG, drawn again only where something in it has changed since."""
     drawn = _as_svg.get(figure)
     if drawn is None or figure.stale:
@@ -350,7 +359,7 @@ def svg_of(figure: Figure) -> bytes:
     return drawn
 
 
-def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
+def save_figure(figure: AnyFigure, stem: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure as ``.svg``, ``.pdf`` and ``.png`` (200 dots per inch)."""
     stem = Path(stem)
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in check_formats(formats)]
@@ -361,7 +370,7 @@ def save_figure(figure: Figure, stem: Path | str, formats: Sequence[str] = FORMA
     return paths
 
 
-def _write(figure: Figure, path: Path) -> None:
+def _write(figure: AnyFigure, path: Path) -> None:
     kind = path.suffix[1:]
     if kind == "pdf":
         fit_fonts(figure.findobj(Text))
@@ -371,7 +380,7 @@ def _write(figure: Figure, path: Path) -> None:
         write_output(path, svg_of(figure) if kind == "svg" else _drawn(figure, kind))
 
 
-def _drawn(figure: Figure, kind: str) -> bytes:
+def _drawn(figure: AnyFigure, kind: str) -> bytes:
     fit_fonts(figure.findobj(Text))
     file = io.BytesIO()
     with warnings.catch_warnings():
