@@ -312,7 +312,7 @@ def _on_probe(
         variables[name] = (probe.kind, "layer", "head"), np.moveaxis(padded_heads(rows, axis=1), 0, 1)
         if with_equal:
             rows = [found.get((EQUAL + name, site.index), np.full(windows, np.nan)) for site in sites]
-            variables[EQUAL + name] = (probe.kind, "layer"), np.stack(rows, 1)
+            variables[EQUAL + name] = (probe.kind, "layer"), np.stack(rows).T
     return variables
 
 
