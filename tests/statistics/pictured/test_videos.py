@@ -146,8 +146,8 @@ def test_frames_whose_tokens_mix_are_said_to_be_unknown(place, monkeypatch):
     assert "read several frames" in found.attrs["videos"]
 
 
-def test_places_must_be_as_many_as_videos(place, tmp_path):
-    with pytest.raises(AttnscopeError, match=r"has 1 video, and its text 0 places for videos: write <video>"):
+def test_a_text_has_a_mark_for_each_video(place, tmp_path):
+    with pytest.raises(AttnscopeError, match=r"found 1 video, and 0 marks in the text\. Write <video>"):
         attnscope.scan(place / "qwen2_vl", [{"text": "None.", "video": frames(2)}], device="cpu")
     save_pictured_model("llava", tmp_path / "llava")
     with pytest.raises(AttnscopeError, match=r"LlavaProcessor reads no videos. Pass frames as images"):
