@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import attnscope
 from attnscope import AttnscopeError
-from attnscope.measure.labels import cluster_profiles, direction, name_profile
+from attnscope.measure.documents import queries
+from attnscope.measure.labels import cluster_profiles, direction, name_profile, over_texts, with_rows
 
 KINDS = {
     "next-to-left": {-1: 0.7, 0: 0.1},
@@ -113,3 +115,14 @@ def test_a_direction_of_what_is_not_known_is_not_known():
 def test_the_mathematics_have_every_name():
     text = (Path(__file__).parents[2] / "docs" / "reference" / "mathematics.md").read_text(encoding="utf-8")
     assert all(f"`{kind}`" in text for kind in KINDS)
+
+
+def test_statistics_over_texts_count_every_row_once():
+    result = attnscope.scan(texts=["The tide is out.", "The tide comes in twice a day, and twice a day it goes out."])
+    rows = result.length.values.astype(float)
+    assert rows[1] > 2 * rows[0]
+    whole = over_texts(with_rows(result, queries(result)))
+    mean = np.average(result.entropy.transpose("window", "layer", "head"), axis=0, weights=rows)
+    np.testing.assert_allclose(whole.entropy.transpose("layer", "head"), mean, rtol=1e-12)
+    dims = ("layer", "head", "offset")
+    np.testing.assert_array_equal(whole.band_sum.transpose(*dims), result.band_sum.sum("window").transpose(*dims))
