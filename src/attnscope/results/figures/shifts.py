@@ -11,13 +11,12 @@ from matplotlib.colors import PowerNorm
 
 from attnscope.explanation.analyses.verdict import ERROR
 from attnscope.results.figures import panels
-from attnscope.results.figures.style import MARK, figure_style
+from attnscope.results.figures.style import MARK, Figure, figure_style
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
 _CURVES = 10
