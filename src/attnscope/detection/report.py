@@ -10,7 +10,7 @@ import numpy as np
 from attnscope.detection.role import ROLES
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of, value_of
-from attnscope.store.runs import skipped_of
+from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
 
@@ -83,9 +83,8 @@ def report(roles: xr.Dataset) -> Report:
     read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
     read += [f"{notes['repeated']} texts of random tokens, each repeated"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
-    missing = [
-        f"no {ROLES[name].title if name in ROLES else name}: {reason}" for name, reason in skipped_of(roles).items()
-    ]
+    titles = {name: ROLES[name].title if name in ROLES else name for name in skipped_of(roles)}
+    missing = skipped_note({titles[name]: reason for name, reason in skipped_of(roles).items()})
     return Report(
         command="roles",
         title=f"Roles of the heads of {model}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import xarray as xr
 
@@ -13,6 +12,7 @@ from attnscope.explanation.analyses import verdict
 from attnscope.explanation.catalogue import analyses_of, known_analyses
 from attnscope.explanation.study import GROUPS, WHERE
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table
+from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import count
 
@@ -44,8 +44,7 @@ def report(tree: xr.DataTree) -> Report:
     notes = [str(tree.attrs.get("decoder", "")), _layer_numbers(tree)]
     notes += [note for analysis in analyses for note in analysis.notes(tree, rows)]
     findings = [text for analysis in analyses for text in analysis.findings(tree, rows) if text]
-    if left_out := skipped(tree):
-        notes.append(f"Skipped: {'; '.join(f'{names} ({reason})' for names, reason in left_out)}.")
+    notes += skipped_note(skipped_of(tree))
     return Report(
         command="explain",
         title=f"Why the heads of {model} attend where they do",
@@ -128,18 +127,6 @@ def _windows(tree: xr.DataTree) -> tuple[int | None, int | None]:
         return settings.get("windows"), settings.get("window")
     except (KeyError, TypeError, ValueError, AttributeError):
         return None, None
-
-
-def skipped(tree: xr.DataTree) -> list[tuple[str, str]]:
-    """Skipped analyses and the reason, grouped by reason."""
-    try:
-        reasons: Any = json.loads(tree.attrs.get("skipped", "{}"))
-        together: dict[str, list[str]] = {}
-        for name, reason in reasons.items():
-            together.setdefault(str(reason), []).append(str(name).replace("_", " "))
-    except (TypeError, ValueError, AttributeError):
-        return []
-    return [(", ".join(names), reason) for reason, names in together.items()]
 
 
 def _layer_numbers(tree: xr.DataTree) -> str:

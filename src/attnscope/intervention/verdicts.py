@@ -22,7 +22,7 @@ from attnscope.results.schema import (
     effect_quantity,
     rows_of,
 )
-from attnscope.store.runs import skipped_of
+from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads, validated
 from attnscope.support.numbers import are, count, places
 
@@ -47,7 +47,7 @@ HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
     Quantity("attention", "type", detail="data", meaning="self: its own text, causal: its past, cross: another text"),
-    Quantity("kind", meaning="label of the head, as in scan", group=_WHERE),
+    Quantity("kind", "label", meaning="label of the head, as in scan", group=_WHERE),
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
     PEAK,
@@ -239,7 +239,7 @@ def report(tree: xr.DataTree) -> Report:
         ),
         tables=_tables(tree, rows),
         result=tree,
-        notes=[f"no {names}: {reason}" for names, reason in skipped_of(tree).items()],
+        notes=skipped_note(skipped_of(tree)),
         care=care,
         hint=hint,
     )
@@ -389,8 +389,8 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
         needed = sum(row["matters"] == 1 for row in sharp)
         many = "head puts" if len(sharp) == 1 else "heads put"
         sentences.append(
-            f"{len(sharp)} {many} at least half of all weight at one offset; removing {needed} of them significantly "
-            "raises the loss."
+            f"{len(sharp)} {many} at least half of all weight at one offset; removing {needed or 'none'} of them "
+            "significantly raises the loss."
         )
     return sentences
 

@@ -96,7 +96,13 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in shown:
         words = one.unit in NO_NUMBERS - {"head"}
-        made.add_column(one.title, justify="left" if words else "right", overflow="fold", no_wrap=bool(one.significant))
+        made.add_column(
+            one.title,
+            justify="left" if words else "right",
+            overflow="fold",
+            no_wrap=bool(one.significant),
+            min_width=max(map(len, one.title.split())),
+        )
         if _has_interval(one, table):
             made.add_column("95% interval", justify="right")
     for row in table.rows[: table.terminal]:

@@ -226,10 +226,11 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if quantity.unit in {"count", "threshold"}:
         return f"{value:g}" if quantity.unit == "threshold" else f"{value:,.0f}", ""
     unit = UNITS.get(quantity.unit, Unit(3))
-    effect, sign = quantity.effect(row), "" if quantity.unsigned else unit.sign
+    effect, own_sign = quantity.effect(row), "" if quantity.unsigned else unit.sign
 
     def written(number: float, digits: int) -> str:
         number += 0.0  # no negative zero
+        sign = "" if digits == 0 and round(number) == 0 else own_sign
         return f"{number:{sign}.{digits}%}" if unit.percent else plain(number, digits, sign)
 
     digits = _digits(effect, unit)

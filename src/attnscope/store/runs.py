@@ -220,5 +220,17 @@ def along(measured: xr.Dataset, dimension: str) -> xr.Dataset:
 
 @validated
 def skipped_of(result: xr.Dataset | xr.DataTree) -> dict[str, str]:
-    """The skipped parts by name, and the reasons."""
-    return json.loads(str(result.attrs.get("skipped", "{}")))
+    """The skipped parts by name, and the reasons; none where they cannot be read."""
+    try:
+        return {str(name): str(reason) for name, reason in json.loads(str(result.attrs.get("skipped", "{}"))).items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def skipped_note(reasons: Mapping[str, str]) -> list[str]:
+    """The note of a report on its skipped parts, those with one reason together; none without any."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name.replace("_", " "))
+    parts = [f"{', '.join(together)} ({reason})" for reason, together in names.items()]
+    return [f"Skipped: {'; '.join(parts)}."] if parts else []

@@ -14,7 +14,15 @@ from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.explanation.analyses.verdict import MOST, SHARE_MEANING, WEIGHT, by_chance, scheme_of, weight_peaks
+from attnscope.explanation.analyses.verdict import (
+    MOST,
+    SHARE_MEANING,
+    WEIGHT,
+    by_chance,
+    out_of,
+    scheme_of,
+    weight_peaks,
+)
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
 from attnscope.explanation.inputs import Tokens, model_inputs, read_all, token_ids
 from attnscope.explanation.profiles import (
@@ -81,7 +89,7 @@ def predicted_offsets(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     chances = [row["kernel_chance"] for row in judged if row["kernel_chance"] is not None]
     agreeing = sum(bool(row["kernel_agrees"]) for row in judged)
     certainty = by_chance(agreeing, chances, judged)
-    those = f"{agreeing} of these {len(judged)}"
+    those = out_of(agreeing, len(judged))
     return [f"The {scheme_of(tree)} alone predicts the offset of {those} within 1 token ({certainty})."]
 
 

@@ -141,10 +141,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
     sentences = [f"{len(preferring)} of {len(rows)} heads {favour} one offset {certainty}."]
     claims: list[str] = []
     if has(preferring, POSITION.name):
-        claims.append(f"position explains most of the scores of {_out_of(len(positional), len(preferring))}")
+        claims.append(f"position explains most of the scores of {out_of(len(positional), len(preferring))}")
     if positional and has(rows, *ESTIMATED):
         matches = sum(row["agree"] is True for row in positional)
-        those = _out_of(matches, len(positional))
+        those = out_of(matches, len(positional))
         chances = [row["chance"] for row in positional if row["chance"] is not None]
         known = (
             by_chance(matches, chances, positional) if len(chances) == len(positional) else "no other heads to compare"
@@ -154,7 +154,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return [*sentences, f"{text[0].upper()}{text[1:]}."] if text else sentences
 
 
-def _out_of(part: int, whole: int) -> str:
+def out_of(part: int, whole: int) -> str:
     return f"all {whole} heads" if part == whole > 1 else f"{part} of these {whole} heads"
 
 
