@@ -167,7 +167,7 @@ def run(words: Sequence[str], cwd: Path, prepare: Callable[[], None] = lambda: N
 def is_clear(ended: Ended) -> bool:
     """Exit code 2 and one or two lines, after those of progress and notes on what was damaged."""
     said = itertools.dropwhile(lambda line: not line.startswith("attnscope: "), ended.said.strip().splitlines())
-    lines = [line for line in said if "is made anew" not in line]
+    lines = [line for line in said if "will be recomputed" not in line]
     return ended.code == 2 and 1 <= len(lines) <= 2 and "Traceback" not in ended.said
 
 

@@ -182,7 +182,7 @@ def test_keys_are_listed_where_nothing_ranks_heads(tmp_path):
     ("words", "says"),
     [
         (("--rows", "128"), "rows (--rows) is 128, but windows have only 128 tokens"),
-        (("--observation", "9"), "--observation is of the statistics recent_..., and none of them is asked for"),
+        (("--observation", "9"), "--observation needs a statistic recent_..."),
         (("--show", "0.99"), "there is no head 0.99 to show: layers go from 0 to 2, heads from 0 to 3"),
         (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
     ],

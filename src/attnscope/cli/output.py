@@ -151,7 +151,7 @@ def working() -> None:
 
 @contextmanager
 def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Generator[Tell]:
-    """A bar while a command works: what is done now, the share of all work, time gone and left, and what is told."""
+    """A progress bar: current step, share of all work, time spent and left, and details."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 

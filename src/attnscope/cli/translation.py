@@ -192,7 +192,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         ),
         "out": option(
             Path, Path("attnscope-comparison"),
-            "Folder of trainings, translations, page and figures; given again, it goes on.", parser=options.run_folder,
+            "Folder of trainings, translations and page; a repeated command resumes there.", parser=options.run_folder,
         ),
         "text": option(
             Path | None, None, "Sentences to translate, one a line.", show_default="what the systems were validated on"
@@ -200,7 +200,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         "target": option(Path | None, None, "Right translations of the text, line by line."),
         "join": option(
             int | None, None,
-            "Largest number of neighbouring sentences joined into one (from 1 to so many, at random).",
+            "Largest number of adjacent sentences joined into one (drawn from 1 to this number).",
             show_default="as in training; a text that is given stays as it is",
         ),
         "by_length": option(

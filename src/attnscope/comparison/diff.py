@@ -157,7 +157,7 @@ def diff(
     Examples
     --------
     >>> import attnscope
-    >>> texts = ["The tide is out.", "The boats lie on the mud."] * 4
+    >>> texts = ["The tide is out.", "The boats rest on the mud."] * 4
     >>> first = attnscope.scan(texts=texts)
     >>> bool(diff(first, first).changed.any())
     False

@@ -313,7 +313,7 @@ class Translations(Sequence[tuple[Translation, ...]]):
 
     @property
     def attrs(self) -> dict[str, str]:
-        """What a result of xarray has in its attributes."""
+        """Attributes of a result."""
         return {"signature": self.signature}
 
     @property

@@ -134,7 +134,7 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
         f"{prefix}top_key": statistic(
             "Share of all weight on the key that receives most",
             "share",
-            "1: all queries attend to one token; near uniform attention: no token stands out.",
+            "1: all queries attend to one token; near uniform attention: no token dominates.",
             lambda received: top(received, 1),
         ),
         f"{prefix}top_10_keys": statistic(

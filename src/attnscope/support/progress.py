@@ -1,4 +1,4 @@
-"""What every long command tells while it works."""
+"""Progress reports of long commands."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ Tell = Callable[[Progress], None]
 
 
 def no_progress(_: Progress) -> None:
-    """Stands in where nobody asked to be told."""
+    """The default: reports nothing."""

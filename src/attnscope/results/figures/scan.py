@@ -158,7 +158,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """What is listed of one head in one window."""
+    """The attention of one head in one window."""
 
     window: int  # which it is
     layer: int  # which it is

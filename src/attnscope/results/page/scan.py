@@ -282,7 +282,7 @@ def picture_data(sample: xr.Dataset) -> list[dict[str, Any]] | None:
 
 
 def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
-    """For each window the images in its text: rows, columns, and the tokens that lie in them, row by row."""
+    """For each window the images in its text: rows, columns, and the tokens in them, row by row."""
     if "view_of" not in sample.variables:
         return None
     views: list[list[dict[str, Any]]] = [[] for _ in range(sample.sizes["window"])]
