@@ -455,6 +455,8 @@ def caused(random: np.random.Generator, units: int, kind: str) -> float:
 
 
 BOOTSTRAP = "expanded bootstrap"
+
+
 def in_common(random: np.random.Generator, units: int, kind: str) -> float:
     """Share of heads with uniform attention whose examples, one a window, have something in common; tokens by kind."""
     tokens, words = 40, 30

@@ -64,7 +64,7 @@ class ExamplePair:
             weights = visible / visible.sum(1, keepdims=True)
             row_count += len(part)
             of_key += weights.sum(0)
-            for row in part.tolist():
+            for row in map(int, part):
                 shares["query token", self.queries[row]] += 1
                 shares["query kind", self.query_kinds[row]] += 1
             if self.extent is not None and offsets.size:
