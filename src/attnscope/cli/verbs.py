@@ -275,7 +275,8 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
 )  # fmt: skip
 def examples(arguments: dict[str, Any], output: options.Output) -> None:
     """Find where in a corpus heads attend most strongly, in context, and what these places have in common."""
-    run("examples", output, **arguments | {"head": options.heads_of("--head", arguments["head"])})
+    arguments["head"] = options.heads_of("--head", arguments["head"])
+    run("examples", output, **arguments)
 
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
