@@ -250,6 +250,35 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
         console.print(f"  {role.source}", style="dim")
 
 
+@options.takes(
+    *options.READING, "target", "window", "limit", "seed", *options.UNITS, "batch_size", "repair", *options.WRITING,
+    window=varied("window", show_default="the model's length, at most 2048"),
+    batch_size=varied("batch_size", show_default="about 2048 tokens"),
+    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each example."),
+    own={
+        "head": option(str, inspect.Parameter.empty, "Heads as layer.head, counted from 0.", metavar="L.H,..."),
+        "k": option(int, 20, "Examples: as many of the strongest, of the middle, and at random.", "--k", "-k"),
+        "by": option(str, "weight", "Strength of a query's row: weight, value_norm or entropy."),
+        "query": option(
+            str | None, None, "Token, or /pattern/, of the queries that count.", metavar="TOKEN", show_default="any"
+        ),
+        "key": option(
+            str | None, None, "Token, or /pattern/, of the keys that count.", metavar="TOKEN", show_default="any"
+        ),
+        "sinks": option(bool, False, "First token and special tokens count as keys.", "--sinks"),
+    },
+    examples=(
+        ("attnscope examples --head 0.1", "a head of the bundled model"),
+        ("attnscope examples gpt2 corpus.txt --head 5.1,6.9 -k 10", "two heads, on a file"),
+        ("attnscope examples gpt2 corpus.txt --head 5.1 --query it", "where the query is the token it"),
+    ),
+)  # fmt: skip
+def examples(arguments: dict[str, Any], output: options.Output) -> None:
+    """Find where in a corpus heads attend most strongly, in context, and what these places have in common."""
+    arguments["head"] = options.heads_of("--head", arguments["head"])
+    run("examples", output, **arguments)
+
+
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
 

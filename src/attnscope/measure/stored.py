@@ -192,7 +192,7 @@ def scan_pieces(run: RunFolder) -> Iterator[xr.Dataset]:
 
 
 def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -> xr.Dataset:
-    names = (run.signature.settings or {})["statistics"]
+    names = (run.signature.settings or {}).get("statistics", [])
     names = [*names, *(f"{name}{BY_GROUP}" for name in names)]
     if "profile" in names and "band_sum" in results:
         results = with_profile(results)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _OF_TEXTS = {
     "scan": "measure.stored:load_scan",
     "generate": "measure.generation:load_generation",
+    "examples": "measure.stored:load_scan",
     "roles": "store.runs:load_part",
     "explain": "explanation.stored:load_explanation",
     "intervene": "store.runs:load_tree",

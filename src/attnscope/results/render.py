@@ -143,6 +143,7 @@ class Cell:
     kind: str = ""  # by default the class of its column
     below: str = ""
     profile: Sequence[tuple[float, float, bool]] = ()
+    pieces: Sequence[tuple[str, str]] = ()  # of a text with marked tokens
 
 
 def page_table(table: Table) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
     if quantity.unit == "head":
         return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
-        return Cell(_marked(quantity, text), value, kind)
+        return Cell(_marked(quantity, text), value, kind, pieces=getattr(value, "pieces", ()))
     tested = _CLASSES[row.get(quantity.significant)]
     return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))
 

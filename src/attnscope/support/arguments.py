@@ -311,6 +311,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     "scan": _Kind(tree=False, holds=("window", "head")),
     "generate": _Kind(tree=False, holds=("span_weight",)),
+    "examples": _Kind(tree=False, holds=("example", "feature")),
     "roles": _Kind(tree=False, holds=("role",)),
     "diff": _Kind(tree=False, holds=("statistic",)),
     "contrasts": _Kind(tree=False, holds=("p",)),
