@@ -1,4 +1,4 @@
-"""What commands share: the options of a reading and of an output, declared once, and the form of the help."""
+"""Options that commands share, for input and output, declared once, and the form of the help."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ SHARED: dict[str, tuple[Any, Any]] = {
         metavar="I/N|env", panel=SCALE,
     ),
     "ray": _shared(SCALE, "ray", metavar="ADDRESS"),
-    "workers": _shared(SCALE, "workers", show_default="as many as there is room for"),
+    "workers": _shared(SCALE, "workers", show_default="as many as fit"),
     "ray_gpus": _shared(SCALE, "ray_gpus", show_default="1 if any"),
     "repair": _shared(SCALE, "repair"),
     "out": option(
         Path | None, None, "Run folder; a stopped run resumes there.", parser=run_folder,
         show_default="one under attnscope-runs", panel=OUTPUT,
     ),
-    "report": option(bool, True, "Page (report.html) and figures beside the results.", panel=OUTPUT),
+    "report": option(bool, True, "Page (report.html) and figures next to the results.", panel=OUTPUT),
     "figures": option(str, "svg", "Formats of the figures, with commas between: svg, pdf, png; or none.", panel=OUTPUT),
     "as_json": option(bool, False, "JSON on standard output instead of a table.", "--json", panel=OUTPUT),
     "as_csv": option(bool, False, "CSV on standard output: one line for each head.", "--csv", panel=OUTPUT),
@@ -136,7 +136,7 @@ LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")
 WRITING = ("out", "report", "figures", "as_json", "as_csv", "legend")
-GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
+GROUPS, WORDS = ("types", "roles"), ("unicode", "space")  # rules that are known by name
 
 
 def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:

@@ -156,7 +156,7 @@ def working() -> None:
 
 @contextmanager
 def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Generator[Tell]:
-    """A bar while a command works: what is done now, the share of all work, time gone and left, and what is told."""
+    """A progress bar: current step, share of all work, time spent and left, and details."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -180,7 +180,10 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
                 print_note(at.name)
             names.add(at.name)
             bar.update(
-                task, description=translate(at.name), completed=at.share, details=report_text(getattr(at, "told", {}))
+                task,
+                description=translate(at.name),
+                completed=at.share,
+                details=report_text(getattr(at, "details", {})),
             )
 
         working()

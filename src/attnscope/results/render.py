@@ -146,6 +146,7 @@ class Cell:
     below: str = ""
     fixed: bool = False  # whether it is data, in no language
     profile: Sequence[tuple[float, float, bool]] = ()
+    pieces: Sequence[tuple[str, str]] = ()  # of a text with marked tokens
 
 
 def page_table(table: Table) -> dict[str, Any]:
@@ -194,7 +195,9 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
     if quantity.unit == "head":
         return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
-        return Cell(_marked(quantity, text), value, kind, fixed=quantity.unit == "token")
+        return Cell(
+            _marked(quantity, text), value, kind, fixed=quantity.unit == "token", pieces=getattr(value, "pieces", ())
+        )
     tested = _CLASSES[row.get(quantity.significant)]
     return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))
 

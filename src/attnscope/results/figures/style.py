@@ -86,7 +86,7 @@ def cluster_colours(names: Sequence[str]) -> list[str]:
 
 
 def _base(name: str) -> str:
-    """What kinds of one hue have in common."""
+    """The part of a label that determines its hue."""
     name = _REMARK.sub("", name) or name
     if name.startswith("offset "):
         return name[: len("offset -")]
@@ -341,7 +341,7 @@ def drawn_range(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
 
 
 def legend_columns(figure: AnyFigure, names: Iterable[str], most: int = 4) -> int:
-    """How many of a legend's entries stand side by side in the figure: none of its layouts widens it for them."""
+    """Number of a legend's columns that fit the width of the figure."""
     longest = max(map(len, names))
     return min(most, max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest))))
 
