@@ -310,7 +310,7 @@ class GenerationCall:
         if self._is_pair:
             start = decoder_start(self.model)([0, *self._ends[:1]])
             inputs["decoder_input_ids"] = torch.full((1, 2), start, device=self.model.device)
-        captured, _ = verify(self.model, inputs, text="the prompt", weights_suffice=True)
+        captured = verify(self.model, inputs, text="the prompt", weights_suffice=True)
         if self._is_pair and capture_of(self.model) != "registry":
             raise AttnscopeError(_by_weights(self.model))
         calls: dict[str, int] = {}
