@@ -30,13 +30,13 @@ from attnscope.capture.placement import parameters_of, plain
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
 from attnscope.kernels.call import AttentionCall, Need, of_queries
-from attnscope.kernels.engines import attend_in_full, measure, output_of
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
@@ -70,14 +70,40 @@ def verify(
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
+    state = None if way.verified is None else (*_state_of(model, inputs), cross_only, looks_back)
+    if way.verified is not None and state in way.verified:
+        return way.verified[state]
     once = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
-    check = partial(_by_some_way, model, inputs, once, cross_only=cross_only, weights_suffice=weights_suffice)
-    if way.verified is None:
-        return check()
-    state = (*_state_of(model, inputs), cross_only, looks_back)
-    if state not in way.verified:
-        way.verified[state] = check()
-    return way.verified[state]
+    before = way.products, way.masks_written_out
+    failed: list[AttnscopeError] = []
+    # a layer may need its mask, or may call PyTorch's functions itself
+    ways = product(*(sorted({setting, True}) for setting in before)) if way.eager is None else [before]
+    for products, written_out in ways:
+        if written_out != before[1] and not isinstance(failed[-1], OtherOutputError):
+            continue
+        way.products, way.masks_written_out = products, written_out
+        try:
+            sites = once(cross_only=cross_only and way.eager is None)
+            break
+        except AttnscopeError as error:
+            if way.eager is not None or (not failed and not isinstance(error, UncapturedError)):
+                raise
+            failed.append(error)
+    else:
+        way.products, way.masks_written_out = before
+        if not weights_suffice:
+            raise failed[0]
+        try:
+            way.eager = eager_way(model, inputs)
+            sites = once(cross_only=False)
+        except AttnscopeError as second:
+            way.eager = None
+            raise AttnscopeError(
+                f"{reason_of(failed[0])}.\nIts eager weights fail too: {reason_of(second)}"
+            ) from second
+    if way.verified is not None:
+        way.verified[state] = sites
+    return sites
 
 
 def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -90,42 +116,6 @@ def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, .
         for name, value in inputs.items()
     ]
     return tuple(map(id, model.modules())), model.device, tuple(weights), tuple(forms)
-
-
-def _by_some_way(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    once: Callable[..., list[Site]],
-    *,
-    cross_only: bool,
-    weights_suffice: bool,
-) -> list[Site]:
-    """Check the captured attention, and choose the way of capture that reproduces the model's output."""
-    way = way_of(model)
-    if way.eager is not None:
-        return once(cross_only=False)
-    before = way.products, way.masks_written_out
-    failed: list[AttnscopeError] = []
-    # a layer may need its mask, or may call PyTorch's functions itself
-    for products, written_out in product(*(sorted({setting, True}) for setting in before)):
-        if written_out != before[1] and not isinstance(failed[-1], OtherOutputError):
-            continue
-        way.products, way.masks_written_out = products, written_out
-        try:
-            return once(cross_only=cross_only)
-        except AttnscopeError as error:
-            if not failed and not isinstance(error, UncapturedError):
-                raise
-            failed.append(error)
-    way.products, way.masks_written_out = before
-    if not weights_suffice:
-        raise failed[0]
-    try:
-        way.eager = eager_way(model, inputs)
-        return once(cross_only=False)
-    except AttnscopeError as second:
-        way.eager = None
-        raise AttnscopeError(f"{reason_of(failed[0])}.\nIts eager weights fail too: {reason_of(second)}") from second
 
 
 def _verified(
@@ -178,7 +168,7 @@ def _verified(
             watching(model, observe, weights_suffice=True),
             same_random_numbers(),
         ):
-            made = forward(model, inputs, called, None if valid is None else lambda _: valid)
+            made = forward(model, inputs, called, lambda _: valid)
     if not sites:
         raise _no_calls(model)
     if unseen := sorted(module for module in ran - seen if not any(related(module, other) for other in seen)):
@@ -231,13 +221,10 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
     running: list[str] = []
     ran: set[str] = set()
 
-    def enter(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
-            running.append(name)
-            if not cross_only or other_states(arguments) is not None:
-                ran.add(name)
-
-        return hook
+    def enter(name: str, _: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
+        running.append(name)
+        if not cross_only or other_states(arguments) is not None:
+            ran.add(name)
 
     def leave(*_: Any) -> None:
         running.pop()
@@ -248,7 +235,7 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
             if any(f"{name}.".startswith(f"{head}.") for head in aside):
                 continue
             if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
-                hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(partial(enter, name), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(leave))
         yield running, ran
 
@@ -299,7 +286,7 @@ def padding_difference(
     model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]]
 ) -> float:
     """Largest difference between texts in one padded batch and each alone, relative to the tolerance."""
-    with watching(model, lambda _, call: output_of(call), weights_suffice=True):
+    with watching(model, lambda _, call: measure(call, Need())[0], weights_suffice=True):
         batch = main_output(model(**together))
         single = [main_output(model(**inputs)) for inputs in alone]
     largest = 0.0
