@@ -28,7 +28,7 @@ def measured(weights):
     found = {
         BINS: bins.swapaxes(0, 1)[:, None],
         "first_token": weights[..., 0].T[:, None],
-        "equal_entropy": np.log(query + 1.0)[:, None, None],
+        "equal_entropy": np.log(query + 1.0)[:, None],
     }
     return by_places(found, columns, GIVEN)[:, 0, :, 1].T, weights @ columns[:, 1]
 
