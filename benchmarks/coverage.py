@@ -28,6 +28,7 @@ from scipy.stats import false_discovery_control
 
 from attnscope.comparison.contrasts import _welch, contrasts
 from attnscope.comparison.diff import LEVEL, _chances
+from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention.effects import heads_of, order_agreement
@@ -51,6 +52,7 @@ KINDS = ("normal", "skewed", "very skewed")
 TEST_KINDS = ("normal", "long tails", "skewed", "very skewed")
 MANY = 4000  # rounds, where a function takes columns or is fast
 SOME = 400  # rounds, where it is not: three times as many for scores, exact shares and missing values
+FEWER = 200  # where a round takes long
 SEEDS = 8  # of the bootstrap, over which columns are shared out
 HEADS = 12
 
@@ -453,6 +455,25 @@ def caused(random: np.random.Generator, units: int, kind: str) -> float:
 
 
 BOOTSTRAP = "expanded bootstrap"
+
+
+def in_common(random: np.random.Generator, units: int, kind: str) -> float:
+    """Share of heads with uniform attention whose examples, one a window, have something in common; tokens by kind."""
+    tokens, words = 40, 30
+    chances = 1.0 / np.arange(1, words + 1) ** TEST_KINDS.index(kind)  # equally frequent, or a few of them everywhere
+    shared, kinds, columns = 0, ["word"] * tokens, np.ones(tokens, bool)
+    rows = np.arange(1, tokens + 1) >= LEAST_KEYS
+    for _ in range(FEWER):
+        pairs: list[ExamplePair] = []
+        for _ in range(units):
+            text = random.choice(words, tokens, p=chances / chances.sum()).astype(str).tolist()
+            query = int(random.integers(LEAST_KEYS - 1, tokens))
+            key = int(random.integers(query + 1))
+            pairs.append(ExamplePair(text, text, kinds, kinds, rows, columns, (tokens - 1, 0), query, key))
+        shared += any(common_features({(0, 0): pairs})["significant"])
+    return shared / FEWER
+
+
 INTERVALS: dict[str, tuple[str, Simulation]] = {
     "means over documents (`roles`, `repeated_tokens`, `interventions`, tests of weights, profiles and Shapley values, "
     "`--until`)": (BOOTSTRAP, of_means),
@@ -484,6 +505,7 @@ TESTS: dict[str, tuple[str, Simulation]] = {
     "`diff`, documents of 8 windows": ("t, false discovery rate", differs(8)),
     "`contrasts`": ("Welch, false discovery rate", contrasted),
     "`beyond_chance` of groups and turns": ("signs, largest t", beyond_chance),
+    "what `examples` have in common, one head": ("Poisson-binomial, false discovery rate", in_common),
     "order of estimates (`chance`)": ("random orders", ordered),
     "`fit_chance` of `wave_removal`": ("heads exchanged", caused),
     "`p_value` of BLEU": ("bootstrap, two-sided", p_of_difference("BLEU")),

@@ -167,7 +167,7 @@ def run(words: Sequence[str], cwd: Path, prepare: Callable[[], None] = lambda: N
 def is_clear(ended: Ended) -> bool:
     """Exit code 2 and one or two lines, after those of progress and notes on what was damaged."""
     said = itertools.dropwhile(lambda line: not line.startswith("attnscope: "), ended.said.strip().splitlines())
-    lines = [line for line in said if "is made anew" not in line]
+    lines = [line for line in said if "will be recomputed" not in line]
     return ended.code == 2 and 1 <= len(lines) <= 2 and "Traceback" not in ended.said
 
 
@@ -604,7 +604,7 @@ def tiny(place: Path, _: list[Work], times: int, draw: random.Random) -> Counts:
     for number in range(times):
         text = " ".join(draw.choices("a I . the dog ran 猫 of and 3.5".split(), k=draw.randint(1, 40)))  # noqa: SIM905
         command = ("scan", "explain", "intervene", "roles", "walk")[number % 5]
-        more = draw.choice(([], ["--words", "unicode"], ["--groups", "kinds"])) if command == "scan" else []
+        more = draw.choice(([], ["--words", "unicode"], ["--groups", "types"])) if command == "scan" else []
         with folder(place) as home:
             (home / "text.txt").write_text(text)
             words = [command, "bundled", text if command == "walk" else "text.txt", *more]

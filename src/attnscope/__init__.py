@@ -14,6 +14,7 @@ _load, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "comparison.contrasts": ["contrasts"],
         "comparison.diff": ["diff"],
+        "detection.examples": ["examples"],
         "detection.roles": ["roles"],
         "explanation.explain": ["explain"],
         "intervention.intervene": ["intervene"],

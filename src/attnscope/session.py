@@ -23,7 +23,7 @@ class Session:
 
     Each method takes the options of the verb of its name and returns the same arrays. An option of the session, such
     as `limit`, goes to every verb, unless the call has another; what is left out has the default of the verb. Other
-    verbs take ``session.model`` in place of a model.
+    verbs take ``session.model`` as the model.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Session:
         return self._run("scan", options)
 
     def generate(self, **options: Any) -> xr.Dataset:
-        """`attnscope.generate` of this model, which goes on with these texts."""
+        """`attnscope.generate` of this model, which continues these texts."""
         return self._run("generate", options)
 
     def roles(self, **options: Any) -> xr.Dataset:

@@ -33,7 +33,7 @@ def test_help_of_a_parameter_is_a_noun_phrase_without_the_default():
 
 def test_the_help_of_a_layer_and_of_a_head_says_where_counting_begins():
     numbers = {name: said for name, said in HELPS.items() if re.search(r" (layer|head)$", name)}
-    assert len(numbers) == 6  # of explain, walk and align
+    assert len(numbers) == 7  # of examples, explain, walk and align
     assert not {name: said for name, said in numbers.items() if "counted from 0" not in said}
 
 

@@ -23,17 +23,17 @@ def finished(tmp_path_factory):
 
 def test_one_that_resumes_says_to_where(finished):
     again = attnscope("train", *SMALL, "--updates", "2", cwd=finished)
-    assert "model holds a finished training of 2 updates\n" in again.stderr
+    assert "model has a finished training of 2 updates\n" in again.stderr
     further = attnscope("train", *SMALL, "--updates", "4", cwd=finished)
     assert further.returncode == 0, further.stderr
-    assert "model holds a finished training of 2 updates: it goes on to 4\n" in further.stderr
+    assert "model has a finished training of 2 updates, and continues to 4\n" in further.stderr
 
 
 def test_a_change_that_is_rejected_is_all_that_is_reported(finished):
     found = attnscope("train", *SMALL, "--updates", "6", "--decoder-width", "6", cwd=finished)
     assert found.returncode == 2
     assert "decoder_width = 8; found 6" in found.stderr
-    assert "holds a finished training" not in found.stderr
+    assert "has a finished training" not in found.stderr
 
 
 def test_without_data_it_says_what_it_trains(tmp_path):

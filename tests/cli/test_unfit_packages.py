@@ -39,7 +39,7 @@ def test_a_package_that_cannot_be_imported_is_named(tmp_path):
     assert said.returncode == 2
     assert said.stderr.splitlines() == [
         "attnscope: accelerate is installed and cannot be imported: made for another PyTorch.",
-        "Install the accelerate that is made for the PyTorch here, or take it away: pip uninstall accelerate",
+        "Install the accelerate that is made for the PyTorch here, or remove it: pip uninstall accelerate",
     ]
 
 

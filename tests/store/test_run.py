@@ -231,14 +231,14 @@ class TestDamage:
             pass
         assert contents(finished) == before
 
-    def test_is_made_anew_where_that_is_asked_for(self, finished, tmp_path, caplog):
+    def test_is_recomputed_on_request(self, finished, tmp_path, caplog):
         min((finished / "pieces").iterdir()).unlink()
         with caplog.at_level(logging.WARNING), opened(tmp_path, repair=True) as run:
             assert not run.complete
             assert [run.holds(range(3)), run.holds(range(3, 5))] == [False, True]
             run.append(part(0, 3), 0)
             assert measured(run) == [0, 1, 2, 3, 4]
-        assert "000000000-000000002.npz is damaged, and is made anew" in caplog.text
+        assert "000000000-000000002.npz is damaged and will be recomputed" in caplog.text
 
     def test_of_an_unfinished_run_is_measured_again(self, tmp_path):
         with opened(tmp_path) as run:

@@ -1,7 +1,7 @@
 """Parameters that verbs share: how a model is loaded, what is read, and where results go. Each is declared here once.
 
-A verb takes them as ``**reading: Unpack[Reading]``. `attnscope.support.arguments.validated` checks them, fills in what
-was left out, and puts them into the verb's signature and docstring; the command line makes options of them.
+A verb takes them as ``**reading: Unpack[Reading]``. `attnscope.support.arguments.validated` checks them, fills in
+defaults, and adds them to the verb's signature and docstring; the command line makes options of them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TextModelOptions(ModelOptions, total=False):
     Parameters
     ----------
     tokenizer
-        Tokenizer (folder or hub id). Also the object itself. By default the one beside the model.
+        Tokenizer (folder or hub id). Also the object itself. By default the model's own.
     """
 
     tokenizer: Tokenizer
@@ -63,8 +63,7 @@ class CorpusOptions(TypedDict, total=False):
     Parameters
     ----------
     window
-        Tokens per window. Special tokens are included. By default as many as the model takes, up to a limit of the
-        verb.
+        Tokens per window. Special tokens are included. By default the model's maximum, up to a limit of the verb.
     limit
         Largest number of windows.
     seed
@@ -110,7 +109,7 @@ class UnitOptions(TypedDict, total=False):
         Ray cluster whose actors measure: local, auto or HOST:PORT. This process then loads no model.
         See docs/scale/clusters.md.
     workers
-        Number of Ray's actors. By default as many as there is room for.
+        Number of Ray's actors. By default all that fit.
     ray_gpus
         GPUs of each actor, or the part of one. By default 1 if there are any.
     """
@@ -122,7 +121,7 @@ class UnitOptions(TypedDict, total=False):
 
 
 class RunOptions(OutputOptions, total=False):
-    """Where results go, and what is damaged there.
+    """Where results go, and repair.
 
     Parameters
     ----------
@@ -165,7 +164,7 @@ class ChatOptions(TypedDict, total=False):
         Jinja template that writes chats out (a string or a `Path`). By default the tokenizer's.
     groups
         Groups of tokens, whose weights on each other are measured: a function from the tokens of a window, as they are
-        shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of rules; or
+        shown, to the name of a group for each; ``"types"`` (word starts, punctuation, ...); a `Path` of rules; or
         ``"roles"``, those of a chat, which is the default for chats. See `attnscope.read.groups.grouping_of`.
     """
 
@@ -179,7 +178,7 @@ class Reading(TextModelOptions, CorpusOptions, RunOptions, total=False):
 
 
 class PromptReading(Reading, ChatOptions, total=False):
-    """The same of prompts, which may be chats."""
+    """The same for prompts, which may be chats."""
 
 
 class SessionReading(TextModelOptions, CorpusOptions, total=False):
@@ -188,7 +187,7 @@ class SessionReading(TextModelOptions, CorpusOptions, total=False):
     Parameters
     ----------
     targets
-        Translations for the decoder of an encoder-decoder: line i beside line i of the texts.
+        Translations for the decoder of an encoder-decoder: line i translates line i of the texts.
     """
 
     targets: Sources
@@ -199,7 +198,7 @@ class StudyReading(SessionReading, SharedRunOptions, total=False):
 
 
 class PairReading(TextModelOptions, SharedRunOptions, total=False):
-    """The same without texts, of a verb that reads pairs.
+    """The same without texts, for a verb that reads pairs.
 
     Parameters
     ----------
@@ -211,26 +210,26 @@ class PairReading(TextModelOptions, SharedRunOptions, total=False):
 
 
 class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
-    """All that `attnscope.scan` reads, and how.
+    """Inputs of `attnscope.scan`, and how they are read.
 
     Parameters
     ----------
     tokenizer
-        Tokenizer or processor (folder or hub id). Also the object itself. By default the one beside the model. Of
-        images, the image processor; of texts with images, the processor.
+        Tokenizer or processor (folder or hub id). Also the object itself. By default the model's own. For
+        images, the image processor; for texts with images, the processor.
     targets
         Translations for the decoder of an encoder-decoder, or transcripts of sounds: one sentence a line on both sides
-        (each string is one), line i beside line i. The decoder reads them as in training, after its start token.
-        Without them it reads the same as the encoder. With a tokenizer of many languages,
+        (each string is one), in the same order. The decoder reads them as in training, after its start token.
+        Without them it reads the encoder's input. With a tokenizer of many languages,
         ``{"fra_Latn": texts}`` names theirs (or its ``tgt_lang``, or the model's ``forced_bos_token_id``).
     batch_size
         Windows at a time. By default about 2,048 tokens' worth (with `targets`, of the longest line; of images too).
     stride
         Tokens between window starts. By default windows do not overlap.
     words
-        Words to which tokens are merged before measuring: of a word's tokens, queries are averaged and keys summed.
+        Words to which tokens are merged before measuring: queries of a word's tokens are averaged and keys summed.
         ``"unicode"`` (word boundaries of the Unicode standard), ``"space"``, a `Path` of spans, or a function from a
-        text to its spans, as a word segmenter gives them. See `attnscope.read.words.word_rule_of`.
+        text to its spans, from a word segmenter. See `attnscope.read.words.word_rule_of`.
     by
         Field of JSON Lines or of a table (language, source, year) by which heads are compared: each text has its
         value in the coordinate ``by``, and `attnscope.contrasts` reports the differences.

@@ -60,7 +60,7 @@ class Placement:
             )
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            # as with tied weights on several devices
+            # such as tied weights on several devices
             if isinstance(error, (KeyError, IndexError, ValueError, RuntimeError)):
                 raise _not_placed(error) from error
             raise

@@ -40,7 +40,7 @@ def is_place(source: str) -> bool:
 def tokenizer_repository(
     source: Model, given: str | Path | None, what: str, *, revision: str | None = None, more: str = ""
 ) -> Repository:
-    """Repository of a tokenizer or processor: the given one, else that of the model."""
+    """Repository of a tokenizer or processor; by default the model's."""
     if given is not None:
         if is_place(str(given)) and not Path(given).exists():
             raise AttnscopeError(f"{given} does not exist; expected a folder with the {what}, or a hub id")
@@ -133,7 +133,7 @@ def load_tokenizer(repository: Repository, *, trust_remote_code: bool = False) -
 
 
 def _check(repository: Repository) -> None:
-    """Raise an error for settings that would make transformers load anything but this repository's tokenizer."""
+    """Raise an error for settings by which transformers would load another tokenizer."""
     config = repository.read("config.json") or {}
     check_settings(config, repository.source)
     settings = repository.read("tokenizer_config.json") or {}

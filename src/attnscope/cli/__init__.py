@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Measure where every attention head of a model attends, why it attends there, and whether it matters.",
 )
 _COMMANDS = {
-    "Look": (verbs.scan, verbs.generate, verbs.roles),
+    "Look": (verbs.scan, verbs.generate, verbs.roles, verbs.examples),
     "Explain": (verbs.explain, walk.walk),
     "Test": (verbs.intervene, verbs.patch),
     "Compare": (verbs.diff,),
@@ -122,7 +122,7 @@ _EXPECTED = {
 
 
 def _usage_error(error: Any) -> str:
-    """What is wrong on the command line: what was found, what was expected, and where to look it up."""
+    """A wrong command line: what was found, what was expected, and where to look it up."""
     message = error.format_message().rstrip(".")
     message = message[0].lower() + message[1:]
     if hasattr(error.__cause__, "errors"):  # of pydantic, by which typer reads values

@@ -251,7 +251,7 @@ def export(
     "report", "figures",
     own={
         "run": options.argument(
-            Path, inspect.Parameter.empty, "Folder of a run by --task; its parts are beside it, in RUN.tasks.",
+            Path, inspect.Parameter.empty, "Folder of a run by --task; its parts are next to it, in RUN.tasks.",
             parser=options.run_folder,
         )
     },

@@ -16,12 +16,11 @@ from attnscope.cli.output import new_console, print_note, progress_bar
 from attnscope.support.numbers import percent
 
 _OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal", "chance", "chance_level")
-_CONFIG = Annotated[Path | None, typer.Argument(help="YAML file of settings; flags take the place of its values.")]
+_CONFIG = Annotated[Path | None, typer.Argument(help="YAML file of settings; flags override its values.")]
 _OUT = Annotated[
     Path,
     typer.Option(
-        parser=options.run_folder,
-        help="Folder of the training. A training that was stopped goes on from its last checkpoint.",
+        parser=options.run_folder, help="Folder of the training. A stopped training resumes from its last checkpoint."
     ),
 ]
 
@@ -44,15 +43,15 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
     with progress_bar("train", shown=is_first()) as show:
         if done and is_first():
             whole = "a finished training of " if folder.state.get("complete") else ""
-            further = f": it goes on to {asked.updates}" if asked.updates > done else ""
-            print_note(f"{out} holds {whole}{done} updates{'' if whole else ' of a training'}{further}")
+            further = f", and continues to {asked.updates}" if asked.updates > done else ""
+            print_note(f"{out} has {whole}{done} updates{'' if whole else ' of a training'}{further}")
         try:
             results = run(asked, out, progress=show)
         except KeyboardInterrupt:
             folder.look()
             kept = f"update {checkpoints.updates()[-1]}" if checkpoints.updates() else "the beginning"
             if is_first():
-                print_note(f"the same command goes on from {kept}")
+                print_note(f"repeat the command to resume from {kept}")
             raise
     if not is_first():
         return

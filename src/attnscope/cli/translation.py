@@ -32,7 +32,7 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
         "sample": option(bool, False, "Sampling: words are drawn instead of searched for.", "--sample"),
         "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely words become rarer.", min=0.01),
         "overlong": option(
-            Literal["refuse", "split", "cut"], "refuse", "Treatment of lines longer than the model was trained for."
+            Literal["reject", "split", "cut"], "reject", "Treatment of lines longer than the model was trained for."
         ),
         "batch_tokens": option(int, 4096, "Source tokens times beams at a time.", min=1),
         "as_json": option(bool, False, "JSON on standard output: translations with their scores.", "--json"),
@@ -192,7 +192,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         ),
         "out": option(
             Path, Path("attnscope-comparison"),
-            "Folder of trainings, translations, page and figures; given again, it goes on.", parser=options.run_folder,
+            "Folder of trainings, translations and page; a repeated command resumes there.", parser=options.run_folder,
         ),
         "text": option(
             Path | None, None, "Sentences to translate, one a line.", show_default="what the systems were validated on"
@@ -200,7 +200,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         "target": option(Path | None, None, "Right translations of the text, line by line."),
         "join": option(
             int | None, None,
-            "Largest number of neighbouring sentences joined into one (from 1 to so many, at random).",
+            "Largest number of adjacent sentences joined into one (drawn from 1 to this number).",
             show_default="as in training; a text that is given stays as it is",
         ),
         "by_length": option(

@@ -98,8 +98,7 @@ def scan(arguments: dict[str, Any], output: options.Output) -> None:
         raise AttnscopeError("--show names heads of the page, and --no-report makes none: leave out one of them")
     if arguments["observation"] is not None and "recent_" not in (arguments["statistics"] or ""):
         raise AttnscopeError(
-            "--observation is of the statistics recent_..., and none of them is asked for: name one, as by "
-            "--statistics recent_top_key, or leave it out"
+            "--observation needs a statistic recent_...: add one, such as --statistics recent_top_key, or leave it out"
         )
     arguments |= {
         "offsets": None if offsets is None else options.numbers_of("--offsets", offsets, "-1,-64"),
@@ -112,7 +111,7 @@ def scan(arguments: dict[str, Any], output: options.Output) -> None:
 
 
 def list_statistics() -> None:
-    """What ``--statistics list`` prints."""
+    """The output of ``--statistics list``."""
     from attnscope.measure.quantities import DEFAULT, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 
     lines = [
@@ -124,15 +123,15 @@ def list_statistics() -> None:
         for flag, measured in (("--offsets", OF_OFFSETS), ("--groups", OF_GROUPS))
         for name, statistic in measured.items()
     ]
-    lines += [f"{'..._by_group':28}each of one number a head, of the queries of each group (with --groups)"]
+    lines += [f"{'..._by_group':28}statistics with one number a head, for the queries of each group (with --groups)"]
     every = STATISTICS | OF_OFFSETS | OF_GROUPS
     nulls = [name for name, statistic in every.items() if statistic.has_equal]
     equal = [f"{f'equal_{name}':28}{name} under uniform attention over visible tokens" for name in nulls]
     summaries = [f"{name:28}{_with_units(words)}" for name, words in SUMMARIES.items()]
-    more = "found beside them, not to be asked for by name:"
+    more = "reported with them:"
     of_images = [f"{name:28}{_with_units(words)}" for name, words in PATCH_STATISTICS.items()]
-    images = "of images, beside entropy, max_weight, gini_simpson and learned_sink:"
-    usual = "by default: all that are not marked; to add one to them: --statistics default,block_recall"
+    images = "for images, with entropy, max_weight, gini_simpson and learned_sink:"
+    usual = "by default: all that are not marked. To add one to the defaults: --statistics default,block_recall"
     emit("".join(f"{line}\n" for line in (*lines, usual, "", more, *equal, *summaries, "", images, *of_images)))
 
 
@@ -151,20 +150,20 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
     limit=varied("limit", help="Largest number of prompts."),
     batch_size=varied("batch_size", 1, help="Prompts at a time.", show_default=True),
     own={
-        "prompt": option(list[str] | None, None, "Prompt itself, in place of files of text; may be repeated."),
+        "prompt": option(list[str] | None, None, "Prompt itself, instead of text files; may be repeated."),
         "new_tokens": option(int, 64, "Tokens to write, at most."),
         "beams": option(int, 1, "Beams of the search; 1 is greedy."),
         "sample": option(bool, False, "Sampling: tokens are drawn instead of searched for.", "--sample"),
         "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely tokens become rarer."),
         "top_p": option(float, 1.0, "Probability that the likeliest tokens have together, among which --sample draws."),
         "span": option(
-            list[str] | None, None, "Span of the prompts by name, as it reads, with ... for whatever stands between: "
+            list[str] | None, None, "Span of the prompts by name, as it reads, with ... for any text between: "
             "document='<doc>...</doc>'; may be repeated.", metavar="NAME=PATTERN",
         ),
         "groups": option(
             str | None, None,
             "Groups of the prompts' tokens, each a span: by kind, by role in a chat, or by a file of rules.",
-            metavar="kinds|roles|FILE", show_default="roles of a chat, else none",
+            metavar="types|roles|FILE", show_default="roles of a chat, else none",
         ),
         "cache": option(str, "dynamic", "Cache of keys and values: dynamic, static or none."),
     },
@@ -251,6 +250,35 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
         console.print(f"  {role.source}", style="dim")
 
 
+@options.takes(
+    *options.READING, "target", "window", "limit", "seed", *options.UNITS, "batch_size", "repair", *options.WRITING,
+    window=varied("window", show_default="the model's length, at most 2048"),
+    batch_size=varied("batch_size", show_default="about 2048 tokens"),
+    as_csv=varied("as_csv", False, help="CSV on standard output: one line for each example."),
+    own={
+        "head": option(str, inspect.Parameter.empty, "Heads as layer.head, counted from 0.", metavar="L.H,..."),
+        "k": option(int, 20, "Examples: as many of the strongest, of the middle, and at random.", "--k", "-k"),
+        "by": option(str, "weight", "Strength of a query's row: weight, value_norm or entropy."),
+        "query": option(
+            str | None, None, "Token, or /pattern/, of the queries that count.", metavar="TOKEN", show_default="any"
+        ),
+        "key": option(
+            str | None, None, "Token, or /pattern/, of the keys that count.", metavar="TOKEN", show_default="any"
+        ),
+        "sinks": option(bool, False, "First token and special tokens count as keys.", "--sinks"),
+    },
+    examples=(
+        ("attnscope examples --head 0.1", "a head of the bundled model"),
+        ("attnscope examples gpt2 corpus.txt --head 5.1,6.9 -k 10", "two heads, on a file"),
+        ("attnscope examples gpt2 corpus.txt --head 5.1 --query it", "where the query is the token it"),
+    ),
+)  # fmt: skip
+def examples(arguments: dict[str, Any], output: options.Output) -> None:
+    """Find where in a corpus heads attend most strongly, in context, and what these places have in common."""
+    arguments["head"] = options.heads_of("--head", arguments["head"])
+    run("examples", output, **arguments)
+
+
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many
 
 
@@ -276,7 +304,7 @@ _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was as
             metavar="NAME[=SETTING]",
         ),
         "also": option(
-            list[str] | None, None, "Model whose position table is shown beside this one's; may be repeated.",
+            list[str] | None, None, "Model whose position table is shown next to this one's; may be repeated.",
             metavar="MODEL",
         ),
         "layer": option(int | None, None, "Layer, counted from 0, of the heads in the figures of single heads."),
@@ -319,7 +347,7 @@ def _frequencies(given: str | None) -> tuple[int, int] | None:
 
 
 def _print_text_tables(tree: xr.DataTree) -> None:
-    """Tables of text that analyses have, such as published numbers beside ours."""
+    """Text tables of analyses, such as a comparison with published numbers."""
     if not json.loads(tree.attrs.get("more", "[]")):  # the analyses of explain itself have figures alone
         return
     from rich.table import Table
@@ -358,18 +386,18 @@ def _print_text_tables(tree: xr.DataTree) -> None:
         ),
         "curves": option(bool, False, "Curves too: more and more heads taken out, in several orders.", "--curves"),
         "together": option(
-            list[str] | None, None, "Heads taken out together, beside each alone, as in 0.1,0.3; may be given again."
+            list[str] | None, None, "Heads ablated together, in addition to each alone, as in 0.1,0.3; may be repeated."
         ),
         "forbid_offset": option(
             list[int] | None, None,
             "Offset (key minus query) at which heads may not look: -1 is the token before; may be repeated.",
         ),
-        "forbid_first": option(bool, False, "First token: heads may not look at it.", "--forbid-first"),
+        "forbid_first": option(bool, False, "First token: heads may not attend to it.", "--forbid-first"),
         "forbid_token": option(
             list[str] | None, None, "Token at which heads may not look, by its text; may be repeated."
         ),
         "renormalise": option(bool, True, "Rows scaled to their sum before, where something in them is forbidden."),
-        "why": option(bool, True, "Causes beside the effects, as explain finds them."),
+        "why": option(bool, True, "Causes next to the effects, as in explain."),
     },
     examples=(
         ("attnscope intervene", "the bundled model on the bundled text"),
@@ -390,7 +418,7 @@ def intervene(arguments: dict[str, Any], output: options.Output) -> None:
 
 _PAIRS = (
     "Pairs of a clean and a corrupted text: one file of JSON Lines with clean, corrupted, answer and wrong in each "
-    "line; or two text files, line i beside line i; or four, with the answers and the wrong ones."
+    "line; or two text files with the same lines in order; or four, with the answers and the wrong ones."
 )
 
 
@@ -410,7 +438,7 @@ _PAIRS = (
             show_default="denoising; noising with --receiver",
         ),
         "receiver": option(
-            str | None, None, "Path patching: layer.head of the later head through which alone the effect goes on.",
+            str | None, None, "Path patching: layer.head of the later head, the only one that passes the effect on.",
         ),
         "steps": option(int, 5, "Gradients of the EAP-IG estimate; 0 leaves out all estimates."),
     },

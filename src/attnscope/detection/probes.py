@@ -57,7 +57,7 @@ class Probe:
 
 
 def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_size: int | None) -> Probe:
-    """Windows of the corpus: the full ones, where half of them are; else all of 8 tokens or more."""
+    """Windows of the corpus: the full ones if at least half are full, else all of 8 tokens or more."""
     full = [window for window in windows if len(window) == length]
     used = full if 2 * len(full) >= len(windows) else [window for window in windows if len(window) >= _LEAST]
     if not used:
@@ -73,7 +73,7 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
 
 
 def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int) -> dict[str, str]:
-    """Which windows `text_probe` left out, and why; nothing where it left out none."""
+    """Note on the windows that `text_probe` left out; empty if it used all."""
     missing = len(windows) - len(used)
     if not missing:
         return {}
@@ -88,8 +88,8 @@ def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int
 
 
 def delimiters_of(window: Window) -> list[bool]:
-    r"""Which tokens part others: punctuation, line breaks, and special tokens behind the first position."""
-    kinds = grouping_of("kinds").given(window)
+    r"""Tokens that separate others: punctuation, line breaks, and special tokens after the first position."""
+    kinds = grouping_of("types").given(window)
     return [
         kind == "punctuation" or (kind == "special" and position > 0) or "\n" in token
         for position, (kind, token) in enumerate(zip(kinds, window.tokens, strict=True))
@@ -115,13 +115,13 @@ def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int,
 
 
 def plain_window(ids: Sequence[int], name: str) -> Window:
-    """A window of which the ids alone matter."""
+    """A window of ids without text."""
     size = len(ids)
     return Window(tuple(ids), (False,) * size, ((0, 0),) * size, name, 0, ("",) * size)
 
 
 def ordinary_tokens(tokenizer: Any, windows: Sequence[Window], rows: int) -> list[int]:
-    """Ids of a vocabulary that are no special tokens; without a tokenizer, those of the texts."""
+    """Ids of the vocabulary without special tokens; without a tokenizer, the ids in the texts."""
     if tokenizer is None:
         pairs = (pair for window in windows for pair in zip(window.ids, window.special, strict=True))
         return sorted({token for token, special in pairs if not special})
@@ -149,7 +149,7 @@ class Needle:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A prompt that was answered."""
+    """A prompt with the model's answer."""
 
     ids: tuple[int, ...]  # prompt and answer, but for the last token
     needle: tuple[int, ...]  # positions of the needle's tokens
@@ -200,7 +200,7 @@ def _needle(value: Any, where: str) -> Needle:
 def needle_probe(
     loaded: LoadedModel, windows: Sequence[Window], needles: Sequence[Needle], length: int
 ) -> tuple[Probe | None, int]:
-    """Ask a model about each needle at five depths of a text; the prompts that it answers, and how many there were."""
+    """Ask a model about each needle at five depths of a text; return the prompts that it answers and their number."""
     every = [_answer(loaded, windows, needle, depth, length) for needle in needles for depth in _DEPTHS]
     answers, prompts = [answer for answer in every if answer is not None], len(every)
     if not answers:
@@ -219,7 +219,7 @@ def _calls(answered: Answer, call: AttentionCall) -> NeedleCalls:
 
 
 def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, depth: float, length: int) -> Answer | None:
-    """The prompt with the model's own answer; None where that is not the needle."""
+    """The prompt with the model's own answer; None if that is not the needle."""
     tokenizer = loaded.tokenizer
     hidden, marks = _tokens(tokenizer, needle)
     prompt_ids = tokenizer(needle.prompt, add_special_tokens=False)["input_ids"]
@@ -247,12 +247,12 @@ def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, dept
 
 
 def _words(text: str) -> list[str]:
-    """Words of a text, in small letters; of Chinese and Japanese, characters."""
+    """Words of a text in lower case; characters of Chinese and Japanese."""
     return _WORD.findall(text.lower())
 
 
 def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
-    """Tokens of a needle on a line of its own, and which of them are of the part that answers."""
+    """Tokens of a needle on a line of its own, and which of them are the answer."""
     text = f"\n{needle.text}\n"
     read = list(tokenize(tokenizer, text))
     if read and not read[0].is_aligned:
@@ -267,7 +267,7 @@ def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
 
 @torch.no_grad()
 def _continued(loaded: LoadedModel, prompt: Sequence[int], most: int) -> list[int]:
-    """What a model goes on with, the likeliest token at each step, up to a line break or its end."""
+    """Greedy continuation by the model, up to a line break or its end token."""
     from transformers import GenerationConfig
 
     model: Any = loaded.model

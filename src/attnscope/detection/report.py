@@ -1,4 +1,4 @@
-"""What `roles` found: how many heads have each role, next to uniform attention and the controls."""
+"""The report of `roles`: number of heads with each role, next to uniform attention and the controls."""
 
 from __future__ import annotations
 

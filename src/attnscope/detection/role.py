@@ -1,7 +1,7 @@
 """Roles of attention heads: the probe that each shows on, its score, its threshold, and who defined it.
 
 A probe's attention calls are measured without a matrix (`TextCalls`, `RepeatedCalls`, `NeedleCalls`); a role's score is
-a function of what was measured.
+a function of these measurements.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall, RowMeasures
 
 FIRST, SINKS, DELIMITERS = range(3)  # columns of keys
-_ROWS = 512  # of which it is written out at once where they may look
+_ROWS = 512  # queries whose mask is written out at once
 
 
 @dataclass(frozen=True)
 class Nearness:
-    """How far is near."""
+    """Distances that count as near."""
 
     near: int = 8  # tokens on either side that a local head attends to
     sinks: int = 4  # first tokens that a streaming head attends to
@@ -37,7 +37,7 @@ class Nearness:
 
 
 def equal_call(call: AttentionCall) -> AttentionCall:
-    """The same call of one head that gives all that it may see the same weight."""
+    """The same call of one head with uniform attention over its allowed keys."""
     batch, _, queries, _ = call.query.shape
     mask = None if call.mask is None else call.mask[:, :1]
     if call.bias is not None:
@@ -50,7 +50,7 @@ def equal_call(call: AttentionCall) -> AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class TextCalls:
-    """A call over windows of a text, all as long."""
+    """A call over windows of a text, all of one length."""
 
     call: AttentionCall
     output: Tensor
@@ -59,14 +59,14 @@ class TextCalls:
 
     @classmethod
     def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> TextCalls:
-        """Measure a call whose keys are delimiters, or not: ``(batch, key)``."""
+        """Measure a call; `delimiters`, ``(batch, key)``, marks keys."""
         position = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
         columns = torch.stack([position == 0, position < reach.sinks, delimiters.to(position.device)], -1).float()
         need = Need(band=1, columns=columns, bins=tuple(sorted({reach.near + 1, reach.recent})))
         return cls(call, *measure(call, need), reach)
 
     def mean(self, weights: Tensor) -> Tensor:
-        """``(batch, head)``: mean over the rows that look anywhere."""
+        """``(batch, head)``: mean over the rows with allowed keys."""
         counted = self.rows.mass > 0
         return weights.double().where(counted, 0.0).sum(-1) / counted.sum(-1)
 
@@ -83,13 +83,13 @@ class TextCalls:
         return self.mean(self.rows.mass - self._beyond(self.reach.near + 1).sum(-1))
 
     def streamed(self) -> Tensor:
-        """Share of the weight on the first and the latest tokens, over rows that could look elsewhere."""
+        """Share of the weight on the first and the latest tokens, over rows with other allowed keys."""
         far = self._beyond(self.reach.recent)[..., 0]
         near = self.rows.mass - far + _known(self.rows.columns)[..., SINKS]
         return near[..., self.reach.sinks + self.reach.recent :].mean(-1)
 
     def most_received(self) -> Tensor:
-        """Largest mean weight that a key gets from the queries that see it, of keys that half of the queries see."""
+        """Largest mean weight that a key receives from its queries, among keys open to at least half of the queries."""
         queries, keys = self.call.query.shape[2], self.call.key.shape[2]
         seeing = torch.zeros(keys, dtype=torch.float64, device=self.call.query.device)
         for rows in torch.arange(queries).split(_ROWS):
@@ -98,7 +98,7 @@ class TextCalls:
         return mean.where(seeing >= queries / 2, 0.0).amax(-1)
 
     def _beyond(self, distance: int) -> Tensor:
-        """Weight at that distance and beyond, to the left and to the right: ``(..., 2)``."""
+        """Weight from that distance on, to the left and to the right: ``(..., 2)``."""
         bins = _known(self.rows.bins)
         starts = sorted({self.reach.near + 1, self.reach.recent})
         wanted = len(starts) - starts.index(distance)  # bins of a side
@@ -108,7 +108,7 @@ class TextCalls:
 
 @dataclass(frozen=True, eq=False)
 class RepeatedCalls:
-    """A call over tokens that are repeated."""
+    """A call over repeated tokens."""
 
     output: Tensor  # what it gives
     # ``(batch, head, query, 2)``: of the second occurrences, the weight on the first one, and on the token after it
@@ -116,7 +116,7 @@ class RepeatedCalls:
 
     @classmethod
     def of(cls, call: AttentionCall, begins: int, period: int) -> RepeatedCalls:
-        """Measure a call over texts in which the tokens from `begins` on come again after `period` positions."""
+        """Measure a call over texts in which the tokens from `begins` on repeat after `period` positions."""
         output, rows = measure(call, Need())
         position = torch.arange(call.query.shape[2], device=call.query.device)
         again = (position >= begins + period) & (position < begins + 2 * period)
@@ -126,13 +126,13 @@ class RepeatedCalls:
         return cls(output, weights[:, :, again])
 
     def mean(self, after: int) -> Tensor:
-        """``(batch, head)``: mean over second occurrences of the weight so many tokens after the first one."""
+        """``(batch, head)``: mean over second occurrences of the weight `after` tokens after the first one."""
         return self.weights[..., after].double().mean(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class NeedleCalls:
-    """A call over one prompt with its answer."""
+    """A call over a prompt with its answer."""
 
     output: Tensor  # what it gives
     # ``(1, head, step)``: whether the key of the largest weight is the token of the needle that the step says; of
@@ -142,14 +142,14 @@ class NeedleCalls:
 
     @classmethod
     def of(cls, call: AttentionCall, steps: Tensor, matches: Tensor, needle: int) -> NeedleCalls:
-        """Measure a call at queries that say a token each, which stands in the needle at ``matches (step, key)``."""
+        """Measure a call at the queries that predict tokens of the needle, which are at ``matches (step, key)``."""
         weights = attend_in_full(of_queries(call, steps))[1]
         largest = (weights == weights.amax(-1, keepdim=True)).double()
         share = (largest * matches).sum(-1) / largest.sum(-1)
         return cls(measure(call, Need())[0], share, needle)
 
     def score(self) -> Tensor:
-        """``(1, head)``: tokens copied, of those of the needle."""
+        """``(1, head)``: share of the needle's tokens that are copied."""
         return self.copied.sum(-1) / self.needle
 
 
@@ -164,9 +164,8 @@ _RECEIVED_ROWS = 64  # whose weights are written out at once
 def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]) -> Float[Tensor, "batch head key"]:
     r"""Sum of the weights on each key, over all queries.
 
-    :math:`\sum_i e^{s_{ij} - \mathrm{lse}_i}` is the exponential of a log-sum-exp with queries and keys exchanged and
-    each row's own taken off by one more feature. Where a mask or a bias forbids that, some rows are written out at a
-    time.
+    :math:`\sum_i e^{s_{ij} - \mathrm{lse}_i}` is the exponential of a log-sum-exp with queries and keys exchanged; one
+    more feature subtracts that of each row. Where a mask or bias prevents this, rows are written out in blocks.
     """
     if call.mask is not None or call.bias is not None or call.softcap is not None:
         sums = log_sum_exp.new_zeros(*call.query.shape[:2], call.key.shape[2])
@@ -178,7 +177,7 @@ def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]
     level = -log_sum_exp[..., None].float()
     as_query = torch.cat([key, torch.ones_like(key[..., :1])], -1)
     as_key = torch.cat([query, level], -1)
-    if call.causal:  # a key is seen by the queries from its position on: from its end, it looks back
+    if call.causal:  # queries from a key's position on attend to it: reversed, it attends back
         as_query, as_key = as_query.flip(2), as_key.flip(2)
     exchanged = replace(call, query=as_query, key=as_key, value=level.flip(2), scale=1.0, sinks=None)
     sums = measure(exchanged, Need())[1].log_sum_exp.exp()
@@ -195,18 +194,18 @@ class Role:
 
     name: str  # in results
     title: str  # for people
-    definition: str  # what the score is, in a sentence or two
+    definition: str  # definition of the score in a sentence or two
     source: str  # who defined it
     # windows of the corpus, random tokens repeated once, or a sentence hidden in a text and a question about it
     probe: Kind
-    score: Callable[[Any], Tensor]  # from what a call shows of its probe (`calls.py`) to ``(batch, head)``
+    score: Callable[[Any], Tensor]  # from the measurements of a call to ``(batch, head)``
     threshold: float | None = None  # score from which a head has the role, where its source has one
     layers: tuple[str, ...] = LOOKS_AROUND  # kinds of attention calls that may have it
     otherwise: str = "no layer attends within one text"  # why it is left out where there are no such layers
     more: float = 0.0  # how many times uniform attention's score it must also be
 
     def reached(self, scores: np.ndarray, equal: np.ndarray) -> np.ndarray:
-        """Which scores ``(..., layer, head)`` have the role, next to those of uniform attention ``(..., layer)``."""
+        """Which scores ``(..., layer, head)`` have the role, given those of uniform attention ``(..., layer)``."""
         least = np.inf if self.threshold is None else self.threshold
         return (scores >= least) & (scores >= self.more * equal[..., None])
 
@@ -333,7 +332,7 @@ ROLES: dict[str, Role] = {
 }
 
 
-#: By name: what the weights are, in words.
+#: Descriptions of the controls' weights, by name.
 CONTROLS = {
     "initialised": "new random weights, as before training",
     "shuffled": "the model's weights, each matrix in a random order",

@@ -1,4 +1,4 @@
-"""`roles`: which published roles the heads of a model have, and how many would have them by chance."""
+"""`roles`: the published roles of a model's heads, and the number expected by chance."""
 
 from __future__ import annotations
 
@@ -88,17 +88,18 @@ def roles(
         See `attnscope.scan`. The decoder of an encoder-decoder reads what the encoder reads.
     only
         Names of roles, as a list or as one string with commas between; by default all of
-        ``attnscope.detection.role.ROLES``. What makes no sense for a model is left out, and ``skipped`` says why.
+        ``attnscope.detection.role.ROLES``. Roles that are undefined for a model are left out; ``skipped`` has
+        the reasons.
     needles
-        What is hidden for retrieval heads: a file of JSON Lines with ``needle`` and ``question`` in each line, or such
-        objects; see `attnscope.detection.probes.needles_of`. By default three sentences of ours, in English.
+        Sentences to hide for retrieval heads: a file of JSON Lines with ``needle`` and ``question`` in each line, or
+        such objects; see `attnscope.detection.probes.needles_of`. By default three built-in English sentences.
     controls
         Untrained controls of the same model: ``initialised`` (new random weights), ``shuffled`` (each matrix in a
         random order); by default both, ``"none"`` for neither.
     window
-        Tokens of a window, and of a prompt; by default what the model takes, at most 512.
+        Tokens of a window, and of a prompt; by default the model's maximum, at most 512.
     limit
-        Windows of the texts. Where at least half of them are full only those are read, else all of 8 tokens or more.
+        Windows of the texts. If at least half of them are full, only those are read, else all of 8 tokens or more.
     batch_size
         Windows at a time; by default about 2,048 tokens' worth.
     seed
@@ -107,16 +108,16 @@ def roles(
     Returns
     -------
     xarray.Dataset
-        Over ``role, layer, head``: ``score`` (mean over windows; NaN where the role is not asked of a layer), ``low``
-        and ``high`` (95% interval by the bootstrap over documents, or windows where there are fewer than 6; over texts
-        of random tokens, over prompts; NaN of fewer than 6), ``windows_reached`` (share of the windows in which the
-        threshold is reached; of ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role,
+        Over ``role, layer, head``: ``score`` (mean over windows; NaN where the role is undefined for a layer), ``low``
+        and ``high`` (95% interval by the bootstrap over documents, or windows if there are fewer than 6
+        documents; texts of random tokens; or prompts; NaN for fewer than 6), ``windows_reached`` (share of the windows
+        that reach the threshold; for ``first_token`` its mean over heads is the sink metric of Gu et al.). Over ``role,
         layer``: ``equal``, under uniform attention. Over ``control, role, layer, head``: ``control_score``. Over
         ``role``:
         ``threshold`` (NaN where none is published), with the coordinates ``title``, ``definition``, ``source`` and
         ``probe``. The attributes
-        ``skipped`` and ``notes`` say, as JSON, which roles are not there and why, and what was read; ``beyond``, that
-        windows are longer than the model's config names; ``left_out``, how many windows were too short to be read.
+        ``skipped`` (roles left out, with reasons) and ``notes`` (on the texts) are JSON; ``beyond`` says that windows
+        exceed the model's position table; ``left_out`` has the number of windows that were too short.
 
     Raises
     ------
@@ -128,7 +129,7 @@ def roles(
     --------
     >>> result = roles(only="previous_token, next_token", limit=4, controls="none")
     >>> best = result["score"].sel(role="previous_token").argmax(...)
-    >>> {name: int(place) for name, place in best.items()}, result["threshold"].values.tolist()
+    >>> {name: int(index) for name, index in best.items()}, result["threshold"].values.tolist()
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
     names = chosen("role", only, ROLES)
@@ -200,7 +201,7 @@ def roles(
         for name in drawn:
             try:
                 others[name] = kept(name)
-            except AttnscopeError as error:  # such weights may overflow where those of the model do not
+            except AttnscopeError as error:  # random weights may overflow where the model's do not
                 skipped[f"{name} weights"] = str(error)
         lengths = [len(window) for window in text.windows]
         notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
@@ -219,7 +220,7 @@ def roles(
 
 
 def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict[str, str]:
-    """Roles that these layers, or so short windows, cannot have, each with the reason."""
+    """Roles that these layers or windows cannot have, each with the reason."""
     kinds, longest, reach = {site.kind for site in sites}, max(map(len, text.windows)), Nearness()
     skipped = {name: ROLES[name].otherwise for name in names if not kinds & set(ROLES[name].layers)}
     if "streaming" in names and longest <= reach.sinks + reach.recent:
@@ -278,7 +279,7 @@ def _on_probe(
     *,
     with_equal: bool,
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Scores ``(window, layer, head)``, and of equal weights ``(window, layer)``."""
+    """Scores ``(window, layer, head)``, and of uniform attention ``(window, layer)``."""
     heads: dict[int, int] = {}
     found: dict[tuple[str, int], np.ndarray] = {}  # by role and layer, ``(window[, head])``
     numbers: list[int] = []
@@ -349,7 +350,7 @@ def _in_disorder(values: torch.Tensor) -> torch.Tensor:
 
 
 def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int) -> xr.Dataset:
-    """Scores of all heads from those of windows; see `roles`."""
+    """Scores of all heads from the scores of windows; see `roles`."""
     names = [name for name in ROLES if name in own]
     cells = ("role", "layer", "head")
     columns: dict[str, list[np.ndarray]] = {}

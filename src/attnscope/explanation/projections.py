@@ -1,4 +1,4 @@
-"""The weight matrices of every head, found by matching what the model's linear layers give with what attention gets."""
+"""The weight matrices of every head, found by matching the outputs of linear layers with the inputs of attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Projections:
-    r"""What one attention layer multiplies X with, head by head; float64, in the convention ``q = x @ W + b``."""
+    r"""Matrices that multiply X in one attention layer, by head; float64, in the convention ``q = x @ W + b``."""
 
     site: Site  # which attention call
     form: str  # what a score is
@@ -45,9 +45,9 @@ class Projections:
     # ``(head, value_width, model_width)`` and ``(model_width,)``: the layer adds up ``head_output @ output[h]``
     output: Float[np.ndarray, "head value_width model_width"] | None
     output_bias: Float[np.ndarray, " model_width"] | None
-    rotation: Rotation | None  # rotation of queries and keys, for the positions of the window that was looked at
-    # largest difference of the scores made of these matrices and those captured, as a share of the largest; NaN where
-    # the form does not say how
+    rotation: Rotation | None  # rotation of queries and keys, for the positions of the window
+    # largest difference of the scores made of these matrices and those captured, as a share of the largest; NaN for
+    # unknown forms
     error: float
     names: dict[str, str]  # modules by role: ``query``, ``key``, ``value``, ``output``
     group: int
@@ -68,7 +68,7 @@ class Projections:
 
 @torch.no_grad()
 def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projections]:
-    """Find the query, key, value and output matrices of every head, and what form the scores have."""
+    """Find the query, key, value and output matrices of every head, and the form of the scores."""
     recorder = _Recorder()
     hooks = list(recorder.hooks(model))
     try:
@@ -83,7 +83,7 @@ def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projection
 
 @dataclass(eq=False)
 class _Recorder:
-    """Watches the linear layers of one forward pass, and matches them at each attention call."""
+    """Record the linear layers of one forward pass, and match them at each attention call."""
 
     projections: dict[Site, Projections] = field(default_factory=dict)
     linears: list[LayerRun] = field(default_factory=list)
@@ -123,7 +123,7 @@ class _Recorder:
                 self.waiting = None
 
     def close(self) -> None:
-        """The output projection of the call before must have come by now."""
+        """Conclude the previous call, whose output projection must have run by now."""
         if self.waiting is not None:
             made = self.waiting[0](None)
             self.projections[made.site] = made
@@ -156,7 +156,7 @@ class _Recorder:
         return output
 
     def _candidates(self, call: AttentionCall) -> list[Rotation]:
-        """Rotations of this model: as its own module gave them, else RoPE in its plain form."""
+        """Rotations of this model: from its own module, else RoPE in its plain form."""
         length, width = call.query.shape[2], call.query.shape[3]
         fitting = [
             rotation
@@ -172,7 +172,7 @@ def _to(turn: Rotation, like: Tensor) -> Rotation:
 
 
 def _rotations(cos: Any, sin: Any) -> Iterator[Rotation]:
-    """Both layouts of what a rotary module gave: every angle twice (in one of two orders), or once."""
+    """Both layouts of a rotary module's output: every angle twice (in one of two orders), or once."""
     if not (isinstance(cos, Tensor) and isinstance(sin, Tensor)) or cos.shape != sin.shape or cos.ndim not in {2, 3}:
         return
     if cos.ndim == 3:  # noqa: PLR2004
@@ -250,7 +250,7 @@ def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tu
         received = match.event.received
         if received.numel() != own.numel() or factor_of(received.reshape(own.shape), own) != 1.0:
             return ("unknown", f"its {role} comes from {match.event.name}, which does not read the layer's input")
-    assert query is not None  # noqa: S101 looked at above
+    assert query is not None  # noqa: S101 checked above
     assert key is not None  # noqa: S101
     if query.normalised or key.normalised:
         return "normalised", f"{query.normalised or key.normalised} normalises in between"
@@ -293,7 +293,7 @@ class LayerRun:
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """Where one of query, key and value comes from."""
+    """The source of a query, key or value."""
 
     event: LayerRun
     columns: np.ndarray  # (head, r): of the linear layer's output
@@ -321,14 +321,14 @@ class Match:
 
 @dataclass(eq=False)
 class PathSearch:
-    """The linear layers and norms within one attention module, and the ways they can lead to a query or key."""
+    """The linear layers and norms within one attention module, and their possible paths to a query or key."""
 
     linears: list[LayerRun]
     norms: list[LayerRun]
     rotations: list[Rotation]
 
     def match(self, target: Tensor, *, groups: int | None, plain: bool = False) -> Match | None:
-        """Find where `target` ``(batch, head, position, r)`` comes from."""
+        """Find the source of `target` ``(batch, head, position, r)``."""
         match = self._linear(target, groups, [None])
         if match is not None or plain:
             return match
@@ -366,7 +366,7 @@ class PathSearch:
 
 
 def _by_head(tensor: Tensor, shape: torch.Size) -> Tensor:
-    """``(batch, head, position, r)``, whatever order the norm saw."""
+    """``(batch, head, position, r)``, in any order of the norm's input."""
     batch, heads, length, width = shape
     if tensor.shape == shape:
         return tensor
@@ -374,13 +374,13 @@ def _by_head(tensor: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _same_norms(candidate: Tensor, target: Tensor) -> bool:
-    """Turning keeps norms up to one factor: a cheap look before every angle is tried."""
+    """Whether norms agree up to one factor, as under a rotation: a cheap check before every angle is tried."""
     limit = max(1e-5, 10 * SAME.get(target.dtype, 2e-5))
     return factor_of(target.double().norm(dim=-1), candidate.double().norm(dim=-1), limit) is not None
 
 
 def factor_of(target: Tensor, candidate: Tensor, limit: float | None = None) -> float | None:
-    """The number that makes `candidate` into `target`, None where there is none."""
+    """The factor from `candidate` to `target`; None if there is none."""
     limit = SAME.get(target.dtype, 2e-5) if limit is None else limit
     wide_target, wide = target.double(), candidate.double()
     power = float((wide * wide).sum())

@@ -216,7 +216,7 @@ def _describe_share(row: Row, effect: Effect) -> str:
 
 
 def _what_is_done(tree: xr.DataTree) -> str:
-    """What was patched, in one sentence."""
+    """The patched positions and heads, in one sentence."""
     pairs = tree["pairs"].to_dataset()
     what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
     source, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")

@@ -85,7 +85,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
-    """What a model predicts: masked words, the next token, or a translation."""
+    """Tokens that a model predicts: masked words, the next token, or a translation."""
     try:
         layer = model.get_output_embeddings()
     except NotImplementedError:

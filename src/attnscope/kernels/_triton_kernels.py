@@ -1,9 +1,9 @@
 """The kernel of measured attention: one program attends for a block of queries of one head and measures its rows.
 
-Keys come in tiles, as in `_tiles`: whatever is wanted of a row is a running sum relative to its largest score so far.
-Scores are held in bits (times 1 / ln 2), because exp2 is what the processor has; a bias keeps them in nats, so that
-the most negative number of a type stays finite and forbids no more than it says. `docs/scale/gpu.md` has the formulas.
-What is not wanted, or not there, is None, and the compiler leaves it out.
+Keys come in tiles, as in `plain`: each measure of a row is a running sum relative to its largest score so far. Scores
+are in bits (times 1 / ln 2), because the processor has exp2. With a bias they are in nats, so that the most negative
+number of a type stays finite. `docs/scale/gpu.md` has the formulas. Arguments that are not needed are None, and the
+compiler leaves them out.
 """
 
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
@@ -38,7 +38,7 @@ def _tile(
     width: tl.constexpr, value_width: tl.constexpr, KEY_TILE: tl.constexpr, BIN_TILE: tl.constexpr,
     UPCAST: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys from `column` on into the running sums; CHECKED where some row may not see all of them."""
+    """Add the keys from `column` on to the running sums; CHECKED where some rows cannot attend to all of them."""
     maximum, largest_key, total, score, square, moments, output, mark, second_mark, marked, bins_state = state
     first_row, queries, keys, bins = sizes
     IN_NATS: tl.constexpr = bias[0] is not None  # pyright: ignore[reportAssignmentType]
@@ -54,7 +54,7 @@ def _tile(
     if KEYED:
         largest_key = with_key(largest_key, maximum, largest, scores == of_tile[:, None], at)
     largest = tl.maximum(maximum, largest)
-    shift = tl.where(largest == NOTHING, 0.0, largest)  # rows that have seen nothing yet
+    shift = tl.where(largest == NOTHING, 0.0, largest)  # rows before their first allowed key
     below = fallen(scores, shift[:, None], factors[0], IN_NATS)
     p = tl.exp2(below)
     since = maximum - shift
@@ -65,7 +65,7 @@ def _tile(
     before = total * rescale
 
     if ENTROPY:
-        # an allowed score of -inf gives 0 times -inf here: NaN, which the end of the kernel tells
+        # an allowed score of -inf gives 0 times -inf here: NaN, which the end of the kernel reports
         if CHECKED:
             below = tl.where(seen, below, 0.0)
         score = (score + tl.maximum(since, LEAST) * total) * rescale + tl.sum(p * below, 1)
@@ -90,7 +90,7 @@ def _tile(
 
 @triton.jit
 def visible_range(extent, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
-    """The first key that each row sees, and the end of those that it sees; none where there is no row."""
+    """First key that each row attends to, and the end of its keys; an empty range where there is no row."""
     start, stop = extent
     if start is not None:
         low = tl.load(start + text_bounds + row, mask=is_row, other=0).to(tl.int32)
@@ -103,7 +103,7 @@ def visible_range(extent, text_bounds, row, is_row, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def tiles_of(low, high, is_row, keys, KEY_TILE: tl.constexpr, PLAIN: tl.constexpr):
-    """The tiles that some row sees, first and end; and among them those of which every row sees all, where PLAIN."""
+    """First and end of the tiles that any row attends to, and, if PLAIN, of those that all rows attend to whole."""
     has_keys = high > low
     first = tl.min(tl.where(has_keys, low, keys)) // KEY_TILE
     last = tl.maximum(tl.cdiv(tl.max(tl.where(has_keys, high, 0)), KEY_TILE), first)
@@ -133,7 +133,7 @@ def empty_sums(
     QUERY_TILE: tl.constexpr,
     BIN_TILE: tl.constexpr,
 ):
-    """The running sums of rows that have seen no key."""
+    """The running sums of rows before their first key."""
     zeros = tl.zeros((QUERY_TILE,), tl.float32)
     return (
         zeros + NOTHING,
@@ -164,7 +164,7 @@ def attend_rows(
     query_strides, key_strides, value_strides, mask_strides, bias_strides = strides
     blocks = tl.cdiv(queries, QUERY_TILE)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
-    block = blocks - 1 - tl.program_id(0) % blocks  # under a causal mask the last have most to do: they begin
+    block = blocks - 1 - tl.program_id(0) % blocks  # causal: the last blocks take longest, so they start first
     text, head = pair // heads, pair % heads
     first_row = block * QUERY_TILE
     row = first_row + tl.arange(0, QUERY_TILE)

@@ -1,4 +1,4 @@
-"""What the kernel of measured attention does with one tile of scores: see `_triton_kernels`."""
+"""How the kernel of measured attention processes one tile of scores: see `_triton_kernels`."""
 
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
@@ -15,7 +15,7 @@ NOWHERE = tl.constexpr(1 << 30)  # beyond every offset
 
 @triton.jit
 def load_rows(side, at, side_row, keys, CHECKED: tl.constexpr, width: tl.constexpr, UPCAST: tl.constexpr):
-    """Some queries, keys or values; those beyond the last, and the padding of their width to a power of two, are 0."""
+    """Load a block of queries, keys or values; rows beyond the last and the padding of the width are 0."""
     PADDED: tl.constexpr = padded(width)
     channel = tl.arange(0, PADDED)
     place = side + at.to(tl.int64)[:, None] * side_row + channel[None, :]
@@ -36,7 +36,7 @@ def padded(width):
 
 @triton.jit
 def tanh(x):
-    """Hyperbolic tangent: from exp, and near 0, where that would cancel, its Taylor series to the 11th power."""
+    """Hyperbolic tangent: from exp; near 0, where that would cancel, by its Taylor series to the 11th power."""
     small = tl.exp(-2.0 * tl.abs(x))
     far = (1.0 - small) / (1.0 + small)
     y = x * x
@@ -47,7 +47,7 @@ def tanh(x):
 
 @triton.jit
 def scored(products, row, key, bounds, mask, bias, factors, queries, keys, CHECKED: tl.constexpr):
-    """Scores of products of queries and keys, -inf where a row may not look, and where it may."""
+    """Scores from products of queries and keys (-inf where masked), and where they are allowed."""
     _unit, scale, softcap = factors
     scores = products
     if softcap is not None:
@@ -68,7 +68,7 @@ def scored(products, row, key, bounds, mask, bias, factors, queries, keys, CHECK
 
 @triton.jit
 def fallen(scores, maximum, unit, IN_NATS: tl.constexpr):
-    """Bits by which scores lie below the largest."""
+    """Bits by which scores are below the largest."""
     if IN_NATS:
         # the most negative number of a type stays finite; NaN has to stay NaN
         return tl.maximum(scores - maximum, LEAST, propagate_nan=tl.PropagateNan.ALL) * BITS
@@ -85,7 +85,7 @@ def with_key(largest_key, maximum, largest, is_largest, at):
 
 @triton.jit
 def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constexpr, KEY_TILE: tl.constexpr):
-    """Add a tile to the first and second moment of the key's place."""
+    """Add a tile to the first and second moment of the key's position."""
     first, second, origin = moments
     middle = column + KEY_TILE // 2
     place = (tl.arange(0, KEY_TILE) - KEY_TILE // 2).to(tl.float32)
@@ -95,7 +95,7 @@ def with_moments(moments, before, rescale, part, p, column, VARIANCE: tl.constex
     moved, away = tl.where(is_here, apart, 0.0), tl.where(is_here, 0.0, apart)
     first = first * rescale
     if VARIANCE:
-        # about an origin that lies d further on, the second moment is M2 - 2 d M1 + d^2 Z: docs/scale/gpu.md, One pass
+        # about an origin d further on, the second moment is M2 - 2 d M1 + d^2 Z: docs/scale/gpu.md, One pass
         second = second * rescale - moved * (2.0 * first - moved * before)
         second += tl.sum(p * (place * place)[None, :], 1) + away * (2.0 * own + away * part)
     first += own + away * part - moved * before
@@ -136,7 +136,7 @@ def with_bins(
 
 @triton.jit
 def closed(binned, maximum, opened, number, largest, IN_NATS: tl.constexpr, BIN_TILE: tl.constexpr):
-    """The bins relative to the largest score so far, with what was open."""
+    """The bins relative to the largest score so far, the open one included."""
     since = maximum - tl.where(largest == NOTHING, 0.0, largest)
     if IN_NATS:
         since *= BITS
@@ -146,7 +146,7 @@ def closed(binned, maximum, opened, number, largest, IN_NATS: tl.constexpr, BIN_
 
 @triton.jit
 def with_columns(sums, p, rescale, columns, at, keys, COLUMNS: tl.constexpr, SUMMED: tl.constexpr):
-    """The running sums over marked keys; columns up to SUMMED are summed one by one, more are a matrix product."""
+    """The running sums over marked keys: up to SUMMED columns one by one, more by a matrix product."""
     first, second, product = sums
     if COLUMNS > SUMMED:
         number = tl.arange(0, padded(COLUMNS))[None, :]

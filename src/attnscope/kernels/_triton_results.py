@@ -1,4 +1,4 @@
-"""What the kernel of measured attention writes once all keys are seen: see `_triton_kernels`."""
+"""How the kernel of measured attention writes its results after the last key: see `_triton_kernels`."""
 
 # pyright: basic, reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
@@ -18,7 +18,7 @@ def write_rows(
     IN_NATS: tl.constexpr, ENTROPY: tl.constexpr, COLLISION: tl.constexpr, OFFSETS: tl.constexpr,
     VARIANCE: tl.constexpr, KEYED: tl.constexpr,
 ):  # fmt: skip
-    """Write the measures of rows, each ``(text, head, query)``, and return what turns p into a weight, in float64."""
+    """Write the measures of rows, each ``(text, head, query)``, and return the factor from p to weight, float64."""
     maximum, largest_key, total, score, square, moments = state
     there = maximum != NOTHING
     sum_of_p = tl.where(there, total, 1.0).to(tl.float64)
@@ -32,7 +32,7 @@ def write_rows(
         empty = level * 0.0 + logit
     mass = tl.where(there, tl.exp(level - log_sum_exp), 0.0)
     if ENTROPY:
-        mass = tl.where(score == score, mass, score.to(tl.float64))  # NaN: a score of -inf was seen
+        mass = tl.where(score == score, mass, score.to(tl.float64))  # NaN: a score was -inf
     share = mass / sum_of_p
     tl.store(rows + place, tl.where(there, log_sum_exp, empty), mask=is_row)
     tl.store(rows + every + place, mass, mask=is_row)
@@ -73,7 +73,7 @@ def write_output(output, mixed, place, is_row, weight, value_width: tl.constexpr
 def write_columns(
     column_sums, mark, second_mark, marked, place, is_row, weight, COLUMNS: tl.constexpr, SUMMED: tl.constexpr
 ):
-    """The weights on the columns: of one or two as they were summed, or of a block of them."""
+    """Write the weights on the columns: one or two running sums, or a block of them."""
     if COLUMNS > SUMMED:
         number = tl.arange(0, padded(COLUMNS))[None, :]
         is_column = is_row[:, None] & (number < COLUMNS)
@@ -87,7 +87,7 @@ def write_columns(
 
 @triton.jit
 def write_bins(bin_sums, bins, state, maximum, place, is_row, weight, IN_NATS: tl.constexpr, BIN_TILE: tl.constexpr):
-    """The weights in the bins; the middle segment, which is none, is left out."""
+    """Write the weights in the bins; the middle segment is not a bin."""
     binned, since, opened, number, _low, _high = state
     binned = closed(binned, since, opened, number, maximum, IN_NATS, BIN_TILE) * weight
     segment = tl.arange(0, BIN_TILE)[None, :]
@@ -105,7 +105,7 @@ def write_sums(
     VARIANCE: tl.constexpr, KEYED: tl.constexpr, COLUMNS: tl.constexpr, SUMMED: tl.constexpr,
     value_width: tl.constexpr, BIN_TILE: tl.constexpr,
 ):  # fmt: skip
-    """Write all that the running sums of rows hold, and return what turns p into a weight, of each row."""
+    """Write all running sums of rows, and return the factor from p to weight of each row."""
     maximum, largest_key, total, score, square, moments, mixed, mark, second_mark, marked, bins_state = state
     output, rows, column_sums, bin_sums, _band_weights = written
     share = write_rows(
@@ -127,7 +127,7 @@ def write_band(
     width: tl.constexpr, KEY_TILE: tl.constexpr, BAND_TILE: tl.constexpr, UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The diagonals once more: products of the tiles that they cross, gathered to one column an offset."""
+    """Write the weights on the diagonals: recompute the tiles that they cross, one column an offset."""
     first_row, queries, keys, _bins = sizes
     QUERY_TILE: tl.constexpr = row.shape[0]
     IN_NATS: tl.constexpr = bias[0] is not None  # pyright: ignore[reportAssignmentType]
@@ -136,7 +136,7 @@ def write_band(
         offset = nearest + tl.arange(0, BAND_TILE)[None, :]
         at = row[:, None] + offset
         on_band = tl.zeros((QUERY_TILE, BAND_TILE), tl.float32)
-        # columns that these diagonals cross in these rows, cut to the tiles that the rows may look at
+        # columns that these diagonals cross in these rows, cut to the tiles that the rows attend to
         left = tl.maximum(first_row + nearest, tiles[0] * KEY_TILE)
         right = tl.minimum(first_row + QUERY_TILE + nearest + BAND_TILE, tiles[1] * KEY_TILE)
         for column in range(left, right, KEY_TILE):

@@ -17,7 +17,7 @@ _FAR = 1 << 40  # beyond every offset
 
 
 def bin_starts(reach: int) -> tuple[int, ...]:
-    """First offset of each bin on one side: 1, 2, 3 to 4, 5 to 8, 9 to 16, ... until one holds `reach`."""
+    """First offset of each bin on one side: 1, 2, 3 to 4, 5 to 8, 9 to 16, ... up to the bin with `reach`."""
     starts = [1]
     while _last(starts[-1]) < reach:
         starts.append(_last(starts[-1]) + 1)
@@ -25,12 +25,12 @@ def bin_starts(reach: int) -> tuple[int, ...]:
 
 
 def _last(start: int) -> int:
-    """Last offset of the bin that begins there: twice the last of the bin before, which is `start` - 1."""
+    """Last offset of the bin that begins at `start`: twice the last offset of the bin before it, `start` - 1."""
     return max(1, 2 * (start - 1))
 
 
 def far_starts(band: int, reach: int) -> tuple[int, ...]:
-    """Those of the bins that a band of offsets does not hold whole; there is always one, and the last has no end."""
+    """The bins that are not entirely inside a band of offsets; there is at least one, and the last has no end."""
     return tuple(start for start in bin_starts(max(reach, band + 1)) if _last(start) > band)
 
 
@@ -53,26 +53,26 @@ def weights_at_offsets(
 ) -> Float[Tensor, "batch head query offset"]:
     r"""Weights at any offsets, :math:`A_{i,i+t} = \exp(s_{i,i+t} - \mathrm{lse}_i)`: n d work for each.
 
-    So a head that looks one period back, or at what followed then, is told by two numbers a row, however far that is.
+    Two numbers a row show a head that attends one period back, or to the token after that, at any distance.
 
     Parameters
     ----------
     call
         The attention call.
     log_sum_exp
-        Log-sum-exp of each row, as `measure` gives it, by whatever engine.
+        Log-sum-exp of each row from `measure`, by any engine.
     offsets
         Key minus query position; negative is left.
 
     Returns
     -------
     Tensor
-        Float32 or wider; 0 where the offset leaves the text, or may not be looked at.
+        Float32 or wider; 0 where the offset leaves the text or is masked.
 
     Raises
     ------
     AttnscopeError
-        If the queries of the call are some alone (`AttentionCall.take`).
+        If the call has only some of its queries (`AttentionCall.take`).
     """
     if call.positions is not None:
         raise AttnscopeError("some queries alone have no diagonals: give the whole call")
@@ -98,7 +98,7 @@ def weights_at_offsets(
 
 
 def _seen(call: AttentionCall, offset: int, rows: slice) -> Tensor:
-    """Whether these queries may look at the offset, ``(batch or 1, head or 1, row)``."""
+    """Whether these queries may attend to the offset, ``(batch or 1, head or 1, row)``."""
     start, stop = (bound[:, None, rows] for bound in call.extent)
     at = torch.arange(rows.start + offset, rows.stop + offset, device=start.device)
     seen = (at >= start) & (at < stop)

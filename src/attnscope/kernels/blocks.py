@@ -1,4 +1,4 @@
-"""Sum and maximum of the weights in each block of queries by keys: a map of any length in few numbers."""
+"""Sum and maximum of the weights in each block of queries by keys: a small map of a text of any length."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ BLOCK = 64  # queries and keys on a side, as block-sparse kernels have them
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Weights in blocks, counted from the first query and the first key; the last ones may be smaller."""
+    """Weights in blocks from the first query and the first key on; the last blocks may be smaller."""
 
     # sum and maximum of the weights of a block: ``(batch, head, query_block, key_block)``, float32; 0 where nothing
-    # may be looked at
+    # is allowed
     total: Float[Tensor, "batch head query_block key_block"]
     largest: Float[Tensor, "batch head query_block key_block"]
     size: int  # queries, and keys, on a side of a block
 
 
 def block_size(tokens: int, most: int) -> int:
-    """Smallest side of a block of which `tokens` have at most `most`."""
+    """Smallest block size that cuts `tokens` into at most `most` blocks."""
     return max(1, -(-tokens // most))
 
 
 @torch.no_grad()
 def block_weights(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"], size: int = BLOCK) -> Blocks:
-    r"""Sum and maximum of the weights in each block of so many queries by so many keys, without their matrix.
+    r"""Sum and maximum of the weights in each block of ``size`` queries by ``size`` keys, without the full matrix.
 
-    Scores are made anew, one tile at a time, and :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)` is reduced at once:
-    beyond the result, the memory is that of a tile. It costs about as much as half of the pass that measured the rows.
+    Scores are recomputed one tile at a time, and :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)` is reduced at once, so
+    memory beyond the result is one tile. It costs about half of the pass that measured the rows.
 
     Parameters
     ----------
     call
         The attention call.
     log_sum_exp
-        Log-sum-exp of each row, as `measure` gives it, natural logarithm. A row is left out where it is infinity.
+        Natural log-sum-exp of each row, from `measure`. Rows with infinity are left out.
     size
         Queries, and keys, on a side; see `block_size` for a number of blocks.
 
@@ -59,7 +59,7 @@ def block_weights(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head qu
     batch, heads, queries, _ = call.query.shape
     counts = [-(-length // size) for length in (queries, call.key.shape[2])]
     total, largest = torch.zeros(2, batch, heads, *counts, dtype=torch.float32, device=call.query.device).unbind()
-    # rows that may look nowhere, or whose bias forbids all, are left out as those of infinity are
+    # rows without allowed keys are left out, as those of infinity are
     real = log_sum_exp.isfinite() & (log_sum_exp > torch.finfo(torch.float32).min / 2)
     level = log_sum_exp.masked_fill(~real, torch.inf)
     if call.query.device.type == "cpu" and call.query.dtype != torch.float64:
@@ -72,7 +72,7 @@ def block_weights(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head qu
 
 
 def _by_head(call: AttentionCall, level: Tensor, size: int, total: Tensor, largest: Tensor) -> None:
-    """Heads over threads, each tile read once by a compiled loop."""
+    """Spread heads over threads; a compiled loop reads each tile once."""
     from attnscope.kernels.compiled import block_compiled  # numba is loaded when it is first needed
 
     def work(text: int, head: int) -> None:
@@ -87,7 +87,7 @@ def _by_head(call: AttentionCall, level: Tensor, size: int, total: Tensor, large
 
 
 def _batched(call: AttentionCall, level: Tensor, size: int, total: Tensor, largest: Tensor) -> None:
-    """All heads at once, in PyTorch: on any device, in any float type."""
+    """All heads at once in PyTorch, on any device and in any float type."""
     dtype = torch.promote_types(call.query.dtype, torch.float32)
     operands = batched_operands(call, dtype)
     level, total, largest = (by_group(call, tensor) for tensor in (level, total, largest))
@@ -110,7 +110,7 @@ def _batched(call: AttentionCall, level: Tensor, size: int, total: Tensor, large
 
 
 def _tiles(operands: Operands, size: int, most: int) -> Iterator[tuple[slice, slice]]:
-    """Tiles of whole blocks, or within one; those alone where something may be looked at."""
+    """Tiles of whole blocks, or parts of one block; tiles that are masked entirely are skipped."""
     for rows in _cuts(operands.query.shape[-2], size, most):
         first = int(operands.start[..., rows].min())
         last = int(operands.stop[..., rows].max())
@@ -120,7 +120,7 @@ def _tiles(operands: Operands, size: int, most: int) -> Iterator[tuple[slice, sl
 
 
 def _cuts(length: int, size: int, most: int) -> Iterator[slice]:
-    """Pieces of at most so many tokens, each of whole blocks or within one."""
+    """Pieces of at most `most` tokens, each of whole blocks or part of one block."""
     step = size if size > most else most - most % size
     for first in range(0, length, step):
         last = min(first + step, length)

@@ -1,4 +1,4 @@
-"""The tile pass with its compiled inner loop, heads spread over threads; of short texts several heads make a tile."""
+"""The tile pass with its compiled inner loop, heads spread over threads; short texts have several heads in a tile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnscope.kernels.compiled import CompiledRows
 
 _LEAST = float(torch.finfo(torch.float32).min)
-_FEW = 32  # marked keys of a tile, which are faster picked out than multiplied with all others
+_FEW = 32  # up to this number of marked keys in a tile, picking them out is faster than a product with all keys
 
 
 def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -61,11 +61,11 @@ def _of_rows(tensor: Tensor) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """One head of one text, or some that follow each other, in blocks of queries and tiles of keys."""
+    """One head of one text, or several adjacent ones, in blocks of queries and tiles of keys."""
 
     top: int  # the first of its rows among those of all heads
-    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; what the queries may look
-    # at, with the rows of all heads one after the other
+    # parts of each block: queries, ``(..., query, width)``; sums of values and of columns; the keys that queries
+    # may attend to, with the rows of all heads one after the other
     query: Sequence[Tensor]
     output: Sequence[Tensor]
     column_sums: Sequence[Tensor]
@@ -99,7 +99,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
         bounds_of: dict[int, list[_Bounds]] = {}
         for heads in tiles:
             first, size = (heads, 1) if isinstance(heads, int) else (heads.start, heads.stop - heads.start)
-            if size not in bounds_of:  # the rows of so many heads follow each other
+            if size not in bounds_of:  # the number of heads whose rows follow each other
                 bounds_of[size] = [
                     _Bounds(
                         (np.tile(start[block], size), np.tile(stop[block], size), np.tile(own[block], size)),
@@ -131,7 +131,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
 
 @dataclass(frozen=True, eq=False)
 class _Bounds:
-    """Of the rows of a block: first key, the one after the last, own place; and the least and most of the first two."""
+    """First key, end and own position of the rows of a block; and the extremes of the first two."""
 
     of_rows: tuple[np.ndarray, np.ndarray, np.ndarray]
     first: int
@@ -139,7 +139,7 @@ class _Bounds:
 
 
 def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) -> None:
-    """Attend for one part, tile by tile, adding up in its sums, which are empty, and finish these."""
+    """Attend for one part, tile by tile: fill its empty sums and finish them."""
     key, value = (_single(side, part.shared) for side in (part.key, part.value))
     top = part.top
     for block, given in enumerate(part.query):
@@ -148,7 +148,7 @@ def _attend(part: _Part, into: CompiledRows, call: AttentionCall, least: float) 
         rows = slice(block * QUERY_TILE, block * QUERY_TILE + query.shape[-2])
         leftmost = bounds.first // KEY_TILE
         for tile in range(leftmost, -(-bounds.last // KEY_TILE)):
-            # memory that each thread keeps: to ask for it takes as long as a tenth of the tile, page by page
+            # memory that each thread reuses: allocating it takes a tenth of the time of a tile
             shape = (*query.shape[:-1], key[tile].shape[-1])
             if not hasattr(_OWN, "scores"):
                 _OWN.scores, _OWN.shaped = torch.empty(QUERY_TILE * KEY_TILE, dtype=torch.float32), {}
@@ -178,7 +178,7 @@ def _single(tiles: Sequence[Tensor], shared: list[int] | None) -> Sequence[Tenso
 
 
 def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
-    """The heads of each tile: of short texts several, as what a tile costs beside its scores is more than these."""
+    """The heads of each tile: several for short texts, where the overhead of a tile exceeds its scores."""
     count, queries, keys = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
     if queries > QUERY_TILE or keys > KEY_TILE or 1 in {together, count}:
@@ -190,7 +190,7 @@ _OWN = threading.local()
 
 
 def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
-    """Those of one head of one text, in float32."""
+    """Operands of one head of one text, in float32."""
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
     return Operands(
         query=call.query[text, head].float() * call.scale,
@@ -208,7 +208,7 @@ def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
 
 
 def _key_heads(call: AttentionCall, heads: int | slice) -> tuple[int | slice, list[int] | None]:
-    """The heads of the keys that these heads read; where some read the same, which of those each of them reads."""
+    """The key heads that these heads read, and, where they share some, which of those each head reads."""
     if isinstance(heads, int):
         return heads // call.group, None
     if call.group == 1:
@@ -219,7 +219,7 @@ def _key_heads(call: AttentionCall, heads: int | slice) -> tuple[int | slice, li
 
 
 def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
-    """Of a mask or bias, which texts or heads may share."""
+    """The part of a mask or bias that may be shared by texts or heads."""
     if tensor is None:
         return None
     of_text = tensor[min(text, len(tensor) - 1)]
@@ -227,7 +227,7 @@ def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
 
 
 def each_head(call: AttentionCall, work: Callable[[int, int], None]) -> None:
-    """Work through the heads of every text, over as many threads as PyTorch uses."""
+    """Process the heads of every text with as many threads as PyTorch uses."""
     texts, heads = call.query.shape[:2]
     _in_threads(range(texts * heads), lambda number: work(*divmod(number, heads)))
 
@@ -253,7 +253,7 @@ def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
 
 @lru_cache(maxsize=1)
 def _threads(count: int) -> ThreadPoolExecutor | None:
-    """Workers of one PyTorch thread each; None where one thread is all there is."""
+    """Workers with one PyTorch thread each; None if there is only one thread."""
     if count == 1:
         return None
     ready = Barrier(count + 1)

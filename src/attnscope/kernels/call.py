@@ -1,4 +1,4 @@
-"""What one attention call is, and what can be measured of it without its matrix."""
+"""One attention call, and the measurements that need no full matrix of weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """The arguments of one multi-head attention call, as the model gives them.
+    """The arguments of one multi-head attention call, as the model passes them.
 
     Attributes
     ----------
@@ -29,21 +29,21 @@ class AttentionCall:
     scale
         Factor of the scores.
     causal
-        Query ``i`` may look at keys ``0..i`` only.
+        Query ``i`` may attend to keys ``0..i`` only.
     mask
-        Boolean ``(batch or 1, head or 1, query, key)``, True where a query may look.
+        Boolean ``(batch or 1, head or 1, query, key)``, True where a query may attend.
     bias
-        Added to the scores after scale and cap, ``(batch or 1, head or 1, query, key)``. One that depends on the offset
-        alone, as T5's and ALiBi's, is an `OffsetBias`: a number an offset, and no queries by keys in memory.
+        Added to the scores after scale and cap, ``(batch or 1, head or 1, query, key)``. A bias that
+        depends on the offset alone (T5, ALiBi) is an `OffsetBias`: one number an offset, without a full matrix.
     softcap
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks
         ``(head,)``: an extra logit in each softmax that carries no value.
     positions
-        ``(batch or 1, query)``: place of each query among the keys, where these are not 0, 1, 2, ...: see `take`.
+        ``(batch or 1, query)``: position of each query among the keys, where these are not 0, 1, 2, ...: see `take`.
     mask_extent
-        What `extent_of` says of `mask`, where it is known already: layers often share one mask. A changed copy of the
-        call (`dataclasses.replace`) looks at its own mask again.
+        The `extent_of` the mask, where it is known already: layers often share one mask. A changed copy of the call
+        (`dataclasses.replace`) computes it again.
     """
 
     query: Float[Tensor, "batch head query width"]
@@ -74,7 +74,7 @@ class AttentionCall:
 
     @cached_property
     def extent(self) -> tuple[Int[Tensor, "_ query"], Int[Tensor, "_ query"]]:
-        """First key that each query may see and the one after the last, ``(batch or 1, query)`` each.
+        """First key that each query may attend to, and the end of its keys, ``(batch or 1, query)`` each.
 
         Between the two, `mask` still decides unless `is_contiguous`.
         """
@@ -82,18 +82,18 @@ class AttentionCall:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether `extent` says all that `mask` says (padding, causal and window masks)."""
+        """Whether `extent` describes the mask fully (padding, causal and window masks)."""
         return self._extent_and_contiguity[1]
 
     @cached_property
     def query_positions(self) -> Int[Tensor, "_ query"]:
-        """Place of each query among the keys, ``(batch or 1, query)``."""
+        """Position of each query among the keys, ``(batch or 1, query)``."""
         if self.positions is not None:
             return self.positions
         return torch.arange(self.query.shape[2], device=self.query.device)[None]
 
     def take(self, queries: Int[Tensor, "batch row"]) -> AttentionCall:
-        """The same of some queries alone, which keep their places; each text has its own, so many of each."""
+        """The same call for some queries of each text, equally many, at their own positions."""
         queries = queries.expand(self.query.shape[0], -1)
 
         def of(pairs: Tensor | None) -> Tensor | None:
@@ -131,10 +131,10 @@ class AttentionCall:
         )
 
     def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
-        """Some queries of the heads of each key head, which become texts of a batch; no values are taken along.
+        """Some queries of each key head's heads; key heads become texts of a batch, without values.
 
         The batch is ``(batch * kv_head,)`` long, each with the query heads that share its key head. Not for learned
-        sinks, which are numbers of heads.
+        sinks, which belong to heads.
         """
         batch, heads = self.query.shape[:2]
         kv_heads = queries.shape[1]
@@ -167,7 +167,7 @@ class AttentionCall:
         )
 
     def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
-        """Which keys these queries of one head of one text may look at: a bias of -inf or near it forbids."""
+        """Keys that these queries of one head of one text may attend to; a bias of -inf or near it forbids."""
 
         def own(tensor: Tensor) -> Tensor:
             return tensor[min(text, len(tensor) - 1), min(head, tensor.shape[1] - 1), rows]
@@ -197,20 +197,20 @@ class AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class Need:
-    """What the statistics want from one pass over the scores.
+    """The measures that statistics need from one pass over the scores.
 
     Attributes
     ----------
     band
-        Largest offset whose weights are wanted, or None for no band.
+        Largest offset whose weights are needed, or None for no band.
     entropy, offsets, variance, largest, largest_key, collision
         Whether row entropies, mean offsets, their variances, largest weights, the keys that have them, and sums of
-        squared weights are wanted.
+        squared weights are needed.
     bins
-        First offsets of bins on either side, ascending, whose weights are wanted: the bin that begins at 9 holds what
-        lies before the next one, on the right and, apart, on the left (-9 and beyond). The last one has no end.
+        First offsets of the bins whose weights are needed, ascending. The bin of 9 ends before the next one; there is
+        one on the right and one on the left (-9 and beyond). The last bin has no end.
     columns
-        ``(batch, key, column)``: value columns whose weighted sums are wanted, such as the indicator of
+        ``(batch, key, column)``: value columns whose weighted sums are needed, such as the indicator of
         special tokens.
     """
 
@@ -226,19 +226,19 @@ class Need:
 
     @classmethod
     def everything(cls, band: int, columns: Tensor | None = None, bins: tuple[int, ...] = ()) -> Need:
-        """All that there is, with offsets up to `band`."""
+        """Every measure, with offsets up to `band`."""
         flags = {f.name: True for f in fields(cls) if f.type == "bool"}
         return cls(band=band, bins=bins, columns=columns, **flags)
 
 
 @dataclass(frozen=True, eq=False)
 class RowMeasures:
-    """What one pass found, a number a row: ``(batch, head, query)`` unless stated; float64.
+    """Measures of one pass, one number a row: ``(batch, head, query)`` unless stated; float64.
 
     Attributes
     ----------
     log_sum_exp
-        Natural log of the softmax denominator, learned sinks included; -inf where a row may look nowhere.
+        Natural log of the softmax denominator, learned sinks included; -inf for a row without allowed keys.
     mass
         Sum of the weights: 1, less with learned sinks, 0 for an empty row.
     entropy
@@ -249,8 +249,8 @@ class RowMeasures:
     largest
         Largest weight.
     largest_key
-        Place among the keys of the one with the largest score, and so weight; of several, the first. Scores are
-        compared as the pass rounds them. -1 where a row may look nowhere.
+        Position of the first key with the largest score, and so weight. Scores are compared as the pass rounds them.
+        -1 for a row without allowed keys.
     collision
         Sum of squared weights.
     band
@@ -259,11 +259,11 @@ class RowMeasures:
     bins
         ``(batch, head, query, bin)``, float32: the weight in each bin of offsets, from left to right.
     columns
-        ``(batch, head, query, column)``: weighted sums of the wanted value columns.
+        ``(batch, head, query, column)``: weighted sums of the value columns.
 
-    What was not asked for may be None. A row is NaN in all of them, and in the output, if its query or a score that it
-    may look at is NaN or infinite, by its operands or by overflow. A bias of -inf is no such score: it forbids, as a
-    mask does. A value that is not finite changes no weight: it is NaN in the outputs that mix it.
+    Measures that were not requested may be None. A row is NaN in all measures and in the output if its query or one of
+    its allowed scores is NaN or infinite, by its operands or by overflow. A bias of -inf forbids, as a mask does. A
+    value that is not finite changes no weight: the outputs that mix it are NaN.
     """
 
     log_sum_exp: Float[Tensor, "batch head query"]
@@ -282,24 +282,24 @@ class RowMeasures:
 if TYPE_CHECKING:
     Pass = Callable[[AttentionCall, Need], tuple[Tensor, RowMeasures]]
 
-_ROWS = 512  # whose scores are written out at once, where there is something to look for
+_ROWS = 512  # scores written out at once in the search for such numbers
 
 
 def magnitude(tensor: Tensor) -> Tensor:
-    """Norm of all entries: finite only if every one is, and found in a tenth of the time of `isfinite`."""
+    """Norm of all entries: finite only if every entry is, in a tenth of the time of `isfinite`."""
     wide = torch.float32 if tensor.dtype == torch.float16 else None  # whose squares overflow
     return torch.linalg.vector_norm(tensor, dtype=wide)
 
 
 def shows_scores(call: AttentionCall) -> bool:
-    """Whether a score of -inf cannot be but a mistake: nothing else forbids a key, and no cap hides it."""
+    """Whether a score of -inf must be a mistake: nothing else forbids keys, and no cap hides it."""
     return call.is_contiguous and call.bias is None and call.softcap is None
 
 
 def without_flat_curves(
     run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
 ) -> tuple[Tensor, RowMeasures]:
-    """Run a pass so that a row is NaN if it may look at a number that is not finite, and else knows nothing of it."""
+    """Run a pass in which exactly the rows that may attend to a number that is not finite are NaN."""
     safe = call.sinks is None or bool((call.sinks < torch.inf).all())
     if safe and (shows_scores or _has_finite_scores(call)):
         output, rows = run(call, need)
@@ -309,7 +309,7 @@ def without_flat_curves(
 
 
 def _has_finite_scores(call: AttentionCall) -> bool:
-    """Whether no entry is NaN or infinite and, by Cauchy and Schwarz, no sum of products on the way to a score."""
+    """Whether all entries are finite and, by Cauchy and Schwarz, all sums of products that scores need."""
     query, key = torch.stack([magnitude(call.query), magnitude(call.key)]).tolist()
     # twice: the sum of squared weights is a softmax of doubled scores
     largest = 2 * max(1.0, abs(call.scale)) * query * key
@@ -317,7 +317,7 @@ def _has_finite_scores(call: AttentionCall) -> bool:
 
 
 def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> tuple[Tensor, RowMeasures]:
-    """Let the pass see finite numbers alone, and find the rows that others reach by their scores, written out."""
+    """Run the pass on finite numbers alone, and find the affected rows from their scores."""
     sides = (call.query, call.key, call.value)
     query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
     finite = replace(call, query=query, key=key, value=value)
@@ -331,7 +331,7 @@ def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> 
 
 
 def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
-    """Rows that may look where a score is not finite, and entries of the output that mix such a value."""
+    """Rows with an allowed score that is not finite, and entries of the output that mix such a value."""
     batch, heads, queries, _ = call.query.shape
     scores = torch.zeros(batch, heads, queries, dtype=torch.bool, device=call.query.device)
     values = scores.new_zeros(batch, heads, queries, call.value.shape[-1])
@@ -365,7 +365,7 @@ def _marked(rows: RowMeasures, strange: Tensor) -> RowMeasures:
 
 
 def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> AttentionCall:
-    """The same call of some of its queries alone; that they look back only is then said by a mask."""
+    """The same call for some of its queries; a mask replaces `causal`."""
     mask = None if call.mask is None else call.mask[:, :, queries]
     if call.causal:
         past = torch.arange(call.key.shape[2], device=queries.device) <= queries[:, None]
@@ -410,17 +410,17 @@ def weights_at(
     return torch.stack(columns, -1)
 
 
-_NOTHING = -1e3  # score of a weight of 0 where a key is seen: e to that power is 0 in every float type
+_NOTHING = -1e3  # score of a weight of 0 on an allowed key: e to that power is 0 in every float type
 
 
 def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> AttentionCall:
-    r"""Turn weights into a call that has them: queries and keys without width, and :math:`\ln A` as the bias."""
+    r"""Turn weights into a call: queries and keys without width, and :math:`\ln A` as the bias."""
     batch, heads, queries, keys = weights.shape
     wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
     there = ~(wide == 0)  # NaN too
     looks = there.any(-1, keepdim=True)
     seen = there.any(1, keepdim=True)
-    if not bool((looks == looks[:, :1]).all()):  # some heads look nowhere from where others look
+    if not bool((looks == looks[:, :1]).all()):  # some heads have no allowed keys in rows where others have some
         seen = seen & looks
     return AttentionCall(
         query=wide.new_empty(batch, heads, queries, 0),
@@ -433,7 +433,7 @@ def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> Attention
 
 
 def with_mass(rows: RowMeasures, mass: Float[Tensor, "batch head query"]) -> RowMeasures:
-    r"""What rows that sum to 1 measure once they are scaled to sum to `mass`: the rest lies on no token."""
+    r"""The measures of rows that sum to 1, scaled to sum to `mass`; no token receives the rest."""
     scaled = {
         name: value * mass[(...,) + (None,) * (value.ndim - mass.ndim)]
         for name in ("largest", "band", "bins", "columns")

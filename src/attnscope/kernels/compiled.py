@@ -4,8 +4,8 @@ Reductions are written as plain loops that LLVM turns into vector code; that nee
 NumPy semantics would forbid: sums may be reordered, NaN may be ignored (but by `_row_maximum`, which looks for it),
 and exp is a polynomial.
 
-The loops of later passes stand here too, beside the parts that they share: Numba keeps compiled code until the file of
-its function changes, and does not see changes of other files that it calls into.
+The loops of later passes are here too, next to the parts that they share: Numba reuses compiled code until the file of
+its function changes, and ignores changes in other files.
 """
 
 # pyright: basic, reportCallIssue=false
@@ -47,7 +47,7 @@ def _maximum(_context, _a, _b):
 
 @intrinsic
 def _power_of_two(_context, _n):
-    """2 to the power of a whole number -126..127 held in a float: the number becomes the exponent's bits."""
+    """2 to the power of a whole number -126..127 in a float: the number becomes the exponent's bits."""
 
     def generate(_target, builder, _signature, arguments):
         word = ir.IntType(32)
@@ -88,7 +88,7 @@ def _row_maximum(row, least):
 
 @njit(**_OPTIONS)
 def _first_with(row, largest, index):
-    """Index of the first score that is the largest: all are looked at, which is vector code, as a search is not."""
+    """Index of the first largest score; comparing all of them is vector code, a search is not."""
     first = _F(-np.inf)
     for j in range(row.shape[0]):
         first = _maximum(first, -index[j] if row[j] == largest else _F(-np.inf))
@@ -133,7 +133,7 @@ def _sum(row):
 
 @njit(**_OPTIONS)
 def _add_bins(row, first, last, p, zero, edges, into):
-    """Add a row's p to the bins of its offsets; `zero` is the column of the query itself. The middle is no bin."""
+    """Add a row's p to the bins of its offsets; `zero` is the column of the query itself. The middle is not a bin."""
     middle = into.shape[0] // 2
     for segment in range(2 * middle + 1):
         low, high = max(first, edges[segment] + zero), min(last, edges[segment + 1] + zero)
@@ -165,7 +165,7 @@ def _absorb(scores, bounds, column, index, top, state, edges, factor, least):
         row = scores[i, first:last]
         old = maximum[at_row]
         new = max(old, _row_maximum(row, least))
-        if abs(new) == np.inf:  # nothing seen yet; or infinity, after which there are no weights
+        if abs(new) == np.inf:  # no key yet; or infinity, after which there are no weights
             scores[i, :] = _F(0)
             factor[i] = _F(1)
             maximum[at_row] = new
@@ -219,7 +219,7 @@ def _finish(bounds, top, sinks, state, output, columns, measures, weighted):
             mass[at] = level - level + 1.0 if there else 0.0  # NaN unless the level is finite
         log_sum_exp[at] = level
         share = mass[at] / whole
-        most = np.log(max(stop[i] - start[i], 1))  # of the keys that may be seen
+        most = np.log(max(stop[i] - start[i], 1))  # of the allowed keys
         entropy[at] = mass[at] * min(max(log_whole - score[at] / whole, 0.0), most)
         if sinks.shape[0] and mass[at] > 0:
             entropy[at] -= mass[at] * np.log(mass[at])
@@ -250,7 +250,7 @@ MEASURES = ("log_sum_exp", "mass", "entropy", "mean_offset", "offset_variance", 
 
 @dataclass(frozen=True, eq=False)
 class CompiledRows:
-    """All rows of a call one after the other, as the compiled pass adds them up: those of a head follow each other."""
+    """Running sums of all rows of a call in the compiled pass; the rows of a head are adjacent."""
 
     state: tuple[np.ndarray, ...]  # fields of `TileState` in their order, each of all rows
     output: np.ndarray  # sums of values and of columns, ``(row, ...)``
@@ -260,14 +260,14 @@ class CompiledRows:
     bins: tuple[int, ...]  # as in `Need`
 
     def absorb(self, scores: Tensor, bounds: Bounds, top: int, column: int, least: float) -> Tensor:
-        """Absorb a tile of one head, ``(query, key)``, or of some, whose rows follow each other."""
+        """Absorb a tile, ``(query, key)``, of one head or of several with adjacent rows."""
         factor = np.empty(len(bounds[0]), _F)
         rows = scores.numpy().reshape(-1, scores.shape[-1])
         _absorb(rows, bounds, column, _INDEX, top, self.state, segments(self.bins), factor, _F(least))
         return torch.from_numpy(factor)
 
     def finish(self, bounds: Bounds, top: int, sinks: np.ndarray | None) -> None:
-        """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` are those of their heads."""
+        """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` belong to their heads."""
         sinks = _NO_SINKS if sinks is None else sinks
         _finish(bounds, top, sinks, self.state, self.output, self.columns, self.measures, self.weighted)
 
@@ -302,7 +302,7 @@ def _blocks(scores, start, stop, level, column, size, total, largest):
 def block_compiled(
     scores: Tensor, start: Tensor, stop: Tensor, level: Tensor, column: int, size: int, total: Tensor, largest: Tensor
 ) -> None:
-    """Add a tile of scores of one head, and of whole blocks or within one, to its blocks: see `_blocks`."""
+    """Add a tile of scores of one head, of whole blocks or part of one, to its blocks: see `blocks`."""
     tensors = (scores, start, stop, level)
     _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())
 
@@ -321,7 +321,7 @@ def _band(query, key, start, stop, level, band):
 
 
 def band_compiled(query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor) -> None:
-    """Weights of one head at the offsets of `band`, ``(query, offset)``, which is filled; `query` is scaled."""
+    """Fill `band`, ``(query, offset)``, with the weights of one head at these offsets; `query` is scaled."""
     _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
 
 
@@ -344,7 +344,7 @@ def _sums(scores, start, stop, level, factor, column, by_key, by_offset):
         if by_key.shape[0]:
             _add_row(row, by_key[first:last])
         if by_offset.shape[0]:
-            # offsets count from the lower left corner, the last row's: row i begins so many later
+            # offsets count from the lower left corner, the last row's: row i begins i later
             lowest = queries - 1 - i
             _add_row(row, by_offset[lowest + first : lowest + last])
 

@@ -1,4 +1,4 @@
-"""Attention that never makes an n x n matrix: windows and blocks, which are exact, and a kernel, which is not."""
+"""Attention without an n x n matrix: windows and blocks, which are exact, and a kernel, which is not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnscope.kernels.reference import check_operands, masked_softmax
 from attnscope.support.errors import AttnscopeError
 
 _LEAST_BLOCK = 32  # smaller matrix products do not pay
-_LINEAR_BLOCK = 64  # queries that look at each other one by one in causal linear attention
+_LINEAR_BLOCK = 64  # size of the blocks inside which causal linear attention compares all pairs
 
 
 def sliding_window_attention(
@@ -27,25 +27,25 @@ def sliding_window_attention(
     right: int = 0,
     scale: float | None = None,
 ) -> Float[Tensor, "*batch query value_width"]:
-    r"""Attention of query i over the keys ``i - left .. i + right`` alone.
+    r"""Attention of query i to the keys ``i - left .. i + right`` only.
 
     Exactly `attend` with `window_mask`, in :math:`O(n (left + right))` time and memory: queries are cut into
-    blocks as long as the window, and each block meets only the keys that one of its queries may see (Beltagy et
-    al. 2020, "Longformer", section 3.1). What is lost against full attention is the weight beyond the window.
+    blocks as long as the window, and each block is compared only with keys that one of its queries may attend to
+    (Beltagy et al. 2020, "Longformer", section 3.1). The weight beyond the window is lost.
 
     Parameters
     ----------
     query, key, value
         Shapes ``(..., query, width)``, ``(..., key, width)`` and ``(..., key, value_width)``.
     left, right
-        Tokens that a query sees before and after itself.
+        Number of tokens before and after itself that a query attends to.
     scale
         Factor of the scores; ``1 / sqrt(width)`` where it is None.
 
     Returns
     -------
     Tensor
-        ``(..., query, value_width)``; 0 where a query sees no key.
+        ``(..., query, value_width)``; 0 where a query has no key.
 
     Raises
     ------
@@ -81,10 +81,10 @@ def block_sparse_attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "*batch token value_width"]:
-    r"""Attention of each block of tokens over its neighbouring blocks, and of everything over a few global tokens.
+    r"""Attention of each block of tokens to its neighbouring blocks, and of all tokens to a few global tokens.
 
-    A token sees its own block, `neighbours` blocks on either side and the global tokens; a global token sees and
-    is seen by all (Beltagy et al. 2020, "Longformer"; Zaheer et al. 2020, "BigBird", without its random blocks).
+    A token attends to its own block, `neighbours` blocks on either side and the global tokens; a global token attends
+    to all tokens (Beltagy et al. 2020, "Longformer"; Zaheer et al. 2020, "BigBird", without its random blocks).
     Exactly `attend` with `block_sparse_mask`, in :math:`O(n\,(block\,(2\,neighbours+1) + g))` time and memory for
     g global tokens.
 
@@ -95,18 +95,18 @@ def block_sparse_attention(
     block
         Tokens of a block.
     neighbours
-        Blocks that are seen on either side.
+        Number of neighbouring blocks on either side.
     global_tokens
         Positions of the global tokens, counted from 0; may be empty.
     causal
-        Whether nobody may look ahead, global tokens included.
+        Whether no token may attend to later ones, global tokens included.
     scale
         Factor of the scores; ``1 / sqrt(width)`` where it is None.
 
     Raises
     ------
     AttnscopeError
-        If `block` is below 1, `neighbours` below 0, a global token lies outside the text, or sizes do not fit, as in
+        If `block` is below 1, `neighbours` below 0, a global token is outside the text, or sizes do not fit, as in
         `attend`; there must be as many queries as keys.
     """
     check_operands(query, key, value)
@@ -149,7 +149,7 @@ def block_sparse_mask(
     causal: bool = False,
     device: torch.device | str = "cpu",
 ) -> Bool[Tensor, "token token"]:
-    """Write out who sees whom in `block_sparse_attention`, True where the token of the row may look."""
+    """Mask of `block_sparse_attention`, True where the token of the row may attend."""
     chosen = _global_positions(length, block, neighbours, global_tokens, device)
     blocks = torch.arange(length, device=device) // block
     allowed = (blocks - blocks[:, None]).abs() <= neighbours
@@ -168,11 +168,11 @@ def linear_attention(
     r"""Attention by a kernel: weights are :math:`\phi(q_i)\cdot\phi(k_j)` over their sum.
 
     Here :math:`\phi(x) = \mathrm{elu}(x) + 1`. Sums over keys are taken once for all queries, so time and memory are
-    :math:`O(n)` (Katharopoulos et al. 2020, "Transformers are RNNs", equations 4 to 9). **This is another function
-    than softmax attention, not an approximation to it with any bound**: the product of two features cannot be as sharp
-    as an exponential. Put in the place of softmax in the bundled model, which was not trained with it, it gives outputs
-    that are nearly as far from the true ones as these are long: 0.89 times at the median head, 0.58 at best and 0.98 at
-    worst (means over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model
+    :math:`O(n)` (Katharopoulos et al. 2020, "Transformers are RNNs", equations 4 to 9). **It is a different
+    function, not an approximation of softmax attention with a bound**: the product of two features cannot be as sharp
+    as an exponential. If it replaces softmax in the bundled model, which was not trained with it, the error of the
+    output is nearly as large as the output: 0.89 times its norm at the median head, 0.58 at best, 0.98 at worst (means
+    over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model
     that
     is to use it must be trained with it.
 
@@ -181,7 +181,7 @@ def linear_attention(
     query, key, value
         Shapes ``(..., query, width)``, ``(..., key, width)`` and ``(..., key, value_width)``.
     causal
-        Whether query i sees keys 0 to i only; then there must be as many queries as keys.
+        Whether query i attends to keys 0 to i only; then there must be as many queries as keys.
 
     Returns
     -------
@@ -256,7 +256,7 @@ class _Neighbourhoods:
 
     @property
     def positions(self) -> Int[Tensor, "blocks block"]:
-        """Of the queries; the last block may go beyond their end."""
+        """Positions of the queries; the last block may extend beyond them."""
         return torch.arange(self.blocks * self.block, device=self.device).view(-1, self.block)
 
     @property
@@ -268,20 +268,20 @@ class _Neighbourhoods:
 
     @property
     def exists(self) -> Bool[Tensor, "blocks 1 reach"]:
-        """Whether there is such a key."""
+        """Whether the key exists."""
         return self.around_positions(torch.ones(self.keys, dtype=torch.bool, device=self.device))
 
     def around_positions(self, marks: Bool[Tensor, " key"]) -> Bool[Tensor, "blocks 1 reach"]:
-        """One mark a key, as each block sees it; False where there is no key."""
+        """One boolean a key, in the range of each block; False where there is no key."""
         return self.around(marks[:, None]).transpose(-2, -1)
 
     def rows(self, x: Float[Tensor, "*batch query width"]) -> Float[Tensor, "*batch blocks block width"]:
-        """Cut the queries."""
+        """Cut the queries into blocks."""
         padded = F.pad(x, (0, 0, 0, self.blocks * self.block - self.queries))
         return padded.unflatten(-2, (self.blocks, self.block))
 
     def around(self, x: Tensor) -> Tensor:
-        """What each block sees of ``(..., key, width)``: ``(..., blocks, reach, width)``, a view of a padded copy."""
+        """The keys of each block, ``(..., blocks, reach, width)``, a view of a padded copy of ``(..., key, width)``."""
         end = self.blocks * self.block + self.after
         padded = F.pad(x[..., :end, :], (0, 0, self.before, max(0, end - self.keys)))
         return padded.unfold(-2, self.block + self.before + self.after, self.block).transpose(-2, -1)

@@ -1,4 +1,4 @@
-"""Choose the way in which a call is measured: by what each way can do, never by trying."""
+"""Choose the engine that measures a call: by what each engine can do, never by trying."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = {"fused": can_fuse, "triton": can_triton}
 
 
 def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused", "triton", "plain"]:
-    """Name the fastest way that gives exactly what is needed; the call is looked at, never tried.
+    """Name the fastest engine that gives exactly what is needed; the call is inspected, never tried.
 
     ``compiled`` on the CPU up to float32; on CUDA ``triton`` where `can_triton`, else ``fused`` where `can_fuse`; else
     ``plain``.
@@ -43,14 +43,14 @@ def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused
 @own_state()
 @torch.no_grad()
 def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tuple[Tensor, RowMeasures]:
-    """Attend, and measure every row of the weights without holding them.
+    """Attend, and measure every row of the weights without the full matrix.
 
     Parameters
     ----------
     call
         The attention call.
     need
-        What is wanted. More may be returned where it costs nothing.
+        Measures to take. More may be returned where they cost nothing.
     engine
         ``auto`` lets `choose_engine` decide.
 
@@ -59,13 +59,13 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     output : Tensor
         ``(batch, head, query, value_width)``, in the query's type.
     rows : RowMeasures
-        Float64 on the call's device, O(query) memory for each head. A row that may look nowhere has no mass: its mask
-        is False everywhere, or its bias is -inf or about the lowest number of its type.
+        Float64 on the call's device, O(query) memory for each head. A row without allowed keys has no
+        mass: its mask is False everywhere, or its bias is -inf or about the lowest number of its type.
 
     Raises
     ------
     AttnscopeError
-        If the engine asked for cannot do this exactly.
+        If the requested engine cannot do this exactly.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
         output, rows = _ENGINES[chosen](call, need)
     if call.bias is None:
         return output, rows
-    # a bias that forbids all keys of a row says what a mask says: the row attends to nothing, whatever its output is
+    # a bias that forbids all keys of a row acts as a mask: the row attends to nothing, whatever its output is
     nowhere = rows.log_sum_exp <= torch.finfo(call.bias.dtype).min / 2
     emptied = {
         name: value.masked_fill(nowhere[(...,) + (None,) * (value.ndim - nowhere.ndim)], 0)
@@ -104,7 +104,7 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
 
 
 def output_of(call: AttentionCall) -> Tensor:
-    """The output of a call, ``(batch, head, query, value_width)``, with nothing measured on the way."""
+    """The output of a call, ``(batch, head, query, value_width)``, without measuring."""
     return measure(call, Need())[0]
 
 

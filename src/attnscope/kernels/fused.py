@@ -1,4 +1,4 @@
-"""Passes through PyTorch's fused kernels: output and log-sum-exp, and what more passes can tell.
+"""Passes through PyTorch's fused kernels: output, log-sum-exp, and measures that take further passes.
 
 A quantity that is linear in the weights is one attention pass with other values; a band of offsets needs
 only queries, keys and the log-sum-exp. So any number of value columns is cut into as few passes as the
@@ -23,7 +23,7 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
     if need.bins:
         return "bins of offsets move with the row, and value columns do not"
     if call.positions is not None:
-        return "queries stand at places of their own"
+        return "queries have positions of their own"
     if call.softcap is not None or call.bias is not None or call.sinks is not None:
         return "soft caps, biases and learned sinks change the scores inside the kernel"
     if need.largest or need.largest_key:
@@ -79,7 +79,7 @@ def plan_passes(columns: int, width: int) -> list[slice]:
 
 
 def fused_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    """The measures that `can_fuse` allows, with every value column packed side by side."""
+    """The measures that `can_fuse` allows, with all value columns packed side by side."""
     # a mask is added to the kernel's scores, which does not take back one that overflowed
     return without_flat_curves(_packed_passes, call, need, wide=batched_tiles)
 

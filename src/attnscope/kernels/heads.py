@@ -49,14 +49,14 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch token width"], mask: Bool[Tensor, ...] | None = None
     ) -> tuple[Float[Tensor, "batch token width"], Float[Tensor, "batch token token"]]:
-        """Output and weights; `mask` is True where a query may look."""
+        """Output and weights; `mask` is True where a query may attend."""
         check_width("tokens", x, self.query.in_features)
         return attend(self.query(x), self.key(x), self.value(x), mask)
 
 
 @runtime_checkable  # shapes and types are checked in tests
 class KeyValueCache(Protocol):
-    """What keeps the keys and values of earlier tokens; that of transformers is one."""
+    """A cache of the keys and values of earlier tokens, such as that of transformers."""
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Append to the layer's keys and values, and return all of them."""
@@ -70,8 +70,8 @@ class KeyValueCache(Protocol):
 class MultiHeadAttention(nn.Module):
     r"""Several heads side by side: :math:`\mathrm{concat}_h(\mathrm{softmax}(Q_hK_h^T/\sqrt{d_k})\,V_h)\,W_O`.
 
-    Source: Vaswani et al. 2017, section 3.2.2. Self-attention looks at the states themselves, cross-attention at
-    other ones (`key_value_states`). A subclass may reach attention another way by overriding `attend`.
+    Source: Vaswani et al. 2017, section 3.2.2. Self-attention attends to the states themselves, cross-attention
+    to other ones (`key_value_states`). A subclass may compute attention differently by overriding `attend`.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
     Raises
     ------
     AttnscopeError
-        If the width is no multiple of the heads and no head width is given, a size is below 1, or states have another
+        If the width is not a multiple of the heads and no head width is set, a size is below 1, or states have another
         width than the layer.
 
     Examples
@@ -155,14 +155,14 @@ class MultiHeadAttention(nn.Module):
         key_value_states
             Tokens from which keys and values are made, by default `hidden_states`.
         mask
-            True where a query may look, broadcastable to ``(batch, head, query, key)``.
+            True where a query may attend, broadcastable to ``(batch, head, query, key)``.
         bias
             Added to the scores (ALiBi, T5).
         rotation
             RoPE, of queries and keys; `start` is the position of the first of them (keys of another text begin at 0).
         cache, layer
-            Keeps keys and values of earlier tokens; which of its layers is this one's. Those of `key_value_states` are
-            made at the first step alone, and need a cache of their own.
+            Cache of earlier keys and values, and the index of this layer in it. Those of `key_value_states` are made at
+            the first step alone, and need a cache of their own.
 
         Returns
         -------
@@ -188,8 +188,8 @@ class MultiHeadAttention(nn.Module):
     def project(
         self, states: Float[Tensor, "batch key memory_width"]
     ) -> tuple[Float[Tensor, "batch head key key_width"], Float[Tensor, "batch head key value_width"]]:
-        """Keys and values of what is looked at."""
-        check_width("states to look at", states, self.k_proj.in_features)
+        """Keys and values of the states that are attended to."""
+        check_width("states to attend to", states, self.k_proj.in_features)
         return self._split(self.k_proj(states)), self._split(self.v_proj(states))
 
     def attend(
@@ -200,7 +200,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None,
         bias: Float[Tensor, ...] | None,
     ) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"] | None]:
-        """Scores, softmax, weighted sum: written out, so that the weights can be seen."""
+        """Scores, softmax, weighted sum: written out, so that the weights are available."""
         _, weights = attend(query, key, value, mask, self.scaling, bias=bias)
         return F.dropout(weights, self.dropout, self.training) @ value, weights
 

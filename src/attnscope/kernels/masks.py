@@ -1,4 +1,4 @@
-"""What a mask allows: the first and the last key of each row, found and kept without a matrix of queries by keys."""
+"""The keys that a mask allows: first and last key of each row, without a matrix of queries by keys."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Entries of a mask that are looked at at once: beyond it, rows are taken in turn.
+#: Entries of a mask that are inspected at once; larger masks are inspected in blocks of rows.
 MASK_ENTRIES = 1 << 19
 
 
 class Extent(NamedTuple):
-    """From which key on each query may look, up to which, and whether it may look at all between."""
+    """First allowed key and end of each query, and whether all keys between are allowed."""
 
     start: Int[Tensor, "batch query"]
     stop: Int[Tensor, "batch query"]
@@ -29,7 +29,7 @@ class Extent(NamedTuple):
 
 
 def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
-    """First and last-plus-one allowed key of each query, and whether nothing between is forbidden."""
+    """First and last-plus-one allowed key of each query, and whether all keys between are allowed."""
     if isinstance(mask, RowMask):
         mask = mask.settled()
         if isinstance(mask, RowMask):
@@ -39,16 +39,16 @@ def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
 
 
 def extent_by_rows(written: Callable[[slice], Bool[Tensor, "batch head some key"]], queries: int, cells: int) -> Extent:
-    """Find the `extent_of` a mask that is never whole: ``written(rows)`` gives some rows of it."""
+    """Find the `extent_of` a mask that is never in memory whole: ``written(rows)`` returns some rows."""
     step = max(1, MASK_ENTRIES // max(1, cells))
     parts = [_bounds(written(slice(at, min(at + step, queries)))) for at in range(0, max(1, queries), step)]
     start, stop = (torch.cat(bounds, 1) for bounds in ([part[side] for part in parts] for side in (0, 1)))
-    # asked once, not of each part: on CUDA each answer would be waited for
+    # once, not for each part: on CUDA each answer would be a synchronisation
     return Extent(start, stop, bool(torch.stack([part[2] for part in parts]).all()))
 
 
 def transposed(mask: Shaped[Tensor, "batch head query key"]) -> Shaped[Tensor, "batch head key query"]:
-    """A mask or a bias with keys as queries; a mask is known by its rows, too, where these have no gaps."""
+    """A mask or bias with keys as queries; the mask stays a `RowMask` where its rows have no gaps."""
     if not isinstance(mask, RowMask) or not mask.is_known:
         return mask.mT
     start, stop, keys = mask.start[:, None, None], mask.stop[:, None, None], mask.shape[-1]
@@ -60,7 +60,7 @@ def transposed(mask: Shaped[Tensor, "batch head query key"]) -> Shaped[Tensor, "
 
 
 def _bounds(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """First and last-plus-one key of some rows, and whether all between is allowed to all heads alike."""
+    """First and last-plus-one key of some rows, and whether all heads allow all keys between."""
     keys, bits = mask.shape[-1], mask.view(torch.uint8)  # a view: only numbers have a largest one
     count = bits.sum(-1)
     start = torch.where(count > 0, bits.argmax(-1), 0)
@@ -73,8 +73,8 @@ ATEN = torch.ops.aten
 
 
 class RowMask(Tensor):
-    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows the keys from one to another, and no
-    others.
+    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows one contiguous range
+    of keys.
     """
 
     # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
@@ -95,11 +95,11 @@ class RowMask(Tensor):
 
     @property
     def is_known(self) -> bool:
-        """Whether `start` and `stop` say what is allowed: not once it is written out, for then it may be written to."""
+        """Whether `start` and `stop` describe the mask: not after it is written out, for then it may be changed."""
         return self._whole is None if self._seen_in is None else self._seen_in[0].is_known
 
     def written(self, *, keep: bool = False) -> Tensor:
-        """Write it out as any other tensor; one that is kept is what this mask is from then on."""
+        """Write it out as an ordinary tensor; with `keep`, the mask is that tensor from then on."""
         if self._seen_in is not None and (keep or not self.is_known):
             whole, part = self._seen_in
             return part(whole.written(keep=True))
@@ -113,11 +113,11 @@ class RowMask(Tensor):
         return made
 
     def settled(self) -> Tensor:
-        """Itself where it is known by its rows, and otherwise what it has become."""
+        """The mask where its rows describe it, otherwise its tensor."""
         return self if self.is_known else self.written()
 
     def taken(self, queries: Int[Tensor, "_ row"]) -> RowMask:
-        """Some queries of each text, by their numbers; with more rows of numbers than texts, equally many of each."""
+        """Some queries of each text by index; with more rows of indices than texts, equally many of each text."""
         each = len(queries) // len(self.start)
         start, stop = (bound.repeat_interleave(each, 0).gather(1, queries) for bound in (self.start, self.stop))
         return RowMask(start, stop, self.shape[-1])
@@ -147,13 +147,13 @@ class RowMask(Tensor):
             part = _PARTS[func](mask, partial(_again, func, args[1:], kwargs), *args[1:], **kwargs)
             if part is not None:
                 return part
-        # what writes to the mask, or shares its memory and may be written to, needs one that stays
+        # operations that write to the mask, or share its memory, need a tensor that stays
         keep = any(argument.alias_info is not None for argument in func._schema.arguments)  # noqa: SLF001
         args, options = tree_map_only(RowMask, lambda mask: mask.written(keep=keep), (args, kwargs))
         return func(*args, **options)
 
 
-#: What asks for a tensor's memory, which a mask that is not written out has none of
+#: Accessors of a tensor's memory, which a mask that is not written out lacks
 OF_MEMORY = {
     Tensor.numpy,
     Tensor.tolist,
@@ -183,7 +183,7 @@ def _cut(
     last: int | None = None,
     step: int = 1,
 ) -> RowMask | None:
-    """Some texts, queries or keys; of keys, those that follow each other."""
+    """Some texts, queries or adjacent keys."""
     dim %= 4
     taken = slice(first, last, step)
     if dim == 0:
@@ -211,7 +211,7 @@ def _expanded(mask: RowMask, part: Callable[[Tensor], Tensor], sizes: list[int],
 
 
 def _rows(mask: RowMask, _: Callable[[Tensor], Tensor], indices: list[Tensor | None]) -> RowMask | None:
-    """Queries by their numbers: a copy, which nothing that happens to the whole changes."""
+    """Queries by index: a copy, independent of the whole."""
     if len(indices) != 3 or indices[0] is not None or indices[1] is not None:  # noqa: PLR2004
         return None
     rows = cast("Tensor", indices[2])
@@ -232,25 +232,22 @@ _PARTS: dict[Any, Any] = {
 class OffsetBias(Tensor):
     r"""A bias ``(..., query, key)`` with one number for each offset, :math:`b_{ij} = v_{j - i + n - 1}` of n queries.
 
-    It is a tensor to whoever works with it; what is made of it is made of the whole matrix, which is written out for
-    that. Some of its texts, heads, queries and keys are again of this kind, and an `AttentionCall` with such a bias is
-    measured tile by tile, so that queries by keys are never in memory.
+    It behaves as a tensor: other operations write the whole matrix out. Slices of texts, heads, queries and keys stay
+    an `OffsetBias`, and an `AttentionCall` with such a bias is measured tile by tile, so the matrix is never in memory.
 
     Parameters
     ----------
     by_offset
         ``(..., queries + keys - 1)``: the number at each offset key - query, both counted from 0, from
-        ``-(queries - 1)`` to ``keys - 1``. Where the last query stands at the last key (a cache holds earlier keys),
-        the place of a query is its number plus ``keys - queries``: `RelativeBias.by_offset` and `alibi_by_offset` give
-        their numbers so.
+        ``-(queries - 1)`` to ``keys - 1``. If the last query is at the last key (a cache has earlier keys), a
+        query's position is its index plus ``keys - queries``, as in `RelativeBias.by_offset` and `alibi_by_offset`.
     queries
-        How many queries there are.
+        Number of queries.
 
     Raises
     ------
     AttnscopeError
-        If there are fewer numbers than queries; if a gradient is to pass through it, or something is to be written into
-        it: neither can be.
+        If there are fewer numbers than queries, or if an operation needs a gradient of it or writes to it.
     """
 
     by_offset: Tensor
@@ -270,7 +267,7 @@ class OffsetBias(Tensor):
                 "a bias by offset passes no gradient on: detach its numbers, or write the bias out for each pair"
             )
         shape = (*by_offset.shape[:-1], queries, keys)
-        with torch.inference_mode(mode=False):  # where views of this have to be ordinary tensors, too
+        with torch.inference_mode(mode=False):  # views must be ordinary tensors, too
             made = Tensor._make_wrapper_subclass(cls, shape, dtype=by_offset.dtype, device=by_offset.device)  # noqa: SLF001
             by_offset = by_offset.detach() if by_offset.requires_grad else by_offset
             made.by_offset = by_offset.clone() if by_offset.is_inference() else by_offset
@@ -278,11 +275,11 @@ class OffsetBias(Tensor):
 
     @property
     def upside_down(self) -> Tensor:
-        """The last query first, ``(..., query, key)``: a view of the few numbers, each row one further on."""
+        """The matrix with the last query first, ``(..., query, key)``: a view, each row shifted by one."""
         return self.by_offset.unfold(-1, self.shape[-1], 1)
 
     def written(self) -> Tensor:
-        """Write it out as any other tensor."""
+        """Write it out as an ordinary tensor."""
         return self.upside_down.flip(-2).contiguous()  # rows that overlap may come out as columns
 
     @classmethod
@@ -318,13 +315,13 @@ class OffsetBias(Tensor):
 
 
 def _are_alike(bias: OffsetBias, args: tuple[Any, ...]) -> bool:
-    """Whether all that is worked on is known by its offsets."""
+    """Whether all operands depend on offsets alone."""
     tensors = [one for one in args if isinstance(one, Tensor)]
     return all(isinstance(one, OffsetBias) and one.shape == bias.shape for one in tensors)
 
 
 def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it would give a view of a bias of this kind; to write into one is refused."""
+    """Whether an operation returns a view of such a bias; writing to one is an error."""
     shares = False
     for number, argument in enumerate(func._schema.arguments):  # noqa: SLF001
         given = args[number] if number < len(args) else kwargs.get(argument.name)
@@ -335,7 +332,7 @@ def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return shares
 
 
-#: What is done with each number for itself
+#: Elementwise operations
 _EACH = {
     ATEN.alias.default,
     ATEN.detach.default,
@@ -348,7 +345,7 @@ _EACH = {
 
 
 def _selected(bias: OffsetBias, dim: int, index: int) -> Tensor | None:
-    """One text or head, or what one query or key has."""
+    """One text or head, or the numbers of one query or key."""
     lead = bias.ndim - 2
     dim, queries = dim % bias.ndim, bias.shape[-2]
     if dim < lead:
@@ -361,7 +358,7 @@ def _selected(bias: OffsetBias, dim: int, index: int) -> Tensor | None:
 def _offset_bias_cut(
     bias: OffsetBias, dim: int = 0, first: int | None = None, last: int | None = None, step: int = 1
 ) -> OffsetBias | None:
-    """Some texts or heads; queries or keys that follow each other."""
+    """Some texts or heads; adjacent queries or keys."""
     lead = bias.ndim - 2
     dim %= bias.ndim
     taken = slice(first, last, step)
@@ -397,7 +394,7 @@ def _unsqueezed(bias: OffsetBias, dim: int) -> OffsetBias | None:
 
 
 def _diagonal(bias: OffsetBias, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor | None:
-    """The number at one offset, as often as there are pairs."""
+    """The number at one offset, repeated for its pairs."""
     if (dim1 % bias.ndim, dim2 % bias.ndim) != (bias.ndim - 2, bias.ndim - 1):
         return None
     queries, keys = bias.shape[-2:]
@@ -408,7 +405,7 @@ def _diagonal(bias: OffsetBias, offset: int = 0, dim1: int = 0, dim2: int = 1) -
 
 
 def _numbered(bias: OffsetBias, indices: list[Tensor | None]) -> Tensor | None:
-    """Queries by their numbers, and texts, heads and keys beside them: so many rows, and no others, are made."""
+    """Queries by index, with texts, heads and keys; only these rows are made."""
     lead = bias.ndim - 2
     there = [index for index in indices if index is not None]
     if len(indices) <= lead or indices[lead] is None or any(not _is_number(index) for index in there):
@@ -430,7 +427,7 @@ def _gathered(bias: OffsetBias, dim: int, index: Tensor, **_: bool) -> Tensor | 
 
 
 def _least(bias: OffsetBias, dim: list[int] | None = None, keepdim: bool = False) -> Tensor | None:
-    """Of all, of which each offset has one."""
+    """Extreme of all entries; each offset occurs at least once."""
     return None if dim or keepdim else bias.by_offset.amin()
 
 

@@ -1,13 +1,13 @@
-"""The exact tile pass: online softmax over blocks of queries and keys, and what is read off on the way.
+"""The exact tile pass: online softmax over blocks of queries and keys, with the measures of each row.
 
 Scores exist one tile at a time (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax";
-Dao et al. 2022, "FlashAttention"). While a tile is at hand, everything that is wanted of its rows is
-added to running sums; when a later tile brings a larger score, the sums are rescaled. Soft caps, sinks,
+Dao et al. 2022, "FlashAttention"). Every measure of a row is a running sum over its
+tiles; when a later tile has a larger score, the sums are rescaled. Soft caps, sinks,
 biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
 
-Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled twin in
-`compiled`, which reads each score once while it is in the processor's cache, and which `by_head` calls. `Sums.finish`
-has one too, `CompiledRows.finish`.
+Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled form in
+`compiled`, which reads each score once while it is in the processor's cache. `Sums.finish` has a compiled form too,
+`CompiledRows.finish`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN_TILE = 1 << 24  # scores in one tile of the batched pass
 
 @dataclass(eq=False)
 class TileState:
-    """Running sums over the keys seen so far, one number a query: shape ``(..., query)``."""
+    """Running sums over the keys so far, one number a query: shape ``(..., query)``."""
 
     maximum: Tensor
     total: Tensor
@@ -45,11 +45,11 @@ class TileState:
     bins: Tensor
 
     def parts(self) -> tuple[Tensor, ...]:
-        """All of it, in the order of the fields."""
+        """All fields, in order."""
         return tuple(vars(self).values())
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> TileState:
-        """A part of it, or another shape."""
+        """A part, or another shape."""
         return TileState(*map(cut, self.parts()))
 
     @classmethod
@@ -68,7 +68,7 @@ class TileState:
 def absorb(
     scores: Tensor, state: TileState, start: Tensor, stop: Tensor, bins: tuple[int, ...], *, own: Tensor, column: int
 ) -> Tensor:
-    """Take one tile of scores into the running sums, in PyTorch; leave exp(score - maximum) in its place."""
+    """Add one tile of scores to the running sums, in PyTorch; overwrite it with exp(score - maximum)."""
     keys = scores.shape[-1]
     index = torch.arange(column, column + keys, device=scores.device)
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
@@ -85,11 +85,11 @@ def absorb(
         is_larger = largest > state.maximum[..., None]
         state.largest_key.copy_(torch.where(is_larger, first + column, state.largest_key))
     maximum = torch.maximum(state.maximum, scores.amax(-1))
-    shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows that have seen nothing yet
-    # where exp underflows to 0, the score is kept finite too: 0 * -inf would be NaN
+    shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows before their first allowed key
+    # where exp underflows to 0, the score stays finite too: 0 * -inf would be NaN
     below = (scores - shift[..., None]).clamp_min_(-87.0 if scores.dtype == torch.float32 else -700.0)
     torch.exp(scores.sub_(shift[..., None]), out=scores)
-    # what was summed relative to an older maximum is turned into sums relative to the new one
+    # sums relative to an older maximum become sums relative to the new one
     old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
     rescale = torch.exp(state.maximum.double() - shift.double())
 
@@ -115,7 +115,7 @@ def absorb(
 
 
 def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
-    """Sums over the bins of offsets, of a tile whose queries stand so many tokens right of its first key."""
+    """Sums over the bins of offsets of a tile; `own` is the column of the query's own position."""
     keys = scores.shape[-1]
     edges = torch.from_numpy(segments(bins)).to(scores.device)
     at = (own[..., None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
@@ -125,7 +125,7 @@ def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What a sweep works on: any leading dimensions, one head or all of them."""
+    """Operands of a sweep, with any leading dimensions: one head or all of them."""
 
     query: Tensor
     key: Tensor
@@ -140,7 +140,7 @@ class Operands:
     bins: tuple[int, ...]
 
     def scores(self, rows: slice, keys: slice, buffer: Tensor | None = None) -> Tensor:
-        """One tile of scores; `buffer` lends its memory where it fits."""
+        """One tile of scores, in the memory of `buffer` where it fits."""
         query, key = self.query[..., rows, :], self.key[..., keys, :].transpose(-2, -1)
         scores = torch.matmul(query, key, out=buffer)
         adjust(scores, self.softcap, self.bias, self.mask, rows, keys)
@@ -150,7 +150,7 @@ class Operands:
 def adjust(
     scores: Tensor, softcap: float | None, bias: Tensor | None, mask: Tensor | None, rows: slice, keys: slice
 ) -> None:
-    """Cap a tile of scores, add its bias, and take away what its mask forbids."""
+    """Cap a tile of scores, add its bias, and set masked scores to -inf."""
     if softcap is not None:
         scores.div_(softcap).tanh_().mul_(softcap)
     if bias is not None:
@@ -160,7 +160,7 @@ def adjust(
 
 
 def sweep(operands: Operands, rows: range, into: Sums) -> None:
-    """Attend for one block of queries, tile by tile, adding up in the block's part of `into`, which is empty."""
+    """Attend for one block of queries, tile by tile, adding to the block's empty part of `into`."""
     block = slice(rows.start, rows.stop)
     start, stop = operands.start[..., block], operands.stop[..., block]
     own = operands.positions[..., block]
@@ -178,7 +178,7 @@ def sweep(operands: Operands, rows: range, into: Sums) -> None:
 
 
 def add_weighted(total: Tensor, rescale: Tensor | None, weights: Tensor, values: Tensor) -> None:
-    """Rescale what was added before, if anything was, and add the weighted sums of a tile."""
+    """Rescale the earlier sums, if any, and add the weighted sums of a tile."""
     if rescale is not None:
         total.mul_(rescale)
     if not weights.shape[-1]:
@@ -193,7 +193,7 @@ def add_weighted(total: Tensor, rescale: Tensor | None, weights: Tensor, values:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """All that is added up, for every head and query: ``(batch, head, query, ...)``."""
+    """All sums, for every head and query: ``(batch, head, query, ...)``."""
 
     output: Tensor
     columns: Tensor | None
@@ -210,7 +210,7 @@ class Sums:
         )
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> Sums:
-        """A part of it, or another shape: whatever is added there is added to the whole."""
+        """A part, or another shape; additions to it change the whole."""
         columns = None if self.columns is None else cut(self.columns)
         return Sums(cut(self.output), columns, self.state.view(cut))
 
@@ -232,7 +232,7 @@ class Sums:
         share = mass / total  # turns p = exp(score - maximum) into a weight
         # entropy of the weights renormalised to 1, then of the weights as they are (sinks take a part)
         start, stop = call.extent
-        most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the keys that may be seen
+        most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the number of allowed keys
         entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
         level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
         index = call.query_positions[:, None]
@@ -297,7 +297,7 @@ def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
 
 
 def rows_at_once(call: AttentionCall) -> int:
-    """How many queries of all heads make a tile."""
+    """Number of queries of all heads in a tile."""
     batch, heads = call.query.shape[:2]
     limit = PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5
     return max(16, limit // (batch * heads * KEY_TILE))

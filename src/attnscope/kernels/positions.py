@@ -1,4 +1,4 @@
-"""Rotary positions (RoPE): queries and keys turn with their position, so that scores see the offset."""
+"""Positions: rotary (RoPE), sinusoidal and learned tables, and the biases of ALiBi and T5."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rotation_rates(pairs: int, width: int, base: float = 10000.0) -> Float[Tenso
 class Rotation:
     r"""Rotary positions (RoPE, Su et al. 2021): pair c of a query or key at position p turns by an angle.
 
-    Two layouts of the pairs are in use, and mixing them up goes unseen: ``"half"`` pairs column c with column
+    Two layouts of the pairs are in use, and mixing them up raises no error: ``"half"`` pairs column c with column
     ``c + pairs``, ``"pairs"`` pairs ``2c`` with ``2c + 1``. They differ by `layout_permutation`. Columns beyond
     ``2 * pairs`` stay as they are (partial RoPE).
 
@@ -43,11 +43,11 @@ class Rotation:
         return self._turn(x, self.cos, self.sin)
 
     def at(self, x: Float[Tensor, "*batch token width"], start: int) -> Float[Tensor, "*batch token width"]:
-        """Turn tokens of which the first stands at position `start`."""
+        """Turn tokens, the first of which is at position `start`."""
         return replace(self, cos=self.cos[start:], sin=self.sin[start:])(x)
 
     def undo(self, x: Float[Tensor, "*batch position width"]) -> Float[Tensor, "*batch position width"]:
-        """Turn back: what was there before the rotation (and before its factor)."""
+        """Undo the rotation and its factor."""
         square = self.cos**2 + self.sin**2
         return self._turn(x, self.cos / square, -self.sin / square)
 
@@ -58,7 +58,7 @@ class Rotation:
 
     @property
     def rates(self) -> Float[Tensor, " pair"]:
-        """Radians per token of each pair, read off the first two positions, float64."""
+        """Radians per token of each pair, from the first two positions, float64."""
         if self.cos.shape[0] < 2:  # noqa: PLR2004
             raise AttnscopeError("one position shows no rotation: give a window of 2 tokens or more")
         angle = torch.atan2(self.sin.double(), self.cos.double())
@@ -203,7 +203,7 @@ def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
 
 
 def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query key"]:
-    r"""Penalty :math:`-m_h\,|j - i|` of ALiBi, float64; the last query stands at the last key.
+    r"""Penalty :math:`-m_h\,|j - i|` of ALiBi, float64; the last query is at the last key.
 
     Parameters
     ----------
@@ -215,24 +215,24 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
     Returns
     -------
     Tensor
-        ``(head, query, key)``, nats: what is added to the scores.
+        ``(head, query, key)``, nats, to add to the scores.
     """
     distance = offsets(queries, keys).abs()
     return -alibi_slopes(heads)[:, None, None] * distance
 
 
 def alibi_by_offset(heads: int, queries: int, keys: int) -> Float[Tensor, "head offset"]:
-    r"""The numbers of `alibi_bias`, one an offset: what `OffsetBias` takes, in place of queries by keys."""
+    r"""The numbers of `alibi_bias`, one an offset, for `OffsetBias`."""
     return -alibi_slopes(heads)[:, None] * _each_offset(queries, keys).abs()
 
 
 def _each_offset(queries: int, keys: int) -> Int[Tensor, " offset"]:
-    """The offsets there are, ascending; the last query stands at the last key."""
+    """All offsets, ascending; the last query is at the last key."""
     return torch.arange(1 - keys, queries)
 
 
 def offsets(queries: int, keys: int) -> Int[Tensor, "query key"]:
-    """Key position minus query position, tokens; the last query stands at the last key.
+    """Key position minus query position, tokens; the last query is at the last key.
 
     Parameters
     ----------
@@ -247,8 +247,8 @@ def t5_buckets(
 ) -> Int[Tensor, "*shape"]:
     """Bucket of each offset in T5's relative bias (Raffel et al. 2020, section 2.1).
 
-    Half of the buckets (of each side) hold one distance each, the others grow logarithmically up to
-    `farthest`, and all that is farther shares the last. Keys to the right have the second half of the buckets.
+    Half of the buckets of each side have one distance each, the others grow logarithmically up to `farthest`, and
+    all larger distances share the last. Keys to the right have the second half of the buckets.
 
     Parameters
     ----------
@@ -301,15 +301,14 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, queries: int, keys: int) -> Float[Tensor, "head query key"]:
-        """Bias of every pair; the last query stands at the last key."""
+        """Bias of every pair; the last query is at the last key."""
         return self._of(offsets(queries, keys)).permute(2, 0, 1)
 
     def by_offset(self, queries: int, keys: int) -> Float[Tensor, "head offset"]:
         r"""The bias of every offset, :math:`v_t = w_{\text{bucket}(t)}` (Raffel et al. 2020, section 2.1).
 
-        ``(head, queries + keys - 1)``, from the last query's first key, ``1 - keys``, to the first query's last one,
-        ``queries - 1``, the last query standing at the last key: what `OffsetBias` takes, for any length, in place of
-        queries by keys.
+        ``(head, queries + keys - 1)``, for the offsets ``1 - keys`` to ``queries - 1``, with the last query at the last
+        key: the argument of `OffsetBias`, for any length.
         """
         return self._of(_each_offset(queries, keys)).T
 

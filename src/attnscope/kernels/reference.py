@@ -22,15 +22,15 @@ def attend(
 ) -> tuple[Float[Tensor, "*batch query value_width"], Float[Tensor, "*batch query key"]]:
     r"""Explicit attention: :math:`A = \mathrm{softmax}(\text{scale}\, Q K^T + M)`, :math:`O = A V`.
 
-    Everything is materialised, so this is the reference that the faster passes are held against, and
-    the place to read what attention is (Vaswani et al. 2017, equation 1).
+    All weights are in memory. This is the definition of attention (Vaswani et al. 2017, equation 1), and the reference
+    of the tests of faster passes.
 
     Parameters
     ----------
     query, key, value
         Shapes ``(..., query, width)``, ``(..., key, width)`` and ``(..., key, value_width)``.
     mask
-        Broadcastable to ``(..., query, key)``; True where a query may look.
+        Broadcastable to ``(..., query, key)``; True where a query may attend.
     scale
         Factor of the scores; ``1 / sqrt(width)`` where it is None.
     bias
@@ -46,8 +46,8 @@ def attend(
     output : Tensor
         ``(..., query, value_width)``.
     weights : Tensor
-        ``(..., query, key)``; masked entries are exactly 0. A row that may look nowhere is all zeros,
-        and so is its output.
+        ``(..., query, key)``; masked entries are exactly 0. A row without allowed keys is all
+        zeros, and so is its output.
 
     Raises
     ------
@@ -98,19 +98,19 @@ def masked_softmax(
 
 
 def padding_mask(valid: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:
-    """Keep every query from looking at padding."""
+    """Exclude padding for every query."""
     return valid[:, None, None, :]
 
 
 def causal_mask(queries: int, keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "query key"]:
-    """Let query ``i`` look at keys ``0..i``."""
+    """Let query ``i`` attend to keys ``0..i``."""
     return window_mask(queries, keys, left=None, right=0, device=device)
 
 
 def window_mask(
     queries: int, keys: int, *, left: int | None, right: int | None, device: torch.device | str = "cpu"
 ) -> Bool[Tensor, "query key"]:
-    """Let query ``i`` look at keys ``i - left .. i + right``, True where it may; None means without limit."""
+    """Let query ``i`` attend to keys ``i - left .. i + right`` (True); None means without limit."""
     offset = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
     allowed = torch.ones_like(offset, dtype=torch.bool)
     if left is not None:
@@ -121,7 +121,7 @@ def window_mask(
 
 
 def check_width(name: str, states: Tensor, width: int) -> None:
-    """Refuse states of another width than a layer was made for."""
+    """Check that states have the width of a layer."""
     if states.shape[-1] != width:
         raise AttnscopeError(
             f"{name} are {states.shape[-1]} wide; expected {width}, as this was made: give those, or make it for width "
@@ -130,7 +130,7 @@ def check_width(name: str, states: Tensor, width: int) -> None:
 
 
 def check_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """Refuse queries and keys that cannot be compared, and keys without their values."""
+    """Check that queries and keys have one width, and keys and values one length."""
     if query.shape[-1] != key.shape[-1]:
         raise AttnscopeError(
             f"query is {query.shape[-1]} wide and key {key.shape[-1]}: they must be equally wide to be compared"

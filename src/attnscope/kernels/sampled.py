@@ -1,4 +1,4 @@
-"""The output by fused attention with what the log-sum-exp tells of all rows, and some rows measured."""
+"""The output by fused attention, the measures of all rows that follow from the log-sum-exp, and a sample of rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import can_fuse, fused_attention
 
 _ROWS = 1024  # whose mask is written out at once
-_WEIGHTS = 1 << 22  # of marked keys that are held at once
+_WEIGHTS = 1 << 22  # of marked keys in memory at once
 
 
 @torch.no_grad()
 def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    r"""Attend by PyTorch's fused kernel, and measure of every row what its log-sum-exp tells at a cost of O(n)."""
+    r"""Attend by PyTorch's fused kernel, and measure each row as far as its log-sum-exp allows in O(n)."""
     fused = _fused(call) if _can_fuse(call) else None
     if fused is None:
         return measure(call, Need(band=need.band, columns=need.columns))
@@ -36,8 +36,8 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
 
 @torch.no_grad()
 def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
-    """Measure some rows, whose scores alone are made; each key head may have its own."""
-    if call.sinks is not None:  # a logit for each head: these cannot stand as texts of a batch
+    """Measure some rows by their scores alone; each key head may have its own rows."""
+    if call.sinks is not None:  # one logit a head: key heads cannot become texts of a batch
         bare = replace(call, value=call.value[..., :0])
         of_heads = [bare.of_key_head(head).take(queries[:, head]) for head in range(queries.shape[1])]
         parts = [measure(rows, need)[1] for rows in of_heads]
@@ -58,7 +58,7 @@ def _can_fuse(call: AttentionCall) -> bool:
 
 
 def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Output, log-sum-exp and mass of each row; None where something is not finite, which the kernel spreads."""
+    """Output, log-sum-exp and mass of each row; None if a number is not finite, as the kernel would spread it."""
     plain = replace(call, sinks=None)
     if call.mask is None:
         output, log_real = fused_attention(plain)
@@ -75,7 +75,7 @@ def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
 
 
 def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
-    """Some rows against the keys that they may see: the mask is never written out whole."""
+    """Attend for some rows; the mask is never written out whole."""
     rows = slice(first, min(first + _ROWS, call.query.shape[2]))
     start, stop = (bound[:, rows] for bound in call.extent)
     keys = slice(int(start.min()), max(int(stop.max()), int(start.min()) + 1))
@@ -113,7 +113,7 @@ def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
 
 
 def _columns(call: AttentionCall, log_sum_exp: Tensor, columns: Tensor) -> Tensor:
-    """Weighted sums of the value columns, ``(batch, head, query, column)``, from the keys that have any."""
+    """Weighted sums of the value columns, ``(batch, head, query, column)``, from the keys that have values in them."""
     marked = columns.ne(0).any(-1).any(0).nonzero()[:, 0]
     key = call.key[:, :, marked].float().repeat_interleave(call.group, dim=1).mT
     query = call.query.float() * call.scale

@@ -1,4 +1,4 @@
-"""Score functions: how well does a state match what it may look at? Dot, scaled dot, bilinear, additive."""
+"""Score functions compare a state with the keys that it may attend to: dot, scaled dot, bilinear, additive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnscope.support.errors import AttnscopeError
 
 
 class ScoreTerms(NamedTuple):
-    r"""Scores as an attention call has them: :math:`\text{scale}\, q \cdot k + \text{bias}`."""
+    r"""Scores in the form of an attention call: :math:`\text{scale}\, q \cdot k + \text{bias}`."""
 
     query: Tensor  # ``(..., query, width)`` and ``(..., key, width)``
     key: Tensor
@@ -23,16 +23,16 @@ class ScoreTerms(NamedTuple):
 
 
 class Score(nn.Module):
-    """What all score functions share: keys are prepared once a text, then compared with each state."""
+    """Base of the score functions: keys are prepared once a text, then compared with each state."""
 
     def prepare(self, keys: Float[Tensor, "*batch key key_width"]) -> Float[Tensor, "*batch key width"]:
-        """Do what depends on the keys alone."""
+        """Compute the part that depends on the keys alone."""
         raise NotImplementedError
 
     def compare(
         self, query: Float[Tensor, "*batch query query_width"], prepared: Float[Tensor, "*batch key width"]
     ) -> Float[Tensor, "*batch query key"]:
-        """Scores of states and prepared keys: their inner products, if nothing else is said."""
+        """Scores of states and prepared keys; by default their inner products."""
         check_width("states", query, prepared.shape[-1])
         return query @ prepared.transpose(-2, -1)
 
@@ -45,7 +45,7 @@ class Score(nn.Module):
     def terms(
         self, query: Float[Tensor, "*batch query query_width"], keys: Float[Tensor, "*batch key key_width"]
     ) -> ScoreTerms:
-        """The same scores as products of queries and keys: states and prepared keys, if nothing else is said."""
+        """The same scores as products of queries and keys; by default states and prepared keys."""
         return ScoreTerms(query, self.prepare(keys), 1.0, None)
 
 
@@ -83,14 +83,14 @@ class DotScore(Score):
         return self.scale * keys
 
     def terms(self, query: Float[Tensor, "*batch query width"], keys: Float[Tensor, "*batch key width"]) -> ScoreTerms:
-        """States and keys as they are, and the scale beside them."""
+        """States and keys unchanged, and the scale."""
         return ScoreTerms(query, keys, self.scale, None)
 
 
 def scaled_dot_score(query_width: int, key_width: int) -> DotScore:
     r"""Inner product over the root of the width: :math:`s \cdot h / \sqrt{d}` (Vaswani et al. 2017, equation 1).
 
-    Of two vectors with d independent coordinates of variance 1 the product has variance d; divided, 1.
+    The inner product of two vectors with d independent coordinates of variance 1 has variance d; divided, 1.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def scaled_dot_score(query_width: int, key_width: int) -> DotScore:
 
 
 class BilinearScore(Score):
-    r"""A matrix between them: :math:`\mathrm{score}(s, h) = s^T W h` (Luong et al. 2015, "general").
+    r"""A matrix between state and key: :math:`\mathrm{score}(s, h) = s^T W h` (Luong et al. 2015, "general").
 
     A Transformer's scores are of this form with :math:`W = W_Q W_K^T`, whose rank is that of a head.
 
@@ -159,7 +159,7 @@ class AdditiveScore(Score):
     def terms(
         self, query: Float[Tensor, "*batch query query_width"], keys: Float[Tensor, "*batch key key_width"]
     ) -> ScoreTerms:
-        """No product gives these scores: queries and keys are zeros of width 1, and the bias is all of the scores."""
+        """No product gives these scores: queries and keys are zeros of width 1, and the bias is the scores."""
         prepared = self.prepare(keys)
         rows = [self.compare(row, prepared) for row in query.split(1, -2)]  # each holds `width` numbers a pair
         return ScoreTerms(torch.zeros_like(query[..., :1]), torch.zeros_like(keys[..., :1]), 1.0, torch.cat(rows, -2))
@@ -183,7 +183,7 @@ def look(
     prepared
         ``score.prepare(annotations)``.
     values
-        What is mixed, mostly the annotations :math:`h_i` themselves.
+        States to mix, usually the annotations :math:`h_i` themselves.
     mask
         True where there is a token, False for padding.
 

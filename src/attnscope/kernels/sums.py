@@ -1,4 +1,4 @@
-"""Attention received: what each key is given by all queries, or by the last ones."""
+"""Attention received: the weight of each key from all queries, or from the last ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def column_sums(
 
 
 def last_of(counted: Bool[Tensor, "batch query"], last: int) -> Bool[Tensor, "batch query"]:
-    """The last so many of those that count."""
+    """The last `last` of the counted rows."""
     return counted & (counted.flip(-1).cumsum(-1).flip(-1) <= last)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightSums:
-    """Sums of the weights over queries, float64; what was not asked for is None."""
+    """Sums of the weights over queries, float64; None where not requested."""
 
     received: Float[Tensor, "batch head key"] | None = None  # ``(batch, head, key)``: over the column of each key
     # ``(batch, head, offset)``: over the diagonal of each offset, from ``-(queries - 1)`` to ``keys - 1``
@@ -65,7 +65,7 @@ def weight_sums(
         raise AttnscopeError("some queries alone have no profile of all offsets: give the whole call")
     batch, heads, queries, _ = call.query.shape
     keys = call.key.shape[2]
-    # log-sum-exp of each row; infinity for those left out, and for those that may look nowhere
+    # log-sum-exp of each row; infinity for those left out, and for those without allowed keys
     nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2
     left_out = nowhere if counted is None else nowhere | ~counted[:, None]
     level = log_sum_exp.masked_fill(left_out, torch.inf)
@@ -94,7 +94,7 @@ def _can_exchange(call: AttentionCall) -> bool:
 
 
 def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> AttentionCall:
-    r"""The call with queries and keys exchanged: its log-sum-exp is the log of what each key receives."""
+    r"""The call with queries and keys exchanged: its log-sum-exp is the log of the attention that each key receives."""
     dims = (-2,) if call.causal else ()
 
     def turned(pairs: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> 
 
 
 def _by_head(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
-    """Heads over threads, each tile read once by a compiled loop."""
+    """Spread heads over threads; a compiled loop reads each tile once."""
     from attnscope.kernels.compiled import sums_compiled  # numba is loaded when it is first needed
 
     single = level.float()
@@ -146,7 +146,7 @@ def _by_head(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
 
 
 def _batched(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
-    """All heads at once, in PyTorch: on any device, in any float type."""
+    """All heads at once in PyTorch, on any device and in any float type."""
     operands = batched_operands(call, torch.promote_types(call.query.dtype, torch.float32))
     level = by_group(call, level)
     columns, diagonals = (None if part is None else by_group(call, part) for part in (into.received, into.offsets))
@@ -173,7 +173,7 @@ def _diagonals(weights: Tensor) -> Tensor:
 
 
 def _tiles(operands: Operands, counted: Tensor, most: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Tiles of scores, between the first counted row and the last, where something may be looked at."""
+    """Tiles of scores, between the first counted row and the last, where a key is allowed."""
     at = counted.nonzero()
     if not len(at):
         return
@@ -193,7 +193,7 @@ def _tiles(operands: Operands, counted: Tensor, most: int) -> Iterator[tuple[sli
 class RowWeights(NamedTuple):
     """Some rows of a call, written out."""
 
-    weights: Tensor  # ``(batch, head, row, key)``, float64; 0 where a row may not look
+    weights: Tensor  # ``(batch, head, row, key)``, float64; 0 where masked
     allowed: Tensor  # ``(batch, 1 or head, row, key)``: where it may
 
 
@@ -203,7 +203,7 @@ def row_weights(call: AttentionCall, first: int) -> RowWeights:
     rows = slice(first, None)
     wide = torch.promote_types(call.query.dtype, torch.float32)
     query = call.query[:, :, rows].to(wide)
-    # heads that share keys stand in one matrix, so that no key is repeated
+    # heads that share keys are one matrix, so that no key is repeated
     grouped = query.unflatten(1, (-1, call.group)).flatten(2, 3)
     scores = call.scale * grouped @ call.key.to(wide).mT
     scores = scores.unflatten(2, (call.group, -1)).flatten(1, 2).double()

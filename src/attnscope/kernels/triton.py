@@ -1,4 +1,4 @@
-"""Measured attention on CUDA: which calls the kernel of `_triton_kernels` can do, and how it is launched."""
+"""Measured attention on CUDA: the calls that the kernel of `_triton_kernels` supports, and its launch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAPABILITY = (8, 0)  # Ampere: the first with bfloat16 and TF32, of which float3
 
 
 def can_triton(call: AttentionCall, need: Need) -> str | None:
-    """Say why the Triton kernel cannot give what is needed; None if it can."""
+    """The reason why the Triton kernel cannot measure this call; None if it can."""
     operands = (call.query, call.key, call.value)
     types = {str(operand.dtype).removeprefix("torch.") for operand in operands}
     if any(operand.dtype not in TYPES for operand in operands):
@@ -42,7 +42,7 @@ def can_triton(call: AttentionCall, need: Need) -> str | None:
     if not all(1 <= width <= WIDEST for width in widths):
         return f"heads are {widths[0]} and {widths[1]} wide, and the kernel's 1 to {WIDEST}"
     if call.positions is not None:
-        return "queries stand at places of their own"
+        return "queries have positions of their own"
     if not min(*call.query.shape[:3], call.key.shape[2]):
         return "there is no query or no key"
     if not (call.scale if call.softcap is None else call.softcap) > 0:
@@ -78,12 +78,12 @@ def _version() -> tuple[int, int] | None:
 
 
 def is_interpreted() -> bool:
-    """Whether Triton's interpreter runs the kernels: it is so from the start of a process, by its environment."""
+    """Whether Triton's interpreter runs the kernels; the environment decides it when the process starts."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in {"1", "true", "on", "yes"}
 
 
 class Launch(NamedTuple):
-    """Sizes of the tiles, and the warps and stages of loads that work on them."""
+    """Sizes of the tiles, and their warps and stages of loads."""
 
     queries: int
     keys: int
@@ -93,21 +93,21 @@ class Launch(NamedTuple):
 
 # By the widest head: the largest tiles of which the compiler keeps the running sums of all default statistics in
 # registers, or nearly so (float32 and 256 wide it cannot), for compute capabilities 8.0 and 9.0. Chosen by the
-# compiler's count (tests/attention/compiles.py), not by the clock: no GPU was at hand.
+# compiler's count (tests/attention/compiles.py), not by the clock: without a GPU.
 _HALF = {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), WIDEST: Launch(64, 32, 8, 2)}
 _SINGLE = {64: Launch(32, 32, 4, 2), 128: Launch(32, 32, 4, 2), WIDEST: Launch(32, 16, 4, 1)}
 _INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
 
 
 def launch_of(width: int, dtype: torch.dtype, *, is_crowded: bool = False) -> Launch:
-    """Launch parameters for heads of a width; crowded are the registers where a bias or many columns are held too."""
+    """Launch parameters for a head width; `crowded` where registers also hold a bias or many columns."""
     table = _SINGLE if dtype == torch.float32 else _HALF
     launch = next(launch for widest, launch in table.items() if width <= widest)
     return launch._replace(keys=min(launch.keys, 32)) if is_crowded else launch
 
 
 def triton_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
-    """The measures that `can_triton` allows, by one kernel: each score is read once while it is in registers."""
+    """The measures that `can_triton` allows, by one kernel that reads each score once while it is in registers."""
     # the running sum of the entropy turns to NaN where an allowed score is -inf, if nothing else may make it so
     shows = need.entropy and shows_scores(call)
     return without_flat_curves(_passes, call, need, shows_scores=shows, wide=batched_tiles)
@@ -184,7 +184,7 @@ def _launched(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
 
 
 def _fixed(call: AttentionCall, need: Need, columns: int) -> dict[str, Any]:
-    """What the kernel is compiled for: one of these changed, and it is compiled again."""
+    """Constants of the compiled kernel; a change of one compiles it again."""
     width, value_width = call.query.shape[-1], call.value.shape[-1]
     is_crowded = not (call.mask is None or call.is_contiguous) or call.bias is not None or columns > SUMMED
     widest = max(width, value_width)
@@ -213,12 +213,12 @@ def _fixed(call: AttentionCall, need: Need, columns: int) -> dict[str, Any]:
 
 
 def _strides(of_pairs: Tensor | None, batch: int, heads: int) -> tuple[int, ...]:
-    """Of text, head, query and key; 0 where a size of 1 stands for all."""
+    """Strides of text, head, query and key; 0 where a size of 1 is shared by all."""
     return (0, 0, 0, 0) if of_pairs is None else of_pairs.expand(batch, heads, -1, -1).stride()
 
 
 def _bias_in_memory(call: AttentionCall, batch: int, heads: int) -> tuple[Tensor | None, tuple[int, ...]]:
-    """Where the bias of the first query and key lies, and its strides: by offset, a query further is a number back."""
+    """Address of the bias of the first query and key, and its strides; by offset, the next query is one number back."""
     if not isinstance(call.bias, OffsetBias):
         return call.bias, _strides(call.bias, batch, heads)
     of_text, of_head, step = call.bias.by_offset.expand(batch, heads, -1).stride()

@@ -334,7 +334,7 @@ def read_gold(path: Path | str, first: int = 1) -> Gold:
 
 
 def within(links: Links, sources: int, targets: int) -> Links:
-    """The links that lie inside a pair of sentences with so many words."""
+    """The links that fit a pair of sentences with these numbers of words."""
     return frozenset((source, target) for source, target in links if source < sources and target < targets)
 
 
@@ -434,7 +434,7 @@ def _interval(estimate: float, parts: Float[np.ndarray, " pair"], outside: float
 
 
 def _interval_of_rate(rate: float, parts: Float[np.ndarray, " pair"]) -> tuple[float, float]:
-    """Student's where it lies between 0 and 1 and is not skewed; else Wilson's, and Hall's end of a long tail."""
+    """Student's where it is between 0 and 1 and is not skewed; else Wilson's, and Hall's end of a long tail."""
     lower, upper = _interval(rate, parts, _OUTSIDE)
     count, square = len(parts), float(np.square(parts).sum())
     if math.isnan(lower):

@@ -204,7 +204,7 @@ def generate(
         the decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
         ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
         weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
-        ``place_span_weight``: predicted from the head's offsets and the first token alone. NaN after the end of a text.
+        ``position_span_weight``: predicted from the head's offsets and first token alone. NaN after the end of a text.
         Coordinates ``token_id`` (of the chosen token) and ``position`` (of the query, from the start of the text), over
         ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
 
@@ -359,8 +359,8 @@ class _Job:
             IdNames(self.loaded.tokenizer).of,
             spans=[*(self.grouping.names if self.grouping else ()), *self.patterns],
             step=new,
-            text_place=new + (1 if is_pair else longest),
-            source_place=longest,
+            text_position=new + (1 if is_pair else longest),
+            source_position=longest,
         )
         if numbers.start == 0:  # in the first piece, so that a run that resumes has it too
             away = call.full_pass_difference(texts[0])

@@ -26,7 +26,7 @@ from attnscope.measure.generation_rows import (
     BINS,
     DOUBLINGS,
     OWN,
-    PLACES,
+    POSITIONS,
     PROMPT,
     RANGES,
     SOURCE,
@@ -35,7 +35,7 @@ from attnscope.measure.generation_rows import (
     GivenSpans,
     KeyMarks,
     Prompts,
-    by_places,
+    by_positions,
     measure_rows,
 )
 from attnscope.measure.passes import HostOffloader, stacked
@@ -60,7 +60,7 @@ _WORDS = {
     SPANS: Wording("Weight on each span", "share"),
     f"{EQUAL}{SPANS}": Wording("Weight on each span, under uniform attention", "share"),
     f"{EQUAL}mean_offset": Wording("Mean offset (negative is left), under uniform attention", "tokens"),
-    PLACES: Wording("Weight on each span predicted from offsets alone", "share"),
+    POSITIONS: Wording("Weight on each span predicted from offsets alone", "share"),
     BINS: Wording("Weight in each bin of offsets", "share"),
     "top_key": Wording("Position of the key with the largest weight", "tokens"),
 }
@@ -229,7 +229,7 @@ class GenerationObserver:
         padding = int(marks.padding[row])
         own = number * self.prompts.count // sequences
         columns = marks.columns(length - padding + len(new), padding)[row].numpy()
-        measured[PLACES] = by_places(measured, columns, length - padding)
+        measured[POSITIONS] = by_positions(measured, columns, length - padding)
         measured[BINS] = np.add.reduceat(measured[BINS], _PARTS, axis=-1)
         data: dict[str, Any] = {}
         for name, values in measured.items():
@@ -242,8 +242,8 @@ class GenerationObserver:
         data |= {
             "prompt_length": ((), length - padding, {"units": "tokens"}),
             "length": ((), len(new), {"units": "tokens"}),
-            "text_token_id": ("text_place", whole),
-            **({"source_token_id": ("source_place", source)} if source else {}),
+            "text_token_id": ("text_position", whole),
+            **({"source_token_id": ("source_position", source)} if source else {}),
             "prompt": ((), own),
             "token_id": ("step", new),
             "position": ("step", np.arange(len(whole) - len(new), len(whole)) - 1),
@@ -442,25 +442,25 @@ def together(
     named = dict.fromkeys([each[0][0], *spans, *(name for names in each for name in names)])
     sizes = {
         name: max(least.get(name, 0), *(text.sizes[name] for text in texts))
-        for name in ("step", "head", "text_place", "source_place")
+        for name in ("step", "head", "text_position", "source_position")
         if name in first.sizes
     }
-    places = [name for name in sizes if name.endswith("_place")]
+    positions = [name for name in sizes if name.endswith("_position")]
     at = {name: np.arange(size) for name, size in sizes.items()}
     at["span"] = np.array([*(name for name in named if name not in last), *last], dtype=object)
     padding = dict.fromkeys(("token_id", "position", "text_token_id", "source_token_id"), -1)
     padded: list[xr.Dataset] = []
     for text in texts:
-        own = text.assign_coords({name: np.arange(text.sizes[name]) for name in places})
-        for side in [name.removesuffix("_place") for name in places]:
+        own = text.assign_coords({name: np.arange(text.sizes[name]) for name in positions})
+        for side in [name.removesuffix("_position") for name in positions]:
             if shown is None:
                 break
             ids = text[f"{side}_token_id"].values
             tokens = np.full(len(ids), "", dtype=object)
             tokens[ids >= 0] = shown(ids[ids >= 0].tolist())
-            own[f"{side}_token"] = f"{side}_place", tokens
+            own[f"{side}_token"] = f"{side}_position", tokens
         padded.append(own.reindex(at, fill_value=padding | {"text_token": "", "source_token": ""}))
     whole = stacked_along(padded, "sequence", np.arange(len(texts)))
-    near = next(number for number, (_, last) in enumerate(DOUBLINGS) if -last < sizes["text_place"])
-    whole = whole.isel(offset_bin=slice(near, None)).drop_vars(places)
+    near = next(number for number, (_, last) in enumerate(DOUBLINGS) if -last < sizes["text_position"])
+    whole = whole.isel(offset_bin=slice(near, None)).drop_vars(positions)
     return whole.set_coords(["prompt", "token_id", "position"])

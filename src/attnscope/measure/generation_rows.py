@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SPANS, BINS = "span_weight", "bin_weight"
-PLACES = f"place_{SPANS}"
+POSITIONS = f"position_{SPANS}"
 _REACH = 1 << 17  # tokens: larger distances are in the last bin
 _PARTS = 4  # of a doubling, so that a head's decay within a bin is small
 #: First and last offset of each bin of a result, from far left to the query itself.
@@ -110,7 +110,7 @@ def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
     return int(own[0, 0])
 
 
-def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, prompt: int) -> np.ndarray:
+def by_positions(measured: Mapping[str, np.ndarray], columns: np.ndarray, prompt: int) -> np.ndarray:
     """The weight on each span predicted from each head's offsets alone, ``(step, layer, head, span)``."""
     steps, layers, heads = measured["first_token"].shape
     fitted = np.full((steps, layers, heads, columns.shape[1]), np.nan)

@@ -280,6 +280,7 @@ class Read(NamedTuple):
 class Reader(ABC):
     """The inputs of a scan in one modality, and the forward passes over them."""
 
+    command: str = "scan"  # verb that measures
     reads: str = ""  # name of the modality in messages and results; "" for plain texts
     accepts: frozenset[str] = frozenset()  # settings of texts that it uses
     called: str = "windows"  # name of its inputs in the progress
@@ -326,7 +327,7 @@ class Reader(ABC):
         """The signature: everything behind the numbers."""
         settings = self.signature_settings()
         return signature_of(
-            "scan", self.loaded, self.source, self.target, settings, reader=self.reader, packages=self.packages
+            self.command, self.loaded, self.source, self.target, settings, reader=self.reader, packages=self.packages
         )
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:

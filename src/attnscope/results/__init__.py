@@ -1,4 +1,4 @@
-"""What commands left in folders: opened, described, drawn, exported."""
+"""Results in run folders: opened, described, drawn, exported."""
 
 import pkgutil
 

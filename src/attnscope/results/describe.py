@@ -81,9 +81,9 @@ def describe(path: str | Path, *, verify: bool = False) -> Description:
     --------
     >>> import tempfile
     >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
-    ...     run = describe(Path(place) / "run", verify=True)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "run")
+    ...     run = describe(Path(folder) / "run", verify=True)
     >>> run.damaged, [one.units for one in run.variables if one.name == "entropy"]
     ([], ['nats'])
     """

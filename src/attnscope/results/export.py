@@ -181,9 +181,9 @@ def export(
     --------
     >>> import tempfile
     >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
-    ...     made = export(Path(place) / "run", "csv", out=Path(place) / "tables", variables=["entropy", "profile"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "run")
+    ...     made = export(Path(folder) / "run", "csv", out=Path(folder) / "tables", variables=["entropy", "profile"])
     ...     for file in sorted(made.glob("*.csv")):
     ...         print(file.name, file.read_text().splitlines()[0])
     window_layer_head.csv window,layer,head,layer_kind,layer_name,source,start,entropy

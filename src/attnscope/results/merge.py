@@ -54,9 +54,9 @@ def merge(path: str | Path) -> Merged:
     --------
     >>> import tempfile
     >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run", task="2/2")
-    ...     merge(Path(place) / "run")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "run", task="2/2")
+    ...     merge(Path(folder) / "run")
     Traceback (most recent call last):
     ...
     attnscope.AttnscopeError: ...run is not whole: 1 of 1 units is missing (1): give the command of ...

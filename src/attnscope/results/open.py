@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _OF_TEXTS = {
     "scan": "measure.stored:load_scan",
     "generate": "measure.generation:load_generation",
+    "examples": "measure.stored:load_scan",
     "roles": "store.runs:load_part",
     "explain": "explanation.stored:load_explanation",
     "intervene": "store.runs:load_tree",
@@ -74,9 +75,9 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     --------
     >>> import tempfile
     >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     result = attnscope.scan(texts=["The tide is out."], out=Path(place) / "run")
-    ...     attnscope.open_run(Path(place) / "run").identical(result)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "run")
+    ...     attnscope.open_run(Path(folder) / "run").identical(result)
     True
     """
     check_kind("a folder", str, Path, path=path)
@@ -310,9 +311,9 @@ def runs(*folders: str | Path) -> list[Run]:
     --------
     >>> import tempfile
     >>> import attnscope
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(place) / "tide")
-    ...     [(run.path.name, run.command, run.model, run.progress) for run in attnscope.runs(place)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = attnscope.scan(texts=["The tide is out."], out=Path(folder) / "tide")
+    ...     [(run.path.name, run.command, run.model, run.progress) for run in attnscope.runs(folder)]
     [('tide', 'scan', 'small-mlm', 'all 1 window')]
     """
     for folder in folders:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 REPORTS = {
     "scan": ("attnscope.results.scan_report", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
+    "examples": ("attnscope.detection.example_report", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "align": ("attnscope.lineage.align", "attnscope.results.figures.alignment"),
     "compare": ("attnscope.lineage.score", "attnscope.results.figures.comparison"),
@@ -53,9 +54,11 @@ def write_page(report: Report, path: Path | str, figures: Mapping[str, Figure] |
         return import_module(PAGES[report.command]).write(report, path)
     from attnscope.results.page import parts
 
-    drawn, drawing = figures_of(report) if figures is None else figures, _drawing(report)
-    own = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
-    sections = parts.sections(drawn, drawing.captions(report)) if own is None else own(report, drawn)
+    sections: list[Any] = []
+    if REPORTS[report.command][1]:
+        drawn, drawing = figures_of(report) if figures is None else figures, _drawing(report)
+        own = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
+        sections = parts.sections(drawn, drawing.captions(report)) if own is None else own(report, drawn)
     tables = [page_table(table) for table in report.tables if table.page and table.rows]
     if not sections and not tables:
         raise AttnscopeError(f"the result of {report.command} holds nothing that a page could show")

@@ -54,6 +54,21 @@ NO_NUMBERS = {"words", "text", "token", "head", "profile"}
 _WRITTEN_OUT = 5  # digits after the point; with more, a power of ten
 
 
+class Marked(str):
+    """A text with marked tokens; a page shows `pieces`, each a text with the name of its mark or none."""
+
+    __slots__ = ("pieces",)
+    pieces: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Sequence[str]]) -> Marked:
+        """As plain text, «query» and [key]."""
+        ends = {"query": "«»", "key": "[]", "": ("", "")}
+        made = cls("".join(f"{ends[mark][0]}{text}{ends[mark][1]}" for text, mark in pieces))
+        made.pieces = [(str(text), str(mark)) for text, mark in pieces]
+        return made
+
+
 @dataclass(frozen=True)
 class Effect:
     """A mean and its 95% interval, NaN if there is none."""
@@ -221,6 +236,8 @@ def text_of(quantity: Quantity, row: Row, like: Quantity | None = None) -> tuple
     if quantity.unit == "significant":
         ends = [significant(row[end], 3) for end in (quantity.low, quantity.high) if row.get(end) is not None]
         return f"{value:,}" if isinstance(value, int) else significant(value, 3), " to ".join(ends)
+    if quantity.unit == "p" and value < 0.0005:  # noqa: PLR2004 it would be written as 0
+        return "<0.001", ""
     if quantity.unit == "error":
         return f"{value:.1e}", ""
     if quantity.unit in {"count", "threshold"}:

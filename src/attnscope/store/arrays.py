@@ -1,4 +1,4 @@
-"""Labelled arrays as the bytes of one file: NumPy's npz, and the same bytes for the same arrays."""
+"""Labelled arrays as one file in NumPy's npz format; equal arrays give equal bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from attnscope.store.files import read_as
 _OUTLINE = "dataset.json"
 _KINDS = ("coords", "data_vars")
 _DEFLATE = 1  # zlib's level: as small as level 6 within 2% where results are noise, in two thirds of the time
-_SAMPLE = 1 << 13  # entries by which an array is judged
-_WORTH = 0.9  # of its size: what shrinks less is noise, which is read in a third of the time as it is
+_SAMPLE = 1 << 13  # entries sampled to decide about compression
+_WORTH = 0.9  # share of its size: arrays that shrink less are noise; uncompressed, they are read in a third of the time
 _STRINGS, _NUMBERS = "OTU", "biufcmM"  # kinds of dtypes
 _HEADER = 1 << 16  # bytes of an array's file before its numbers
 
 
 def packed(dataset: xr.Dataset) -> bytes:
-    """A dataset as one file, which `numpy.load` opens: an array for each variable of numbers, by its name."""
+    """A dataset as one file for `numpy.load`: one array for each numeric variable, by name."""
     told = dataset.to_dict(data=False)
     outline = {kind: dict(sorted(told[kind].items())) for kind in _KINDS} | {"attrs": told["attrs"]}
     variables = outline["coords"] | outline["data_vars"]
@@ -52,7 +52,7 @@ def _shrinks(values: np.ndarray) -> bool:
 
 
 def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
-    """The dataset that such a file holds, in memory; its variables in the order of their names."""
+    """The dataset in such a file, in memory, with its variables in the order of their names."""
     with read_as(where), zipfile.ZipFile(io.BytesIO(content)) as archive:
         outline = json.loads(archive.read(_OUTLINE))
         variables = {
@@ -62,7 +62,7 @@ def unpacked(content: bytes, where: Path | str = "the file") -> xr.Dataset:
 
 
 def _variable(archive: zipfile.ZipFile, name: str, told: Any) -> xr.Variable:
-    """A variable whose array has the shape and the type that the outline says, and no more bytes than that."""
+    """A variable whose array has the shape, type and number of bytes in the outline."""
     dims, shape, attrs = told["dims"], tuple(told["shape"]), told["attrs"]
     if any(type(size) is not int or size < 0 for size in shape) or len(set(dims)) < len(dims):
         raise ValueError(f"the shape of {name}")
@@ -84,7 +84,7 @@ def _variable(archive: zipfile.ZipFile, name: str, told: Any) -> xr.Variable:
 
 
 def in_a_row(pieces: Sequence[xr.Dataset], along: str = "window") -> xr.Dataset:
-    """Results that follow each other as one dataset."""
+    """Adjacent results as one dataset."""
     first = pieces[0]
     dimension = along or str(next(iter(first.data_vars.values())).dims[0])
     whole = {
@@ -104,7 +104,7 @@ def stacked(
     *,
     attrs: Literal["override", "drop_conflicts"] = "override",
 ) -> xr.Dataset:
-    """Put datasets one after the other along a new dimension; what one has less of is NaN."""
+    """Stack datasets along a new dimension; shorter ones are padded with NaN."""
     whole = xr.concat(
         list(parts), dim, join="outer", combine_attrs=attrs, data_vars="all", coords="different", compat="equals"
     )
@@ -112,7 +112,7 @@ def stacked(
 
 
 def padded_heads(rows: Sequence[np.ndarray], axis: int = 0) -> np.ndarray:
-    """Arrays of layers, which may have other numbers of heads along `axis`, as one with ``layer`` first; NaN beyond."""
+    """Arrays of layers as one with ``layer`` first; layers with fewer heads along `axis` are padded with NaN."""
     most = max(row.shape[axis] for row in rows)
 
     def filled(row: np.ndarray) -> np.ndarray:

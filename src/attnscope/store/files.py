@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, after a crash and after a power cut."""
+"""Files that are either complete or absent after a crash or a power cut."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 _LACKING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-_DENIED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)  # of a folder: no such thing as syncing it
-_noted: list[Path] = []  # it is said once
+_DENIED = (errno.EACCES, errno.EPERM, errno.EBADF, errno.EISDIR)  # folders cannot be synced there
+_noted: list[Path] = []  # reported once
 _log = logging.getLogger("attnscope")
 
 
@@ -48,7 +48,7 @@ def sync(path: Path) -> None:
 
 
 def pass_over(error: OSError, path: Path, *also: int) -> None:
-    """Go on where a file system cannot do this at all, as exFAT and SMB."""
+    """Continue where the file system does not support this at all, as exFAT and SMB."""
     if error.errno not in (*_LACKING, *also) and not (error.errno in _DENIED and path.is_dir()):
         raise error
     _note_once(path, error)
@@ -65,17 +65,17 @@ def _note_once(path: Path, error: OSError) -> None:
 
 
 def set_mode(path: Path, mode: int) -> None:
-    """Give a file its permissions, where its file system has any."""
+    """Set a file's permissions, where its file system has any."""
     try:
         path.chmod(mode)
-    except PermissionError as error:  # SMB and exFAT: a new file of ours has other permissions than asked for
+    except PermissionError as error:  # SMB and exFAT: a new file has other permissions than requested
         _note_once(path, error)
     except OSError as error:
         pass_over(error, path)
 
 
 def new_file(folder: Path, content: bytes = b"") -> Path:
-    """A new file in that folder, under a name that nothing else has, on the disk when this returns."""
+    """Create a file in that folder under an unused name; it is on the disk when this returns."""
     handle, name = tempfile.mkstemp(prefix=".attnscope-", dir=folder)
     path = Path(name)
     try:
@@ -96,11 +96,11 @@ def _umask() -> int:
     return mask
 
 
-_UMASK = _umask()  # read once, as reading sets it for a moment
+_UMASK = _umask()  # read once, because reading changes it for a moment
 
 
 def write_atomically(path: Path, content: str | bytes, like: os.stat_result | None = None) -> None:
-    """Write a file so that a reader sees the old content or the new, also after a power cut; with those permissions."""
+    """Write a file with these permissions; readers get the old content or the new, also after a power cut."""
     new = new_file(path.parent, _bytes(content))
     try:
         if like is not None:
@@ -139,23 +139,23 @@ def json_bytes(content: Any) -> bytes:
 
 
 def _bytes(content: str | bytes) -> bytes:
-    """UTF-8; a character that it cannot hold (half of a surrogate pair) is written as its escape."""
+    """UTF-8; half of a surrogate pair, which it cannot encode, is written as its escape."""
     return content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
 
 
 @contextmanager
 def explained(action: str, safe: str) -> Generator[None]:
-    """Turn an error of the file system into one that also says which results are safe."""
+    """Turn an error of the file system into one that also names the results that are safe."""
     try:
         yield
-    except (OSError, SafetensorError) as error:  # safetensors tells of a full disk by an exception of its own
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk by an exception of its own
         number, name = getattr(error, "errno", None), getattr(error, "filename", None)
         reason = os.strerror(number).lower() if number else str(error)
         where = f" ({name})" if name else ""
         raise AttnscopeError(f"cannot {action}: {reason}{where}. {safe}") from error
 
 
-#: Errors by which files that another version wrote, or somebody forged, fail to be read.
+#: Errors from reading files that another version wrote or that were forged.
 _UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, EOFError, BadZipFile, zlib.error)
 
 
@@ -174,7 +174,7 @@ def read_as(where: Path | str) -> Generator[None]:
 
 try:
     import fcntl
-except ImportError:  # Windows: two commands in one folder are not told apart there
+except ImportError:  # Windows: two commands in one folder are not detected there
     fcntl = None
 
 
@@ -192,7 +192,7 @@ def _flock(handle: int, path: Path) -> None:
 
 
 def locked(path: Path) -> IO[bytes] | None:
-    """The file at that path, locked; None where the one who had it before has just removed it."""
+    """The file at that path, locked; None if its previous owner has just removed it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     file = os.fdopen(handle, "r+b")
     try:

@@ -1,4 +1,4 @@
-"""A folder that one command writes: it knows its own files by their checksums, and touches no others."""
+"""A folder of one command, which identifies its own files by checksum and touches no others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-_ANEW = "Give the command that wrote it again, with --repair if it has that option, to make it anew"
+_ANEW = "Give the command that wrote it again, with --repair if it has that option, to recompute it"
 
-#: What a file gets: its content, or a function that writes it to the path that it is given.
+#: Content of a file, or a function that writes it to a path.
 Content: TypeAlias = bytes | Callable[[Path], Any]
 
 
@@ -40,7 +40,7 @@ class OwnedFolder:
         self.files: dict[str, Checksum] = {}
         self.state: dict[str, Any] = {}
         self._growing: set[str] = set()
-        self._undefined: set[str] = set()  # ours, and of no known content: being written, or to be removed
+        self._undefined: set[str] = set()  # ours, of unknown content: being written, or to be removed
         self._lock: IO[bytes] | None = None
         self._cleared = False
         self._made: list[Path] = []  # folders that this process made, the innermost first
@@ -68,16 +68,16 @@ class OwnedFolder:
             self._lock = None
 
     def lock(self) -> None:
-        """Become the only process that writes here, if this one is not yet."""
+        """Become the only process that writes here, unless it is already."""
         if self._lock is not None:
             return
         while self._lock is None:
             self._made = self._made or [it for it in (self.path, *self.path.parents) if not it.exists()]
             (self.path / files.WORKPLACE).mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # who has just left took it away: once more
+            with suppress(FileNotFoundError):  # the process that just left removed it: try again
                 self._lock = files.locked(self.path / files.WORKPLACE / "lock")
         try:
-            self.look()  # another may have written between the first look and the lock
+            self.look()  # another process may have written between the first read and the lock
             _reject_links(self.path)
         except BaseException:
             self.__exit__(None, None, None)
@@ -101,7 +101,7 @@ class OwnedFolder:
         if content is None:
             others = [entry.name for entry in _entries(self.path)]
             others = [name for name in others if name != files.WORKPLACE]
-            if files.MANIFEST in others:  # another process has written it since we looked
+            if files.MANIFEST in others:  # another process has written it since our read
                 content = read_manifest(manifest)
         if content is None:
             if others:
@@ -133,7 +133,7 @@ class OwnedFolder:
         raise AttnscopeError(f"{path} is not in {self.path}")
 
     def _clear(self) -> None:
-        """Remove what earlier processes left unfinished, once."""
+        """Remove unfinished files of earlier processes, once."""
         if self._cleared:
             return
         self._cleared = True
@@ -144,10 +144,10 @@ class OwnedFolder:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        """A file of ours, and the folders that held nothing else."""
+        """Remove one of our files, and the folders that are then empty."""
         path = self.path_of(name)
         with suppress(FileNotFoundError, NotADirectoryError):
-            if not path.is_dir():  # a folder that somebody put in its place stays
+            if not path.is_dir():  # a folder that a user put there stays
                 path.unlink()
         for folder in path.parents:
             if folder == self.path:
@@ -158,7 +158,7 @@ class OwnedFolder:
     def write(
         self, contents: Mapping[str, Content], *, remove: Iterable[str] = (), growing: Iterable[str] = (), **state: Any
     ) -> None:
-        """Write files, remove others, and change the state: all of it, or nothing that counts."""
+        """Write files, remove others, and change the state, all or nothing."""
         self.lock()
         self._refuse_foreign(contents)
         self._clear()
@@ -190,7 +190,7 @@ class OwnedFolder:
 
     @contextmanager
     def replacing(self, *prefixes: str, **state: Any) -> Generator[Path]:
-        """Yield an empty folder; what is in it at the end takes the place of all our files under the prefixes."""
+        """Yield an empty folder; its contents then replace all our files under the prefixes."""
         self.lock()
         self._clear()
         new = self.path / files.WORKPLACE / "new"
@@ -239,7 +239,7 @@ class OwnedFolder:
         return unpacked(self.read(name), self.path / name)
 
     def _content(self, name: str, expected: Checksum | None) -> bytes | None:
-        """None where it is not what was written."""
+        """The content; None if it has changed since it was written."""
         if expected is None:
             return None
         try:
@@ -285,7 +285,7 @@ class OwnedFolder:
                 )
 
     def _prepared(self, content: Content) -> tuple[Path, Checksum]:
-        """A file of that content, on the disk, under no name that counts."""
+        """A file with that content, on the disk, under a temporary name."""
         place = self.path / files.WORKPLACE
         if isinstance(content, bytes):
             path = files.new_file(place, content)
@@ -323,7 +323,7 @@ class OwnedFolder:
 
 
 def damage(path: Path, lost: str = "") -> AttnscopeError:
-    """The error for a file of ours that is not what was written."""
+    """The error for a file whose content has changed since it was written."""
     what = "is not what was written (its checksum differs)" if path.exists() else "is gone"
     return AttnscopeError(f"{path} {what}{lost}")
 
@@ -389,7 +389,7 @@ class Manifest:
     command: str  # whose files they are
     # size and SHA-256 of each, by its path in the folder
     files: dict[str, Checksum] = field(default_factory=dict[str, Checksum])
-    # files that may be longer by now, and files of ours whose content nobody knows
+    # files that may have grown, and files of ours of unknown content
     growing: set[str] = field(default_factory=set[str])
     undefined: set[str] = field(default_factory=set[str])
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # what the command noted
@@ -422,7 +422,7 @@ class Manifest:
         return manifest
 
     def to_bytes(self) -> bytes:
-        """As it is written."""
+        """The record as bytes."""
         content = {
             "attnscope": _ABOUT,
             "command": self.command,
@@ -435,7 +435,7 @@ class Manifest:
 
 
 def check_name(name: Any) -> str:
-    """A file's path in a folder of ours, as it is: relative, within, and of plain characters."""
+    """Check that a file's path is relative, inside the folder, and of plain characters."""
     right = (
         isinstance(name, str)
         and 0 < len(name) <= _LONGEST
@@ -508,7 +508,7 @@ def _names(given: Any) -> set[str]:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether lists and mappings are nested deeper than whatever reads them can follow."""
+    """Whether lists and mappings are nested more deeply than readers support."""
     level = [value]
     for _ in range(_DEEPEST):
         level = [
@@ -543,7 +543,7 @@ def _fits(value: Any, shape: Any) -> bool:
     return isinstance(value, shape)
 
 
-#: The shape of what commands note; other keys may hold anything.
+#: The shape of what commands note; other keys may have any value.
 _STATE: dict[str, Any] = {
     "complete": bool,
     "signature": dict,
@@ -552,7 +552,7 @@ _STATE: dict[str, Any] = {
     "units": [int],
     "views": str,
     "asked": dict,
-    "analyses": {"asked": [str], "names": [str], "skipped": [(str, str)]},
+    "analyses": {"requested": [str], "names": [str], "skipped": [(str, str)]},
     "also": [{"file": str, "model": str, "identity": str, ...: str}],
     "parts": [str],
     "measured": (str, str),

@@ -1,4 +1,4 @@
-"""A run folder: results that carry their signature, grow piece by piece, and survive a kill and a power cut."""
+"""A run folder: results with their signature, written piece by piece, that survive a kill and a power cut."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class RunFolder(OwnedFolder):
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is there."""
+        """Whether all results are there."""
         return bool(self.state.get("complete"))
 
     @property
     def pieces(self) -> dict[range, str]:
-        """The texts of each piece, and its file."""
+        """Texts and file of each piece."""
         names = {files.texts_of(name): name for name in self.files if name.startswith(files.PIECES)}
         return dict(sorted(names.items(), key=lambda item: item[0].start))
 
     @property
     def texts(self) -> int:
-        """How many texts are measured."""
+        """Number of measured texts."""
         return sum(map(len, self.pieces))
 
     def holds(self, texts: range) -> bool:
@@ -118,7 +118,7 @@ class RunFolder(OwnedFolder):
             return in_a_row(parts, "") if parts else None
 
     def save(self, name: str, dataset: xr.Dataset) -> None:
-        """Write something that is computed from the results, whole or not at all."""
+        """Write a part that is computed from the results, all or nothing."""
         with files.explained(f"write {name}", f"The results are safe. {_GO_ON}"):
             self.write({name + files.SUFFIX: packed(dataset)})
 
@@ -133,7 +133,7 @@ class RunFolder(OwnedFolder):
         return dataset
 
     def made(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """A part of the run, as a later call will read it: computed and written if it is missing."""
+        """A part of the run as it is read back; computed and written if it is missing."""
         if self.load(name) is None:
             self.save(name, make())
         return self.part(name)
@@ -150,14 +150,14 @@ class RunFolder(OwnedFolder):
         if lost and self.complete and not self.repair:
             raise damage(self.path / lost[0], f"{_windows(lost)}. Repeat the command with --repair to recompute it")
         for name in lost:
-            _log.warning("%s is damaged, and is made anew", self.path / name)
+            _log.warning("%s is damaged and will be recomputed", self.path / name)
         lost = self._with_twins(lost)
         if lost or (damaged and self.is_writable()):
             state = {"complete": None} if lost else {}
             self.forget([*damaged, *lost], **state, views=None)
 
     def _with_twins(self, lost: Iterable[str]) -> list[str]:
-        """Pieces, with what is kept apart of the same texts: they are measured together."""
+        """Pieces, with the separate results of the same texts: they are measured together."""
         texts = {name.rpartition("/")[2] for name in lost if "/" in name}
         return [*lost, *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts)]
 
@@ -179,7 +179,7 @@ class RunFolder(OwnedFolder):
 
 
 def _sidecar(piece: str, kind: str) -> str:
-    """The file of what is kept apart of a piece."""
+    """The file of the separate results of a piece."""
     return f"{kind}/{piece.removeprefix(files.PIECES)}"
 
 

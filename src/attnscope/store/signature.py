@@ -17,7 +17,7 @@ from attnscope.support.errors import AttnscopeError
 
 PACKAGES = ("attnscope", "torch", "transformers", "tokenizers", "numpy", "numba", "scikit-learn")
 version = cache(metadata.version)  # which reads a file each time
-_FEW = 3  # entries of a list that stand in the short line one by one
+_FEW = 3  # entries of a list that the short line names one by one
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Signature:
     command
         ``scan``, ``explain``, ...; empty for a part of another signature.
     model
-        ``name``, ``class``, and by which bytes it is known: ``sha256``, or the hub's commit.
+        ``name``, ``class``, and ``sha256`` of its files or the hub's commit.
     tokenizer
         Its ``sha256``.
     corpus, target
-        What was read: ``sha256`` of each side.
+        Texts: ``sha256`` of each side.
     text
         Parallel text: ``pairs`` and hashes.
     systems
@@ -68,17 +68,17 @@ class Signature:
     versions: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # a copy of its own, equal to what JSON brings back
+        for field in fields(self):  # a copy, equal to the same read from JSON
             object.__setattr__(self, field.name, json.loads(json.dumps(getattr(self, field.name))))
 
     @classmethod
     def of(cls, parts: Signature | Mapping[str, Any]) -> Signature:
-        """A signature from its parts, as `to_dict` gives them; one that is one already stays.
+        """A signature from its parts, as `to_dict` returns them; a signature is returned unchanged.
 
         Raises
         ------
         AttnscopeError
-            If there is a part that no signature has.
+            If a part is unknown.
         """
         if isinstance(parts, Signature):
             return parts
@@ -102,7 +102,7 @@ class Signature:
         return cls.of(json.loads(text))
 
     def to_dict(self) -> dict[str, Any]:
-        """Its parts by name, without those that it does not have."""
+        """Its parts by name, without empty ones."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: part for name, part in parts.items() if part not in (None, "")}
 
@@ -121,8 +121,8 @@ class Signature:
         Parameters
         ----------
         short
-            Whether to leave out the hashes of model and texts and the versions of other packages (``sha`` stands for
-            all of them), and to count the entries of long lists. What is not set is left out in both forms.
+            Whether to leave out the hashes of model and texts and the versions of other packages (``sha`` is one
+            hash of them all), and to count the entries of long lists. Empty settings are left out in both forms.
         """
         versions = dict(self.versions or {})
         entries: dict[str, Any] = {"model": self.name, "systems": "+".join(self.systems or {}), "sha": self.short}
@@ -171,7 +171,7 @@ def short_hash(value: Any) -> str:
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """SHA-256 of everything that a tokenizer does; of one in Python, of its class, settings and files."""
+    """SHA-256 of all that decides a tokenizer's output; for one in Python, of its class, settings and files."""
     if getattr(tokenizer, "is_fast", False):
         return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     places = {"name_or_path", "vocab", *tokenizer.vocab_files_names}  # files, hashed below by what is in them

@@ -1,4 +1,4 @@
-"""Work units, the same for one process, `--task I/N` and Ray's actors: claimed, measured, stored, joined."""
+"""Work units, the same for one process, `--task I/N` and Ray's actors: claim, measure, store, join."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 #: Whether a batch, whose texts it is called with, needs no measuring; called with every batch in turn.
 Done: TypeAlias = Callable[[range], bool]
-#: The results of every batch in turn, measured as they are asked for; None for one that is done.
+#: The results of every batch in turn, measured on request; None for a batch that is done.
 Batches: TypeAlias = "Callable[[Done], Iterator[xr.Dataset | None]]"
-#: Adds to a part of a run what batches come to.
+#: Adds summaries of batches to a part of a run.
 Keep: TypeAlias = "Callable[[RunFolder, Batches, Share], object]"
 
 
@@ -46,7 +46,7 @@ def completed(run: RunFolder | None = None) -> Done:
 
 @dataclass(eq=False)
 class Share:
-    """The share of one process: called with each batch in turn, it says which to skip."""
+    """The share of one process: called with each batch in turn, it returns whether to skip it."""
 
     does: Callable[[int], bool]  # of a unit, counted from 0
     held: Done = field(default_factory=completed)
@@ -67,7 +67,7 @@ class Share:
         return not mine or self.held(texts)
 
     def state(self) -> dict[str, Any]:
-        """Its entry in the state when all of it is measured."""
+        """Its entry in the state once everything is measured."""
         return {TEXTS: self.texts, STARTS: self.starts}
 
 
@@ -136,7 +136,7 @@ def _of_environment() -> Task:
     )
 
 
-#: Arguments that are of this process alone.
+#: Arguments that concern this process alone.
 _OWN = {"reading", "options", "out", "task", "ray", "workers", "ray_gpus", "progress", "repair", "also", "show"}
 
 
@@ -189,14 +189,14 @@ def _is_pipe(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class ByRay(Task):
-    """The one task of a run whose units Ray's actors measure; this process alone writes."""
+    """The only task of a run whose units Ray's actors measure; this process alone writes."""
 
     cluster: Cluster
     begin: Beginning  # makes ready in each of them what the units need
     tell: Tell  # called with a `Progress` after each unit
 
     def batches(self, own: Batches, signature: Signature, share: Share) -> Batches:  # noqa: ARG002 others measure
-        """The results that workers send, unit by unit as they are ready."""
+        """The results of workers, unit by unit as they arrive."""
 
         def by_workers(_: Done) -> Iterator[xr.Dataset]:
             self.tell(Progress("start workers", 0.0))
@@ -235,7 +235,7 @@ class Beginning:
     folder: Path  # the one that names of files are relative to
 
     def __call__(self) -> tuple[WorkerUnits, Signature]:
-        """Load the model and open the texts, on one thread; how units are measured, and of which run."""
+        """Load the model and open the texts, on one thread; return the way to measure units, and their run."""
         import torch
 
         with explaining(f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"):
@@ -256,7 +256,7 @@ class Beginning:
 
 
 class _Prepared(BaseException):
-    """It is known how units are measured."""
+    """Preparation is complete: raised before anything is measured."""
 
     def __init__(self, own: Batches, signature: Signature, share: Share) -> None:
         self.own, self.signature, self.share = own, signature, share
@@ -280,14 +280,14 @@ class MeasuredUnit:
 
 
 class WorkerUnits:
-    """The units of a run in a worker: it reads the texts once, as long as it is asked for later and later units."""
+    """The units of a run in a worker; texts are read once as long as requested units ascend."""
 
     def __init__(self, own: Batches, share: Share, told: Callable[[], float]) -> None:
         self.own, self.size, self.notes, self.told = own, share.unit, share.notes, told
         self._start()
 
     def measure(self, number: int, held: Done) -> MeasuredUnit | None:
-        """A unit, counted from 0, without what is held; None where there is no such unit."""
+        """Measure a unit, counted from 0, without the texts that the run has; None if the unit does not exist."""
         if number < self.next:
             self._start()
         while self.next < number:
@@ -303,7 +303,7 @@ class WorkerUnits:
         )
 
     def end(self) -> tuple[int, list[int], dict[str, str]]:
-        """How many texts there are, where units begin, and the notes, once all texts are read."""
+        """Number of texts, starts of units, and notes, once all texts are read."""
         while self._unit():
             pass
         return self.share.texts, self.share.starts, self.notes
@@ -321,13 +321,13 @@ class WorkerUnits:
 
 
 def keep_each(part: RunFolder, batches: Batches, share: Share) -> None:
-    """Add batches to a part of a run, each as it comes."""
+    """Add batches to a part of a run as they arrive."""
     for results in batches(share):
         if results is not None:
             part.append(results, share.first)
 
 
-#: What a part has of some texts: the part, one of its pieces, and which rows of that; what is kept apart, by kind.
+#: A part's results of some texts: the part, one of its pieces, and the rows of that; separate results by name.
 Rows: TypeAlias = "Callable[[RunFolder, range, slice], tuple[xr.Dataset, dict[str, xr.Dataset]]]"
 _PART = re.compile("[0-9]{1,6}-of-[0-9]{1,6}")
 _FEW = 12  # units that are named
@@ -335,7 +335,7 @@ PIECE_BYTES = 1 << 26  # of results, about, that are put together to one piece
 
 
 def plain_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """Some texts of a piece, of which nothing is kept apart."""
+    """Some texts of a piece without separate results."""
     return part.piece(piece).isel(window=chosen), {}
 
 
@@ -357,7 +357,7 @@ class Parts:
 
     @property
     def texts(self) -> int:
-        """How many texts there are in all; 0 where no task has come to its end, and so nobody knows."""
+        """Number of texts in all; 0 while no task is finished, because it is unknown."""
         return max((int(part.state[TEXTS]) for part in self.done), default=0)
 
     @property
@@ -366,7 +366,7 @@ class Parts:
         return self.done[0].state.get("attributes", {}) if self.done else {}
 
     def lacking(self, run: RunFolder | None = None) -> list[range]:
-        """Texts that no part has, nor the run."""
+        """Texts that are neither in a part nor in the run."""
         there = [piece for part in (*self.folders, *([run] if run else [])) for piece in part.pieces]
         return list(_gaps(there, 0, self.texts))
 
@@ -401,7 +401,7 @@ class Parts:
         return next((part.piece(texts) for part in self.folders if texts in part.pieces), None)
 
     def drop(self) -> None:
-        """Take the parts away, as the run has all that they have; but none to which a process is writing."""
+        """Remove the parts, whose results the run now has, except those to which a process is writing."""
         held: list[RunFolder] = []
         try:
             for part in self.folders:
@@ -413,13 +413,13 @@ class Parts:
             for part in held:
                 part.__exit__(None, None, None)
         for path in part_folders(self.run):
-            with suppress(AttnscopeError):  # what is not ours stays
+            with suppress(AttnscopeError):  # files of others stay
                 OwnedFolder(path, self.folders[0].command).look().remove()
         with suppress(OSError):
             parts_of(self.run).rmdir()
 
     def describe_missing(self, run: RunFolder | None = None) -> str:
-        """The missing units and their tasks, in words; empty if none is missing."""
+        """The missing units and their tasks, in words; empty if all are there."""
         if self.texts and not self.lacking(run):
             return ""
         known = sorted((part.path.name for part in self.folders), key=_numbers)
@@ -447,7 +447,7 @@ class Parts:
 
 
 class _Waiting:
-    """Results of texts that follow each other, until they are enough for a piece: few pieces are read faster."""
+    """Results of adjacent texts, collected until they fill a piece, because few pieces are read faster."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
@@ -483,7 +483,7 @@ def _part(path: Path, signature: Signature) -> RunFolder:
 
 
 def _signature(path: Path) -> Signature | None:
-    """The signature of a part; None where nothing says so yet."""
+    """The signature of a part; None if it has none yet."""
     manifest = manifest_of(path)
     parts: Any = None if manifest is None else manifest.state.get("signature")
     return None if parts is None else Signature.of(parts)
@@ -507,7 +507,7 @@ def _numbers(name: str) -> tuple[int, int]:
 
 
 def _gaps(pieces: Sequence[range], start: int, stop: int) -> Iterator[range]:
-    """The texts from `start` to `stop` that are in none of the pieces."""
+    """The texts from `start` to `stop` that no piece has."""
     for texts in sorted(pieces, key=lambda texts: texts.start):
         if texts.start >= stop:
             break
@@ -598,7 +598,7 @@ def do_share(
     repair: bool = False,
     keep: Keep = keep_each,
 ) -> Parts:
-    """Do one task of a run, as `by_task` does, and say what parts there are then."""
+    """Do one task of a run, as `by_task` does, and return the parts that exist afterwards."""
     with RunFolder(task.folder(folder), signature, repair=repair) as part:
         if not part.complete:
             share = Share(task.does, completed(part), unit, {} if notes is None else notes)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
     from types import TracebackType
 
-AT_ONCE = 2  # what a worker has been asked for: one that it does, one that waits, so that it need not wait for us
-TRIES = 8  # of one piece of work while nobody does any, before it is blamed for the end of those who did it
+AT_ONCE = 2  # requests per worker: one in progress and one queued, so that it never waits for us
+TRIES = 8  # losses of one piece of work, with all others idle, before it is blamed for them
 
 
 class Crew:
@@ -49,7 +49,7 @@ class Crew:
         return len(self._pending)
 
     def hand_out(self, request: Callable[[int], Request], count: int | None = None) -> Iterator[Any]:
-        """Have pieces of work done, 0, 1, 2, ...; answers come as they are ready, in any order, each once."""
+        """Distribute pieces of work 0, 1, 2, ...; yield each answer once, in order of arrival."""
         self._number, self._lost, self._tries = {}, set(), Counter()
         following, end = 0, count
         while True:
@@ -68,11 +68,11 @@ class Crew:
                 if event.answer is None:
                     end = number if end is None else min(end, number)
                 else:
-                    self._tries.clear()  # workers can live here: those that were lost had bad luck, or still may have
+                    self._tries.clear()  # workers can run here, so the losses may be chance
                     yield event.answer
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
-        """The number that this worker does best."""
+        """The best number for this worker."""
         lost = [number for number in self._lost if end is None or number < end]
         ahead = [number for number in lost if number >= self._reached[worker]]
         if ahead:
@@ -107,7 +107,7 @@ class Crew:
         return event
 
     def _replace(self, worker: int) -> None:
-        """Start another worker in place of a lost one, whose work is repeated."""
+        """Start another worker instead of a lost one, whose work is repeated."""
         tickets = self._pending.pop(worker, None)
         if tickets is None:
             self._failed_starts += 1
@@ -126,9 +126,9 @@ class Crew:
         self.engine.start()
 
 
-#: Made in the worker, once: what its work needs (a model, a corpus), and what it says of itself when it is ready.
+#: Runs once in the worker: returns its state (model, corpus), and the report that it sends when ready.
 Begin: TypeAlias = Callable[[], tuple[Any, Any]]
-#: One piece of work, of what the worker holds; None is the answer where there is no such piece.
+#: One piece of work on the worker's state; None if the piece does not exist.
 Request: TypeAlias = Callable[[Any], Any]
 
 
@@ -137,7 +137,7 @@ class Ready:
     """A worker has begun."""
 
     worker: int  # its number
-    reply: Any  # what it says of itself
+    reply: Any  # its report
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ _PATIENCE = 10.0  # seconds in which the head of a cluster answers
 
 
 class RayEngine:
-    """An engine whose workers are Ray's actors, each with one core; a context, at whose end they are no more."""
+    """An engine whose workers are Ray's actors with one core each; a context that ends them."""
 
     def __init__(self, cluster: Cluster, begin: Begin) -> None:
         self.cluster, self.begin = cluster, begin
@@ -182,7 +182,7 @@ class RayEngine:
             gpus = self._gpus()
             room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
             self.size = self.cluster.workers or room
-            with explaining("what is asked for cannot be sent to workers", "Give folders and files by name"):
+            with explaining("these arguments cannot be sent to workers", "Give folders and files by name"):
                 self._begin = self._ray.put(self.begin)
             self._kind = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Holder)
         except BaseException:
@@ -194,20 +194,20 @@ class RayEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for actor in self._actors.values():
-            with suppress(Exception):  # whatever Ray says: we leave
+            with suppress(Exception):  # ignore errors of Ray on the way out
                 self._ray.kill(actor)
         self._actors, self._awaited = {}, {}
         self._open.__exit__(None, None, None)
 
     def start(self) -> int:
-        """Begin a worker; where there is no room now, it waits until there is."""
+        """Start a worker; it waits until there is room."""
         self._last += 1
         actor = self._actors[self._last] = self._kind.remote()
         self._awaited[actor.begin.remote(self._begin)] = self._last, None
         return self._last
 
     def submit(self, worker: int, ticket: int, request: Request) -> None:
-        """Ask a worker that is ready for one more piece of work."""
+        """Request another piece of work from a ready worker."""
         self._awaited[self._actors[worker].do.remote(request)] = worker, ticket
 
     def wait(self) -> Event:
@@ -275,7 +275,7 @@ def _imported() -> Any:
 
 @contextmanager
 def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
-    """Ray, started here or found elsewhere, until the end."""
+    """Connect to Ray, or start it here, until the context ends."""
     if ray.is_initialized():
         yield
         return
@@ -305,7 +305,7 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
 
 @contextmanager
 def _silent(ray: Any) -> Generator[None]:
-    """Nothing of Ray's own on standard output, among results: it tells there of each worker that is lost."""
+    """Keep Ray's messages about lost workers out of standard output, which has results."""
     told, name = ray._private.worker, "print_to_stdstream"  # noqa: SLF001 `log_to_driver` does not silence it
     before = getattr(told, name, None)
     if before is None:  # another version of Ray
@@ -320,7 +320,7 @@ def _silent(ray: Any) -> Generator[None]:
 
 @contextmanager
 def _ended_by_sigterm() -> Generator[None]:
-    """SIGTERM, with which schedulers end a command, closes what is open; Ray's own handler aborts."""
+    """SIGTERM, by which schedulers end a command, closes all open files; Ray's own handler aborts."""
     if threading.current_thread() is not threading.main_thread():  # where no handler can be set
         yield
         return
@@ -333,7 +333,7 @@ def _ended_by_sigterm() -> Generator[None]:
 
 @contextmanager
 def _alone(ray: Any) -> Generator[None]:
-    """Ray that is started within listens to this machine alone: whoever reaches it can run what he likes."""
+    """Make a Ray that is started here listen to this machine alone, because its port lets callers run code."""
     constants = ray._private.ray_constants  # noqa: SLF001 the variable is read when Ray is imported, and then no more
     before = os.environ.get(_MANY_MACHINES), constants.ENABLE_RAY_CLUSTER
     os.environ[_MANY_MACHINES], constants.ENABLE_RAY_CLUSTER = "0", False
@@ -371,12 +371,12 @@ _HOST_AND_PORT = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Ray's machines, and what each worker takes of them."""
+    """Ray's machines, and the resources of each worker."""
 
     # ``local`` starts Ray on this machine, for this one command; ``auto`` is the cluster that this machine is part
     # of; or the address of its head, ``HOST:PORT``
     address: str = LOCAL
-    workers: int | None = None  # how many; by default as many as there is room for
+    workers: int | None = None  # how many; by default all that fit
     gpus: float | None = None  # GPUs of each worker: a whole number, or a part of one that workers share
 
     def __post_init__(self) -> None:
@@ -390,7 +390,7 @@ class Cluster:
             )
 
     def room(self, cpus: float, gpus: float, wanted: float) -> int:
-        """How many workers a machine has room for, of which each takes one core and so many GPUs."""
+        """Number of workers that fit a machine with `gpus` GPUs; each takes one core and `wanted` GPUs."""
         if not wanted:
             return int(cpus)
         by_gpu = int(gpus) * int(1 / wanted + 1e-9) if wanted <= 1 else int(gpus // wanted)
@@ -400,7 +400,7 @@ class Cluster:
 def cluster_of(
     ray: str | None, workers: int | None, gpus: float | None, *, besides: Mapping[str, object]
 ) -> Cluster | None:
-    """Whose workers measure; None for this process."""
+    """The cluster that measures; None for this process."""
     if ray is None:
         if workers is not None or gpus is not None:
             raise AttnscopeError("workers (--workers) and ray_gpus (--ray-gpus) are of Ray: give ray (--ray) too")

@@ -129,7 +129,7 @@ def option_types(options: type) -> dict[str, str]:
 
 
 def shared_docs(options: type) -> dict[str, str]:
-    """What the docstrings of a TypedDict, and of those in its module that it is made of, say of each parameter."""
+    """Descriptions of parameters from the docstrings of a TypedDict and of its bases in the same module."""
     docs: dict[str, str] = {}
     for part in vars(sys.modules[options.__module__]).values():
         if is_typeddict(part) and part.__annotations__.keys() <= options.__annotations__.keys():
@@ -148,7 +148,7 @@ def _state() -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class _Expected:
-    """Whether a value is of some type, the words for one and for several of it, and whether NumPy's go as Python's."""
+    """Test of a value's type, words for one and for several, and whether NumPy's values count as Python's."""
 
     takes: Callable[[Any], bool]
     words: str
@@ -158,7 +158,7 @@ class _Expected:
 
 
 def _reader(what: str) -> _Expected:
-    """What reads for a model, or where it lies; a tokenizer is called with a text, a processor with an image."""
+    """A tokenizer (called with a text) or processor (called with an image), or its location."""
     return _Expected(
         lambda value: value is None or callable(value) or isinstance(value, str | os.PathLike),
         f"{what}, a folder or a hub id",
@@ -166,7 +166,7 @@ def _reader(what: str) -> _Expected:
     )
 
 
-#: Types of the language, and what is given often.
+#: Types of the language, and frequent arguments.
 _PLAIN = {
     "int": _Expected(lambda value: is_a(Integral, value), "a whole number", "whole numbers", True),
     **{
@@ -196,7 +196,7 @@ def _expected(annotation: str) -> _Expected:
 
 
 def _of(node: ast.expr) -> _Expected:
-    """What an annotation stands for."""
+    """The check for an annotation."""
     parts = {ast.unparse(part): _one(part) for part in _alternatives(node)}
     if None in parts.values() and not parts.keys() & _SCALARS:
         return _UNKNOWN  # the name may stand for several types
@@ -225,7 +225,7 @@ def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _one(node: ast.expr) -> _Expected | None:
-    """What one alternative of an annotation takes; None where that is not known."""
+    """The check for one alternative of an annotation; None if unknown."""
     if isinstance(node, ast.Constant):
         return _PLAIN.get(str(node.value))
     if isinstance(node, ast.Name):
@@ -268,7 +268,7 @@ def _several(item: _Expected) -> _Expected:
 
 
 def _entries(value: Any) -> Sequence[Any] | None:
-    """What a list, an array or a column of a table holds; None of what has no entries, or gives them only once."""
+    """Entries of a list, an array or a column of a table; None without entries that can be read twice."""
     if isinstance(value, str | bytes | bytearray | Mapping) or not hasattr(value, "__getitem__"):
         return None
     try:
@@ -278,14 +278,14 @@ def _entries(value: Any) -> Sequence[Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and lists of Python in place of NumPy's, which are written into signatures."""
+    """Convert NumPy's numbers and arrays to Python's, for signatures."""
     if type(value) in {list, tuple}:
         return type(value)(map(_plain, value))
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _row(items: Sequence[_Expected]) -> _Expected:
-    """A tuple of so many entries; a list of as many is as good."""
+    """A tuple with these entries, or a list."""
 
     def takes(value: Any) -> bool:
         entries = _entries(value)
@@ -302,7 +302,7 @@ def _row(items: Sequence[_Expected]) -> _Expected:
 
 
 class _Kind(NamedTuple):
-    """What a verb returns: a tree or a dataset, and the nodes, variables or dimensions that it always has."""
+    """Return type of a verb: tree or dataset, and the nodes, variables or dimensions that it always has."""
 
     tree: bool
     holds: tuple[str, ...] = ()
@@ -311,6 +311,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     "scan": _Kind(tree=False, holds=("window", "head")),
     "generate": _Kind(tree=False, holds=("span_weight",)),
+    "examples": _Kind(tree=False, holds=("example", "feature")),
     "roles": _Kind(tree=False, holds=("role",)),
     "diff": _Kind(tree=False, holds=("statistic",)),
     "contrasts": _Kind(tree=False, holds=("p",)),
@@ -322,7 +323,7 @@ _KINDS = {
 
 
 def reads(verb: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function whose first argument is what a verb returned refuse everything else."""
+    """Check that the first argument of a function is a result of this verb."""
 
     def guarded(function: Callable[P, R]) -> Callable[P, R]:
         first = next(iter(inspect.signature(function).parameters))
@@ -340,7 +341,7 @@ def reads(verb: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _other_than(verb: str, given: object) -> str:
-    """What was given in the place of what a verb returns; empty where it may be that."""
+    """Description of an argument that is not a result of the verb; empty if it may be one."""
     import xarray as xr
 
     kind = _KINDS[verb]

@@ -90,7 +90,7 @@ def chosen(what: str, names: Sequence[str] | str | None, known: Collection[Name]
 
 
 def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats, or refuse those that no figure is written in."""
+    """Return the formats; an error for those that figures do not have."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise AttnscopeError(f"figures are not written as {unknown[0]!r}: choose among {', '.join(FORMATS)}")

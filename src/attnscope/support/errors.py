@@ -22,7 +22,7 @@ _NO_MEMORY = re.compile(
 
 
 class AttnscopeError(Exception):
-    """What a user can cause and mend.
+    """An error that a user can cause and fix.
 
     The message says what was found, what was expected and what to do, on one or two lines.
     """
@@ -49,7 +49,7 @@ def _printable(text: str) -> str:
 
 
 def out_of_memory(error: BaseException) -> AttnscopeError | None:
-    """What to tell a user whose memory ran out, of the processor or of a GPU; None for any other error."""
+    """The message for a user whose memory ran out, of the processor or of a GPU; None for any other error."""
     known = next((cause for cause in _chain(error) if _tells_of_memory(cause)), None)
     if known is None:
         return None
@@ -60,7 +60,7 @@ def out_of_memory(error: BaseException) -> AttnscopeError | None:
 
 
 def unimportable(error: BaseException) -> AttnscopeError | None:
-    """What to tell a user of whose packages one fails while it is imported; None for any other error."""
+    """The message for a package that fails while it is imported; None for any other error."""
     *_, first = _chain(error)
     frames = (frame for frame, _ in traceback.walk_tb(first.__traceback__))
     modules = [str(frame.f_globals.get("__name__")) for frame in frames if frame.f_code.co_name == "<module>"]
@@ -68,9 +68,9 @@ def unimportable(error: BaseException) -> AttnscopeError | None:
     if package in {_OURS, "__main__"}:
         return None
     advice = (
-        "Install it anew"
+        "Reinstall it"
         if package in _NEEDED
-        else f"Install the {package} that is made for the PyTorch here, or take it away: pip uninstall {package}"
+        else f"Install the {package} that is made for the PyTorch here, or remove it: pip uninstall {package}"
     )
     return AttnscopeError(f"{package} is installed and cannot be imported: {reason_of(first)}.\n{advice}")
 

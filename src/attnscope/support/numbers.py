@@ -12,20 +12,20 @@ _MOST = 5  # digits after the point; what needs more is written by its power of 
 
 
 def significant(value: float, digits: int) -> str:
-    """Round to so many digits; a large number is written out, not as a power of ten."""
+    """Round to significant digits; a large number is written out, not as a power of ten."""
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e+" in text else text
 
 
 def places(value: float, least: int) -> int:
-    """Digits after the point that show two digits of a small number: so many at least, 9 at most."""
+    """Decimals that show two digits of a small number: at least `least`, at most 9."""
     if not value or not math.isfinite(value):
         return least
     return min(max(least, 1 - math.floor(math.log10(abs(value)))), 9)
 
 
 def change_places(change: float, low: float, high: float, least: int) -> int:
-    """Digits after the point for a change and its interval: of a tiny change no more than the interval needs."""
+    """Decimals for a change and its interval; for a tiny change no more than the interval needs."""
     digits = places(change, least)
     if digits <= _MOST:
         return digits
@@ -33,7 +33,7 @@ def change_places(change: float, low: float, high: float, least: int) -> int:
 
 
 def plain(value: float, digits: int, sign: str = "") -> str:
-    """A number with so many digits after the point; with a power of ten where these are more than 5."""
+    """A number with these decimals, or with a power of ten if they are more than 5."""
     if digits <= _MOST or not math.isfinite(value):
         return f"{value:{sign}.{min(digits, _MOST)}f}"
     if not value:
@@ -58,7 +58,7 @@ def count(number: int, what: str) -> str:
 
 
 def with_nulls(value: Any) -> Any:
-    """The same with None for each number that is not finite, however deep it lies; arrays as lists."""
+    """The same with None for each number that is not finite, at any depth; arrays as lists."""
     given: Any = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(given, dict):
         return {name: with_nulls(inner) for name, inner in given.items()}  # pyright: ignore[reportUnknownVariableType]

@@ -66,14 +66,14 @@ def same_random_numbers() -> Generator[None]:
 
 
 def random_state() -> list[bytes]:
-    """Where PyTorch's random numbers stand, on the processor and on all GPUs in use."""
+    """State of PyTorch's random numbers, on the processor and on all GPUs in use."""
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
 
 
 @contextmanager
 def own_threads(count: int) -> Generator[None]:
-    """Let PyTorch compute with so many threads within."""
+    """Let PyTorch compute with `count` threads inside this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

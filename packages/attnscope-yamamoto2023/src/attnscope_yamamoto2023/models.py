@@ -112,7 +112,7 @@ LEANS = 0.2  # direction above which a head attends mainly to one side
 
 @dataclass(frozen=True, eq=False)
 class ShownHead:
-    """A head that stands for one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
+    """The head shown as one of the papers'; ``name`` is theirs, ``8.9``, from 1."""
 
     name: str
     layer: Layer

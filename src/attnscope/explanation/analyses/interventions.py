@@ -131,7 +131,7 @@ def interventions(
 ) -> xr.Dataset:
     r"""Change a model's words or positions, and measure how every head responds.
 
-    See mathematics.md, Interventions. Position tables are changed in place and put back.
+    See mathematics.md, Interventions. Position tables are changed and restored.
 
     ============================  ========================================================  ==========================
     change                        effect on the input                                       if position alone counts

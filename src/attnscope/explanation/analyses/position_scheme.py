@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 KERNEL = Section(
     "kernel",
-    "What the position scheme predicts",
+    "Prediction of the position scheme",
     "RoPE favours offsets at which mean query and mean key rotate into phase; a position bias favours them directly. "
     "Each gives a curve over offsets that is independent of the words. If the scheme decides, the head attends "
     "where the curve peaks.",
@@ -102,7 +102,7 @@ def _of_study(study: Study) -> xr.Dataset:
 
 @analysis(
     "scheme_kernel",
-    "What the position scheme predicts",
+    "Prediction of the position scheme",
     "Position and content",
     explained=_of_study,
     needs=(ROTATION_OR_BIAS,),

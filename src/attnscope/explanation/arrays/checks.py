@@ -74,7 +74,7 @@ def choose(name: str, value: object, known: tuple[str, ...]) -> None:
 
 @validated
 def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[np.ndarray, " frequency"]:
-    """Which frequencies of ``0..length // 2`` are in a band, ends included."""
+    """Mask of the frequencies of ``0..length // 2`` in a band, ends included."""
     highest = (length - 1) // 2
     low, high = band or (lowest if highest >= lowest else 1, highest)
     frequency = np.arange(length // 2 + 1)

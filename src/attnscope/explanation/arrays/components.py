@@ -16,8 +16,8 @@ from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
 
-_CLIPPED = 1e-6  # a correlation may pass 1 by rounding, not by more
-_GOOD = 0.01  # ... and by so much where the covariance itself is rounded, or its smallest components are left out
+_CLIPPED = 1e-6  # tolerance by which a correlation may exceed 1
+_GOOD = 0.01  # ... and where the covariance itself is rounded, or its smallest components are left out
 
 
 @validated
@@ -58,7 +58,7 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
 
 @dataclass(eq=False)
 class StateMoments:
-    """Position means and total covariance of hidden states, without keeping the states."""
+    """Position means and total covariance of hidden states, without storing the states."""
 
     texts: int  # all of one length
     position_mean: Float[np.ndarray, "position width"]
@@ -67,7 +67,7 @@ class StateMoments:
 
     @classmethod
     def zeros(cls, positions: int, width: int) -> StateMoments:
-        """Those of no text."""
+        """Moments of no text."""
         return cls(0, np.zeros((positions, width)), np.zeros((width, width)))
 
     @property
@@ -76,7 +76,7 @@ class StateMoments:
         return self.scatter / (self.texts * len(self.position_mean))
 
     def merge(self, other: StateMoments) -> None:
-        """Add what another one has."""
+        """Add the moments of other texts."""
         total = self.texts + other.texts
         apart = other.position_mean.mean(0) - self.position_mean.mean(0)
         between = len(other.position_mean) * self.texts * other.texts / total
@@ -96,12 +96,11 @@ def canonical_correlations(
     rounding: float = 0.0,
     strong: float = 0.5,
 ) -> xr.Dataset:
-    r"""Canonical correlations of hidden states with the position table, from the states' moments only.
+    r"""Canonical correlations of hidden states with the position table, from the states' moments alone.
 
     With the states Z of all tokens and the table row Y of each token's position, :math:`Z_c^T Y_c = C (\bar
-    Z_{pos} - \bar Z)^T (E - \bar E)`: the position means hold all that the states share with positions. Both
-    sides are whitened by their leading principal components, since otherwise directions of noise are blown
-    up.
+    Z_{pos} - \bar Z)^T (E - \bar E)`: so the position means suffice. Both sides are whitened by their leading
+    principal components, because others would amplify noise.
 
     Parameters
     ----------
@@ -112,14 +111,14 @@ def canonical_correlations(
     table
         The position table's rows for the same positions, shape (position, column).
     texts
-        How many texts the moments come from.
+        Number of texts behind the moments.
     variance
-        Share of variance that is kept on either side; 1 keeps all that rounding permits.
+        Share of variance to keep on either side; 1 keeps all components above rounding.
     rounding
         Error of the covariance as a share of its largest eigenvalue, about 1e-7 where products were summed in float32.
         Only components of the states with 100 times as much variance are kept; correlations are then good to 1%.
     strong
-        Correlations above this, and above what noise would show, are counted.
+        Correlations above this and above ``null_correlation`` are counted.
 
     Returns
     -------
@@ -165,12 +164,12 @@ def canonical_correlations(
 
 
 def _rounding(columns: Float[np.ndarray, "row column"]) -> float:
-    """What may be left of the sum of squares of columns that do not vary, once their means are removed."""
+    """Rounding error in the sum of squares of constant columns after their means are removed."""
     return float((len(columns) * np.finfo(float).eps) ** 2 * (columns**2).sum())
 
 
 def _leading(power: np.ndarray, variance: float, least: float) -> int:
-    """How many leading components hold the share; those lost in rounding are never kept."""
+    """Number of leading components with this share of variance, without those below rounding."""
     sound = int((power > least * power[0]).sum())
     share = np.cumsum(power[:sound]) / power[:sound].sum()
     return sound if variance == 1 else min(sound, int(np.searchsorted(share, variance)) + 1)

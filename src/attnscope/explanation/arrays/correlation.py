@@ -29,7 +29,7 @@ from attnscope.support.checks import agree, shaped
 
 Mode = Literal["paper", "centre_k", "centre_both"]
 MODES: tuple[Mode, ...] = ("paper", "centre_k", "centre_both")
-CLEAR = 4.0  # white-noise standard deviations above which a peak is taken for one
+CLEAR = 4.0  # white-noise standard deviations above which a peak counts
 
 
 @validated
@@ -54,10 +54,10 @@ def cross_correlation(
     singular_values
         s, shape (column,); 1 by default.
     mode
-        ``paper``: as they are. Column means that are not 0 then leave a triangle over the offsets.
-        ``centre_k``: the mean of each column of K is removed first, which subtracts from each row of the
-        scores its mean; attention is blind to that, so this is the part that matters to it. ``centre_both``:
-        that of Q too, which takes away a bias that is the same for all queries.
+        ``paper``: unchanged. Column means other than 0 then add a triangle over the offsets.
+        ``centre_k``: the mean of each column of K is removed first, which subtracts
+        from each row of the scores its mean and leaves attention unchanged. ``centre_both``: that of Q too, which
+        removes a bias that all queries share.
     near
         Largest offset of the range ``near``, tokens.
     offsets
@@ -110,7 +110,7 @@ def cross_correlation(
         for curves in (
             correlation,
             trace[None],
-            # the mean over all offsets was removed for the plot; the taper applies to what stood before
+            # the mean over all offsets was removed for the plot; the taper applies to the values before that
             np.where(np.isfinite(correlation), covariance, np.nan) / taper,
             (trace / taper)[None],
         )
@@ -209,16 +209,16 @@ def cross_spectrum(
     band: tuple[int, int] | None = None,
     offsets: tuple[int, int] | None = None,
 ) -> xr.Dataset:
-    r"""Phase shift of a head's keys against its queries at each frequency, and the offset it amounts to.
+    r"""Phase shift of a head's keys against its queries at each frequency, and the offset that it implies.
 
     :math:`C(f) = \sum_j s_j \overline{\hat q_j(f)} \hat k_j(f)` is the DFT of the circular offset trace of
-    the scores. Where keys are the queries shifted, :math:`k_i = q_{i+\Delta}`, :math:`\arg C(f) = 2 \pi f
-    \Delta / T`, and the head looks at offset :math:`t = -\Delta`. It depends on W_Q W_K^T and X only, unlike
-    the rotation R, which a choice of completion decides (see `head_rotation`).
+    the scores. If keys are the queries shifted, :math:`k_i = q_{i+\Delta}`, :math:`\arg C(f) = 2 \pi f
+    \Delta / T`, and the head attends to offset :math:`t = -\Delta`. It depends on W_Q W_K^T and X only, unlike
+    the rotation R, which depends on a completion (see `head_rotation`).
 
-    A phase gives the shift only up to multiples of T/f. Of these, the one nearest to a common shift is taken:
-    that at which the trace, restricted to the band, is highest (nearest to 0 if several are as high). It is the
-    trace of the scores before any mask; the common shift is looked for among `offsets`.
+    A phase determines the shift up to multiples of T/f. The multiple nearest to a common shift is taken: the offset in
+    `offsets` at which the trace of the scores before any mask, restricted to the band, is highest (of equal ones, the
+    nearest to 0).
 
     Parameters
     ----------
@@ -227,19 +227,19 @@ def cross_spectrum(
     query_weight, key_weight
         W_Q and W_K, shapes (width, r).
     band
-        Band of frequencies that the numbers without dimension rest on: the lowest and the highest, cycles per T tokens;
+        Band of frequencies for the numbers without dimension: the lowest and the highest, cycles per T tokens;
         everything from 3 by default.
     offsets
-        Lowest and highest offset that the head may look at, tokens; all by default.
+        Lowest and highest offset that the head may attend to, tokens; all by default.
 
     Returns
     -------
     xarray.Dataset
         Over ``frequency``: ``cross_amplitude``, \|C\|; ``phase``, arg C; ``shift``, Delta(f) (NaN where C or
-        f is 0, and at T/2); ``offset``, -Delta(f); ``wrap_limit``, T/(2f), beyond which one frequency alone
-        cannot tell; ``coherence`` in 0..1, :math:`|\sum_j \overline{\hat q_j} \hat k_j| / (\|\hat q\| \|\hat
+        f is 0, and at T/2); ``offset``, -Delta(f); ``wrap_limit``, T/(2f), beyond which one frequency is ambiguous;
+        ``coherence`` in 0..1, :math:`|\sum_j \overline{\hat q_j} \hat k_j| / (\|\hat q\| \|\hat
         k\|)`; ``in_band``. Without dimension, over the band: ``band_offset``, the \|C\|-weighted median of
-        the offsets, held within `offsets` (NaN where the trace goes on rising beyond them), and
+        the offsets, clipped to `offsets` (NaN where the trace rises beyond them), and
         ``band_offset_spread``, the weighted median distance from it; ``band_offset_chance``, the share of 200 spectra
         of the same amplitudes and random phases whose trace is as high at one of the `offsets`;
         ``shift_concentration``, :math:`|\sum |C| e^{j(\arg C - 2 \pi f \Delta / T)}| / \sum |C|`, 1 where one
@@ -261,7 +261,7 @@ def cross_spectrum(
     parts = reparametrize(query_weight, key_weight)
     query, key = transform(values @ parts.query), transform(values @ parts.key)
     together = np.linalg.norm(query, axis=1) * np.linalg.norm(key, axis=1)
-    # the error of a transform of so many numbers, of queries and of keys: what is no larger has no phase
+    # rounding error of the transforms of queries and keys: amplitudes up to it have no phase
     rounding = (length * np.finfo(float).eps) ** 2 * together.max()
     alive = together > rounding
     cross = np.where(alive, (parts.values * query.conj() * key).sum(1), 0.0)
@@ -325,7 +325,7 @@ def _over_band(
 
 
 def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted line, (intercept, slope), and errors that do not trust the weights (sandwich)."""
+    """Weighted line, (intercept, slope), and robust errors (sandwich)."""
     if (weight > 0).sum() < 3:  # noqa: PLR2004 a line through two points has no error
         return np.full(2, np.nan), np.full(2, np.nan)
     design = np.stack([np.ones(len(x)), x], 1)
@@ -345,9 +345,9 @@ _DRAWS = 199  # so that the smallest chance is 1 / 200
 class CommonShift:
     """The offset at which a spectrum's trace is highest."""
 
-    # offset of the highest point among those that the head may look at, tokens; the shift is its negative
+    # offset of the highest point among the visible offsets, tokens; the shift is its negative
     offset: float
-    is_peak: bool  # whether the trace is lower on either side; else it goes on rising where the head may not look
+    is_peak: bool  # whether the trace is lower on either side; else it rises beyond the visible offsets
     concentration: float  # height over that of equal phases, at most 1
     # share of spectra with the same amplitudes and random phases whose trace is as high somewhere, in 1/200..1
     chance: float
@@ -361,7 +361,7 @@ def common_shift(
 ) -> CommonShift:
     """Find the offset at which the band's part of the circular trace is highest.
 
-    On a circle, offsets are distinct only up to half of its length. All is NaN if the mask hides all of these.
+    On a circle, offsets are distinct only up to half of its length. The result is NaN if the mask hides all of these.
     """
     band = np.where(chosen, cross, 0)
     size = float(np.abs(band).sum())
@@ -395,7 +395,7 @@ def common_shift(
 def shifts_near(
     cross: Complex[np.ndarray, " frequency"], common: float, length: int
 ) -> Float[np.ndarray, " frequency"]:
-    """Shift ``T arg C(f) / (2 pi f)`` at each frequency, of all that differ by T/f the one nearest to the common
+    """Shift ``T arg C(f) / (2 pi f)`` at each frequency, the multiple of T/f nearest to the common
     shift.
     """
     frequency = np.arange(len(cross))

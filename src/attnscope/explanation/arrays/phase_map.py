@@ -1,4 +1,4 @@
-"""Where the rotation's eigenvectors move along a text: energy by frequency and angle, and controls of the shift.
+"""Energy of the rotation's eigenvectors by frequency and angle, and controls of the shift.
 
 See mathematics.md, Phase map, and Controls.
 """
@@ -34,13 +34,13 @@ def phase_map(
     bins: Count = 64,
     seed: Natural = 0,
 ) -> xr.Dataset:
-    r"""Energy of a head's rotation by frequency and angle, and the shift in tokens that it amounts to.
+    r"""Energy of a head's rotation by frequency and angle, and the shift in tokens that it implies.
 
     For an eigenvector p of R with angle theta, :math:`g(f, \theta) = |\mathrm{DFT}(Q p)|_f`; that of K p is
     identical. A shift of keys against queries by Delta tokens puts the energy on the line :math:`\theta = 2
     \pi f \Delta / T`, that is :math:`\Delta = T \theta / (2 \pi f)`; the attention offset is -Delta.
-    Eigenvectors of the eigenvalues 1 and -1 carry no direction and are kept out of the map and of the line,
-    so that a head without shift shows no line (`cross_spectrum` does tell it).
+    Eigenvectors of the eigenvalues 1 and -1 have no direction and are left out of the map and of the line,
+    so a head without shift shows no line (`cross_spectrum` detects it).
 
     Parameters
     ----------
@@ -61,14 +61,14 @@ def phase_map(
     Returns
     -------
     xarray.Dataset
-        ``energy`` over (``frequency``, ``angle``), the sum of g² in bins whose centres ``angle`` holds
+        ``energy`` over (``frequency``, ``angle``), the sum of g² in bins with the centres ``angle``
         (radians); over ``frequency``, ``real_energy``, that of the eigenvalues 1 and -1, and
         ``total_energy``, the sum of all, which for a full R is that of the DFT of Q. Without dimension, over
-        the band: ``line_shift``, the Delta (tokens) whose line :math:`\theta = 2 \pi f \Delta / T`, angles wrapped,
-        the energy lies on: of :math:`C(f) = \sum_p g^2 e^{j \theta}`, in which energy at all angles cancels, what
-        `cross_spectrum` takes of its own (NaN where there is none); ``line_chance``, how often C of random phases would
-        concentrate as much; ``share_near``, the share of the energy within 1 token of the line; ``uniform_share``, the
-        share of the circle that ``share_near`` covers, which angles spread evenly would give; ``least_cosine`` (see
+        the band: ``line_shift``, the Delta (tokens) of the line :math:`\theta = 2 \pi f \Delta / T`, angles wrapped,
+        with the energy: the common shift of :math:`C(f) = \sum_p g^2 e^{j \theta}`, as in `cross_spectrum` (NaN where
+        there is none); ``line_chance``, the chance that C of random phases
+        concentrates as much; ``share_near``, the share of the energy within 1 token of the line; ``uniform_share``, the
+        share of the circle that ``share_near`` covers, its value for uniform angles; ``least_cosine`` (see
         `RotationPlanes`). For ``thin``,
         energies are multiplied by the size of the eigenvalue.
 
@@ -97,7 +97,7 @@ def phase_map(
             ),
             "real_energy": labelled("frequency", energy[:, real].sum(1) + parked, "energy of real eigenvalues"),
             "total_energy": labelled("frequency", energy.sum(1) + parked, "energy of all eigenvectors"),
-            "line_shift": labelled("", line.shift, "shift on whose line the energy lies", "tokens"),
+            "line_shift": labelled("", line.shift, "shift of the line with the energy", "tokens"),
             "line_chance": labelled("", line.chance, "share of random phases that concentrate as much"),
             "share_near": labelled("", line.near, "share of energy within a token of it"),
             "uniform_share": labelled("", line.uniform, "the same if angles were spread evenly"),
@@ -132,7 +132,7 @@ def completion_range(
     seed: int = 0,
     **where: Any,
 ) -> xr.Dataset:
-    """The line of `phase_map` under the minimal and several random completions: how far the free choice matters."""
+    """The line of `phase_map` under the minimal and several random completions: how much the choice matters."""
     runs: dict[str, tuple[Completion, int]] = {"minimal": ("minimal", seed)}
     runs |= {f"haar {draw}": ("haar", seed + draw) for draw in range(draws)}
     lines = [
@@ -199,7 +199,7 @@ def shift_controls(
     What must vanish is the line at the head's own offset :math:`t`: ``coherence_at_offset``, the mean over the band
     of :math:`\gamma(f) \cos(\arg C + 2 \pi f t / T)` weighted by \|C\| (:math:`\gamma` the coherence), falls to about
     0. Coherence alone need not fall: in shuffled text a word still matches itself, at offset 0. Nor does a
-    concentration of phases say much: where few frequencies carry the weight, some offset fits any phases.
+    concentration of phases say much: where few frequencies have the weight, some offset fits any phases.
 
     Parameters
     ----------

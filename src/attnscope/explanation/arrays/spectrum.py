@@ -47,12 +47,12 @@ def amplitude_spectrum(
     detrend
         ``linear`` removes each column's least-squares line first. Nothing is removed by default.
     neighbours
-        Frequencies on either side that give the local median (the frequency itself and 0 are left out).
+        Frequencies on either side for the local median (without the frequency itself and 0).
     factor, lowest
         A peak is a frequency of at least ``lowest`` whose mean amplitude is at least ``factor`` local
-        medians, above the upper quartile of white noise and above both neighbours; what it rises above its surroundings
-        by (prominence) is at least 4 standard deviations of the mean over as many independent columns as the table has
-        the variance of. A falling slope has none.
+        medians, above the upper quartile of white noise and above both neighbours. Its prominence is at least 4
+        standard deviations of the mean over the table's effective number of independent columns. A falling slope has
+        no peak.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def _without_line(columns: Float[np.ndarray, "position column"]) -> Float[np.nda
 
 
 def _local_ratio(mean: Float[np.ndarray, " frequency"], neighbours: int) -> Float[np.ndarray, " frequency"]:
-    """Value over the median of its neighbours; the frequency 0 is nobody's neighbour and has none."""
+    """Value over the median of its neighbours; the frequency 0 is left out."""
     ratio = np.full(len(mean), np.nan)
     for place in range(1, len(mean)):
         around = np.r_[mean[max(1, place - neighbours) : place], mean[place + 1 : place + 1 + neighbours]]
@@ -193,9 +193,9 @@ def rayleigh_mean(scale: Float[np.ndarray, " column"]) -> float:
 
 
 def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
-    """Amplitude that a share of white columns stays below: ``mean(1 - exp(-a^2 / s^2)) = share``."""
+    """Amplitude that a share of white columns is below: ``mean(1 - exp(-a^2 / s^2)) = share``."""
     alive = scale[scale > 0]
-    still = 1 - alive.size / scale.size  # columns that never move are below every amplitude
+    still = 1 - alive.size / scale.size  # constant columns are below every amplitude
     if still >= share:
         return 0.0
     rest = (share - still) / (1 - still)
@@ -287,7 +287,7 @@ def _tail(x: np.ndarray, bins: int, terms: int) -> np.ndarray:
 
 
 def _decimal_tail(x: float, bins: int, largest: float) -> float:
-    """The same sum with digits to spare; ``largest`` is the decimal logarithm of its largest term."""
+    """The same sum with spare digits; ``largest`` is the decimal logarithm of its largest term."""
     with localcontext() as context:
         context.prec = 40 + max(0, int(largest)) + int(log10(bins))
         exact, total, unit, choose = Decimal(x), Decimal(0), Decimal(1), 1
@@ -304,7 +304,7 @@ def _decimal_tail(x: float, bins: int, largest: float) -> float:
 NEAR = 10  # tokens
 RANGES = ("near", "all")
 
-#: Lowest and highest offset that a head may look at.
+#: Lowest and highest offset that a head may attend to.
 Offsets = tuple[int, int]
 
 
@@ -319,7 +319,7 @@ class Peaks:
     prominence: Float[np.ndarray, "*curve range"]
 
     def first(self) -> Peaks:
-        """Those of the first curve, without its dimension."""
+        """Peaks of the first curve, without its dimension."""
         return Peaks(self.offset[0], self.refined[0], self.height[0], self.width[0], self.prominence[0])
 
 
@@ -332,7 +332,7 @@ def find_peaks(
 ) -> Peaks:
     """Find the highest points within `near` tokens and overall, among the visible offsets.
 
-    A peak is higher than both neighbours, visible or not; the ends of a curve are no peaks. The top of the parabola is
+    A peak is higher than both neighbours, visible or not; the ends of a curve are not peaks. The top of the parabola is
     limited to the visible offsets.
     """
     low, high = offsets or (int(offset[0]), int(offset[-1]))
@@ -344,7 +344,7 @@ def find_peaks(
         tops = signal.find_peaks(curve)[0]
         for column, inside in enumerate((allowed & (np.abs(offset) <= near), allowed)):
             there = tops[inside[tops]]
-            # what is highest at an edge of the range may go on rising beyond it: then no top within it counts
+            # a maximum at an edge of the range may rise beyond it: then no top within it counts
             if not there.size or curve[there].max() < curve[inside].max():
                 continue
             at = int(there[curve[there].argmax()])
@@ -397,7 +397,7 @@ def query_key_waves(
     curves: Natural = 6,
     seed: Natural = 0,
 ) -> xr.Dataset:
-    """Which singular columns of a head are waves along the text.
+    """Find the singular columns of a head that are waves along the text.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def query_key_waves(
         The null is the same head on the same rows of X in random orders: white noise is too easy a null for
         a text, whose signals are smooth.
     curves
-        Number of columns, those with the largest importance, of which the values along the text are given.
+        Number of columns, those with the largest importance, whose values along the text are returned.
 
     Returns
     -------
@@ -485,7 +485,7 @@ def _of_side(
     phase: np.ndarray,
     chosen: np.ndarray,
 ) -> dict[str, Labelled]:
-    """The variables of the queries, or of the keys: of every column, and the curves of those chosen."""
+    """The variables of the queries or keys: of every column, and the curves of selected ones."""
     cycles = f"cycles per {len(values)} tokens"
     curves = _standardised(values[:, chosen]).T
     return {
@@ -512,7 +512,7 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
         Over ``frequency`` (cycles per T tokens): ``maximum`` and ``strongest_column``. Without dimension
         ``null_mean`` and ``null_99``, mean and 99% quantile of the maximum over independent white columns of
         the same variances (strictly between 0 and T/2). For 768 columns it is near 2.7 times that of one
-        column's root mean square, so a maximum means little without it.
+        column's root mean square, so compare a maximum with it.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What figures share: maps of values, colour bars, intervals, panels for heads, curves with their intervals."""
+"""Parts that figures share: maps of values, colour bars, intervals, panels for heads, curves with their intervals."""
 
 from __future__ import annotations
 
@@ -255,14 +255,14 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
-    """The axes' legend above the figure, in so many columns where there is room."""
+    """The axes' legend above the figure, in up to `columns` columns."""
     handles, labels = axes.get_legend_handles_labels()
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)
 
 
 def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
-    """The part of a head up to offset 0 where no weight lies beyond, as under a causal mask; else all of it."""
+    """The profile of a head up to offset 0 if it has no weight beyond, as under a causal mask; else all of it."""
     after = part["offset"].values > 0
     if bool((part[name].isel(offset=after) > 0).any()):
         return part

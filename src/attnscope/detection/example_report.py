@@ -1,0 +1,134 @@
+"""What `examples` found: places in context, and what they have in common."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from attnscope.detection.common import LEAST_KEYS, LEVEL
+from attnscope.measure.stored import describe_corpus, notes_of
+from attnscope.results.schema import Finding, Marked, Quantity, Report, Row, Table, value_of
+from attnscope.support.arguments import reads
+from attnscope.support.numbers import significant
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_RANKED = {
+    "weight": Quantity("score", "weight", "share", detail="data"),
+    "value_norm": Quantity("score", "weight x norm", "norm", "largest weight times the norm of its value"),
+    "entropy": Quantity("score", "entropy", "entropy", "entropy of the query's row, in nats"),
+}
+_SHOWN = 3  # features in a sentence
+
+
+@reads("examples")
+def report(result: xr.Dataset) -> Report:
+    """The strongest examples of heads, and what they have in common."""
+    features = _rows(result, "feature")
+    for row in features:
+        row |= {name.removeprefix("feature_"): row.pop(name) for name in list(row)}
+    examples = sorted(_rows(result, "example"), key=lambda row: row["set"] != "top")
+    for row in examples:
+        row["offset"] = row["key"] - row["query"]
+        row["context"] = Marked.of(json.loads(row["context"]))
+    strongest = sum(row["set"] == "top" for row in examples)
+    heads = [*dict.fromkeys((row["layer"], row["head"]) for row in examples)]
+    named = ", ".join(f"{layer}.{head}" for layer, head in heads)
+    return Report(
+        command="examples",
+        title=f"Examples of head{'s' * (len(heads) > 1)} {named} of {result.attrs['model']}",
+        model=str(result.attrs["model"]),
+        read=describe_corpus(result),
+        finding=Finding(
+            [_sentence(head, result, examples, features) for head in heads],
+            f"features beyond uniform attention in the same windows, false discovery rate {LEVEL:.0%}",
+            heads,
+        ),
+        tables=[
+            Table("examples", "Examples", _examples(str(result.attrs["by"])), examples, terminal=strongest),
+            Table(
+                "common",
+                "What the strongest examples have in common",
+                _COMMON,
+                features,
+                reading="How many of the strongest examples have a feature, and how many would under uniform attention "
+                "from a random query of the same window.",
+                corrected="for all features of all heads that could occur",
+                terminal=10,
+            ),
+        ],
+        result=result,
+        notes=[*notes_of(result).values()],
+        care={
+            "Examples show where a head attends, not what it does.": "attnscope intervene measures whether a head "
+            "matters.",
+            "Each window has one example.": f"Queries that see fewer than {LEAST_KEYS} keys do not count, nor do the "
+            "first token and special tokens as keys (--sinks counts them).",
+        },
+        hint="The query is marked in colour and underlined; the key has a box.",
+    )
+
+
+def _rows(result: xr.Dataset, dim: str) -> list[Row]:
+    """The variables over one dimension, a row for each entry."""
+    names = [str(name) for name, values in result.variables.items() if values.dims == (dim,)]
+    return [{name: value_of(result[name].values[at]) for name in names} for at in range(result.sizes[dim])]
+
+
+def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], features: list[Row]) -> str:
+    """How strong the strongest are, and what they share."""
+
+    def own(rows: list[Row]) -> list[Row]:
+        return [row for row in rows if (row["layer"], row["head"]) == head]
+
+    top = [row for row in own(examples) if row["set"] == "top"]
+    ranked = _RANKED[str(result.attrs["by"])]
+    ends = [significant(row["score"], 2) for row in (top[-1], top[0])]
+    score = f"{ranked.title} {' to '.join(dict.fromkeys(ends))}"
+    shared = [row for row in own(features) if row["significant"]]
+    name = f"Head {head[0]}.{head[1]}"
+    if not shared:
+        return f"{name}: the {len(top)} strongest windows ({score}) have nothing significant in common."
+    listed = ", ".join(
+        f"{_called(row)} ({row['found']} of {row['of']}; {significant(row['expected'], 2)} expected)"
+        for row in shared[:_SHOWN]
+    )
+    return f"{name}: the {len(top)} strongest windows ({score}) have in common: {listed}."
+
+
+def _called(feature: Row) -> str:
+    """A feature in words."""
+    kind, value = feature["kind"], feature["value"]
+    if kind == "relation":
+        return f"the key is the {value}"
+    return (
+        f"{kind} {int(value):+d}" if kind == "offset" else f"{kind} {value!r}" if "token" in kind else f"{kind} {value}"
+    )
+
+
+def _examples(by: str) -> list[Quantity]:
+    heads: list[Any] = [Quantity("set"), Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")]
+    more: list[Any] = [
+        Quantity("query_token", unit="token", detail="data"),
+        Quantity("key_token", unit="token", detail="data"),
+        Quantity("query", unit="count", detail="data"),
+        Quantity("key", unit="count", detail="data"),
+        Quantity("offset", unit="tokens", meaning="key minus query, in tokens"),
+        Quantity("context", "«query» and [key] in context", "text"),
+        Quantity("text", detail="data"),
+        Quantity("window_number", unit="count", detail="data"),
+    ]
+    return [*heads, Quantity("weight", unit="share", meaning="weight of the query on the key"), _RANKED[by], *more]
+
+
+_COMMON = (
+    Quantity("layer", unit="count", detail="data"),
+    Quantity("head", unit="head"),
+    Quantity("kind", "feature"),
+    Quantity("value", "", "token"),
+    Quantity("found", "examples", "count", "examples that have it", significant="significant"),
+    Quantity("of", "of", "count"),
+    Quantity("expected", "expected", "rate", "number under uniform attention from a random query of the same window"),
+    Quantity("p", "p", "p", "probability of at least as many, Poisson-binomial test"),
+)

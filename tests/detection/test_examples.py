@@ -1,0 +1,174 @@
+"""`examples` against all weights written out, on planted heads, and under chance."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
+from attnscope.results.reports import report_of, write_page
+from attnscope.testing.catalogue import build
+from tests.cli.command import attnscope as command
+from tests.families import tiny_reader
+
+TEXTS = [
+    "The keeper lit the lamp before the tide came in, and the lamp burned until the morning came.",
+    "A boat left the harbour at noon; the harbour was quiet until the boat came back.",
+    "Bread rises because yeast feeds on sugar, and the gas it gives off stretches the dough.",
+]
+
+
+def of_planted(name, **options):
+    planted = build(name)
+    texts = [" ".join(f"t{token}" for token in row) for row in planted.ids[:8].tolist()]
+    return attnscope.examples(planted.model, texts, tokenizer=planted.tokenizer, window=planted.ids.shape[1], **options)
+
+
+def expected_of(model, text, head, *, by="weight", window=None):
+    """The strongest row by brute force, from all weights of the window; neither the first nor special tokens count."""
+    weights = attnscope.weights(model, text, window=window)
+    matrix = weights.sel(layer=head[0], head=head[1]).values
+    special = np.isin(weights.query_token.values, ["<s>", "</s>"])
+    rows = [i for i in range(len(matrix)) if not special[i] and (matrix[i] > 0).sum() >= LEAST_KEYS]
+    columns = [j for j in range(1, matrix.shape[1]) if not special[j]]
+    if by == "entropy":
+        rows = [i for i in rows if matrix[i, columns].max() >= matrix[i].max()]
+        return min(-(matrix[i][matrix[i] > 0] * np.log(matrix[i][matrix[i] > 0])).sum() for i in rows)
+    return max(matrix[i, j] for i in rows for j in columns)
+
+
+@pytest.mark.parametrize("by", ["weight", "entropy"])
+@pytest.mark.parametrize("name", ["", "stories260K-llama"])
+def test_the_strongest_row_is_that_of_all_weights_written_out(name, by, models):
+    model = str(models / name) if name else None
+    found = attnscope.examples(model, TEXTS, head=[(1, 2), (2, 0)], k=2, by=by, window=64, limit=3)
+    for place, head in enumerate([(1, 2), (2, 0)]):
+        for number, text in enumerate(TEXTS):
+            score = found.row_score.values[number, place, 0]
+            assert score == pytest.approx(expected_of(model, text, head, by=by, window=64), abs=1e-5)
+    of_head = found.isel(example=(found.layer == 1) & (found.set == "top"))
+    best = found.row_score.sel(drawn="strongest").values[:, 0]
+    assert of_head.score.values.tolist() == sorted(best, reverse=by == "weight")[:2]
+
+
+def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurrence():
+    planted = build("induction-decoder-2")
+    head = next(
+        (layer, head)
+        for layer, call in enumerate(planted.roles)
+        for head, role in enumerate(call)
+        if "induction head" in role
+    )
+    result = of_planted("induction-decoder-2", head=head, k=8)
+    shared = {row["kind"]: row for row in report_of("examples", result).tables[1].rows if row["significant"]}
+    assert shared["relation"]["value"] == "token after an earlier occurrence of the query"
+    assert shared["relation"]["found"] == 8
+    assert "the key is the token after an earlier occurrence" in report_of("examples", result).finding.sentences[0]
+
+
+def test_a_search_finds_a_pair_of_tokens_alone():
+    found = attnscope.examples(None, TEXTS, head=(0, 1), query="the", key="/lamp|harbour|b|l/", window=64)
+    assert {token.strip() for token in found.query_token.values} == {"the"}
+    assert {token.strip() for token in found.key_token.values} <= {"lamp", "harbour", "b", "l"}
+    with pytest.raises(AttnscopeError, match=r"found no example in 3 windows.*the query be 'zebra'"):
+        attnscope.examples(None, TEXTS, head=(0, 1), query="zebra", window=64)
+
+
+def test_heads_of_a_decoder_with_an_encoder_have_queries_in_the_target():
+    model, tokenizer = tiny_reader("bart")
+    found = attnscope.examples(model, TEXTS, tokenizer=tokenizer, targets=TEXTS[::-1], head=(5, 0), k=2, window=64)
+    assert not any(row["kind"] == "offset" for row in report_of("examples", found).tables[1].rows)
+    assert all("←" in "".join(text for text, _ in json.loads(pieces)) for pieces in found.context.values)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"head": (9, 0)}, "there is no head 9.0"),
+        ({"head": (0, 0), "by": "size"}, "by is 'size'; expected weight, value_norm or entropy"),
+        ({"head": (0, 0), "query": "/(/"}, "query is '/(/', which is no regular expression"),
+        ({"head": (0, 0), "k": 0}, "k (--k) is 0"),
+    ],
+)
+def test_bad_input_is_rejected(options, words):
+    with pytest.raises(AttnscopeError, match=re.escape(words)):
+        attnscope.examples(None, TEXTS, window=64, **options)
+
+
+def pair(random, tokens, causal=True):
+    """A pair drawn as uniform attention draws it."""
+    words = random.choice([*"abcdefgh"], tokens).tolist()
+    rows = np.array([at + 1 >= LEAST_KEYS for at in range(tokens)])
+    query = int(random.choice(np.flatnonzero(rows)))
+    key = int(random.integers(0, query + 1))
+    kinds = ["word start"] * tokens
+    return ExamplePair(words, words, kinds, kinds, rows, np.ones(tokens, bool), (tokens - 1, 0), query, key)
+
+
+def test_shares_are_those_of_all_pairs_counted_one_by_one():
+    one = pair(np.random.default_rng(0), 14)
+    counted = {}
+    rows = np.flatnonzero(one.rows)
+    for query in rows:
+        for key in range(query + 1):
+            weight = 1 / (query + 1) / len(rows)
+            related = [("relation", "same token")] if one.queries[query] == one.keys[key] else []
+            if key and one.keys[key - 1] == one.queries[query]:
+                related.append(("relation", "token after an earlier occurrence of the query"))
+            for feature in [
+                ("offset", key - query),
+                ("key token", one.keys[key]),
+                ("query token", one.queries[query]),
+                *related,
+            ]:
+                counted[feature] = counted.get(feature, 0) + weight
+    shares = one.shares()
+    assert {name: shares[name] for name in counted} == pytest.approx(counted)
+
+
+def test_the_tail_is_that_of_the_poisson_binomial_distribution():
+    chances = np.array([0.1, 0.5, 0.25, 0.8])
+    by_hand = sum(
+        np.prod([chance if yes else 1 - chance for chance, yes in zip(chances, each, strict=True)])
+        for each in itertools.product([0, 1], repeat=4)
+        if sum(each) >= 2
+    )
+    assert at_least(2, chances) == pytest.approx(by_hand)
+    assert at_least(3, np.full(9, 0.3)) == pytest.approx(scipy.stats.binom.sf(2, 9, 0.3))
+
+
+def test_uniform_attention_seldom_has_something_in_common():
+    random = np.random.default_rng(1)
+    wrong = sum(
+        any(common_features({(0, 0): [pair(random, 40) for _ in range(12)]})["significant"]) for _ in range(200)
+    )
+    assert wrong <= scipy.stats.binom.ppf(0.999, 200, 0.05)
+
+
+def test_the_command_resumes_and_its_page_marks_both_tokens(tmp_path):
+    arguments = ("examples", "--head", "0.1,2.3", "-k", "2", "--limit", "12", "--window", "64")
+    done = command(*arguments, "--out", tmp_path / "whole", cwd=tmp_path)
+    assert "Head 0.1: the 2 strongest windows" in done.stdout
+    page = (tmp_path / "whole" / "report.html").read_text(encoding="utf-8")
+    assert '<mark class="query">' in page
+    assert '<mark class="key">' in page
+    for number in (2, 1):
+        command(*arguments, "--batch-size", "1", "--out", tmp_path / "parts", "--task", f"{number}/2", cwd=tmp_path)
+    whole, parts = (attnscope.open_run(tmp_path / name) for name in ("whole", "parts"))
+    assert parts.context.values.tolist() == whole.context.values.tolist()
+    assert json.loads(command(*arguments, "--out", tmp_path / "whole", "--json", cwd=tmp_path).stdout)["finding"][
+        "heads"
+    ] == [[0, 1], [2, 3]]
+
+
+def test_text_is_escaped_on_the_page(tmp_path):
+    texts = ["<script>alert(1)</script> & so on, again and again, <b>bold</b> as before and after it all ended."]
+    result = attnscope.examples(None, texts, head=(0, 1), k=1, window=64)
+    page = write_page(report_of("examples", result), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;b" in page
