@@ -29,7 +29,7 @@ from attnscope.measure.texts import statistics_of, window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import STEPS, check_whole
+from attnscope.support.checks import STEPS, check_installed, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -124,6 +124,8 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('window', 'ablation', 'layer', 'head')
     """
+    if search:
+        check_installed("search (--search)", "sklearn", "sklearn")
     task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
     if unknown or not ablations:
         found = repr(unknown[0] if unknown else ablations)
@@ -166,7 +168,7 @@ def intervene(
         "seed": seed,
     }
     signature = signature_of("intervene", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": session.kind}
+    attributes = {"signature": signature.to_json(), "model": loaded.name, "prediction": session.kind}
     report = reading["progress"] or no_progress
     of_effects = 0.6 if curves or search else 0.9  # share of the work that the effects take, about
 
@@ -263,7 +265,7 @@ def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int 
     means = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
     names = majority_names(results)
     if names is not None:
-        means["kind"] = (("layer", "head"), np.array(names, dtype=object))
+        means["label"] = (("layer", "head"), np.array(names, dtype=object))
     top = peaks(results)
     return means if top is None else means.merge(top, combine_attrs="override")
 

@@ -38,7 +38,7 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
-from attnscope.support.checks import check_real, check_whole, shortly
+from attnscope.support.checks import check_installed, check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress
@@ -318,7 +318,7 @@ class TextReader(Reader):
         name, inputs = type(self.model).__name__, first.batch.inputs(self.model)
         if self.settings.rows is not None:
             self.notes["rows"] = rows_note(self.settings.rows, self.names)
-        if "way" in self.notes:
+        if "eager" in self.notes:
             self._note_pooled(first)
         if is_causal_model(self.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
@@ -345,7 +345,7 @@ class TextReader(Reader):
         if pooled:
             self.batch_size = 1  # the padding of these positions is unknown
             layers = ", ".join(str(site.index) for site in pooled)
-            self.notes["places"] = (
+            self.notes["positions"] = (
                 f"Layers {layers} of {type(self.model).__name__} attend over other positions than tokens (pooled "
                 "tokens, a prompt): offsets and lengths count these positions, and none is a special token."
             )
@@ -425,6 +425,8 @@ def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: b
                 "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
             )
     check_whole(2, clusters=settings.clusters)
+    if settings.clusters is not None:
+        check_installed("clusters (--clusters)", "sklearn", "sklearn")
     if settings.clusters is not None and "band_sum" not in names:
         raise AttnscopeError(
             "clusters (--clusters) need offset profiles: add band_sum (--statistics band_sum), or leave clusters out"
