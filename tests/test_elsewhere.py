@@ -49,14 +49,6 @@ def test_a_module_goes_there_and_back_with_its_gradients(waits):
     torch.testing.assert_close(module.to("cpu")(states), expected)
 
 
-def test_what_modules_share_they_share_there_too(waits):
-    words, scores = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
-    scores.weight = words.weight
-    both = nn.ModuleList([words, scores]).to("cuda")
-    assert both[0].weight is both[1].weight
-    assert both[0].weight.is_cuda
-
-
 def test_a_wait_of_the_package_is_counted_by_its_line(waits):
     there = torch.arange(4.0, device="cuda")
     assert magnitude(there).item() == pytest.approx(14**0.5)  # asked for here, and not by the package

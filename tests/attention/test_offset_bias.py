@@ -11,7 +11,7 @@ from attnscope import AttnscopeError
 from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, of_queries, weights_at
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.engines import measure
 from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import RelativeBias, alibi_bias, alibi_by_offset
 from attnscope.kernels.sampled import measure_rows
@@ -170,30 +170,6 @@ def test_nothing_reads_it_whole(name, wide):
     assert largest.numbers < N * N / 2
     written = AttentionCall(states, states, states, 0.3, bias=call.bias.clone().written(), causal=True)
     assert written.bias.untyped_storage().nbytes() >= 2 * N * N * 4
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("engine", ["compiled", "plain"])
-def test_8192_tokens_are_measured_in_a_memory_of_tiles(engine):
-    n = 8192
-    states = torch.randn(1, 2, n, 8)
-    relative = RelativeBias(2).requires_grad_(False)
-    relative.weight.normal_()
-    bias = OffsetBias(relative.by_offset(n, n)[None], n)
-    with Largest() as largest:
-        _, rows = measure(AttentionCall(states, states, states, 0.3, bias=bias), Need(entropy=True), engine=engine)
-    assert largest.numbers <= 1 << 20  # n x n are 1 << 26, for each head
-    row = torch.softmax(0.3 * states[0, 1, 4000].double() @ states[0, 1].double().T + bias[0, 1, 4000].double(), 0)
-    entropy = -torch.xlogy(row, row).sum()
-    torch.testing.assert_close(rows.entropy[0, 1, 4000], entropy, atol=1e-5, rtol=0)
-
-
-def test_attention_in_full_is_that_with_the_bias_written_out():
-    states = torch.randn(1, 4, 6, 8)
-    call = AttentionCall(states, states, states, 0.3, bias=OffsetBias(torch.randn(1, 4, 11), 6))
-    same = AttentionCall(states, states, states, 0.3, bias=call.bias.written())
-    for one, other in zip(attend_in_full(call), attend_in_full(same), strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])

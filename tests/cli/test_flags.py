@@ -9,7 +9,6 @@ import typer
 
 import attnscope
 from attnscope.cli import app
-from attnscope.support.checks import WITHOUT_FLAG
 from tests.test_docstrings import SOURCE, trees
 
 COMMANDS = {
@@ -79,37 +78,6 @@ def test_a_message_names_flags_that_there_are(flags_here):
     assert not missing
 
 
-def test_a_checked_number_names_a_flag_only_if_there_is_one(flags_here):
-    """Messages name the flag of a number, bounded in a signature or by a check, unless it has none."""
-    checked = [
-        (path, keyword.arg)
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in {"check_whole", "check_real"}
-        for keyword in node.keywords
-        if keyword.arg is not None
-    ]
-    checked += [
-        (path, argument.arg)
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        for argument in node.args.kwonlyargs
-        if argument.annotation is not None
-        and re.search(r"\b(Count|Natural|Draws|Seed)\b", ast.unparse(argument.annotation))
-    ]
-    assert len(checked) > 70
-    wrong = {
-        f"{path.relative_to(SOURCE)}: {name}"
-        for path, name in checked
-        if (f"--{name.replace('_', '-')}" in flags_here(path)) == (name in WITHOUT_FLAG)
-    }
-    assert not wrong
-    assert {name for _, name in checked} >= WITHOUT_FLAG
-    with pytest.raises(attnscope.AttnscopeError, match=r"^intervention_texts is 0; expected a whole number"):
-        attnscope.explain(intervention_texts=0)
-
-
 LISTS = [
     (name, parameter.opts[0])
     for name, command in typer.main.get_command(app).commands.items()
@@ -132,12 +100,6 @@ def test_a_list_of_negative_numbers_is_told_to_have_commas(words):
         typer.main.get_command(app).main(["scan", *words, "text.txt"], standalone_mode=False)
     command = typer.main.get_command(app).commands["scan"]
     assert command.make_context("scan", ["--offsets", "-1,-64"]).params["offsets"] == "-1,-64"
-
-
-def test_of_a_single_value_the_last_counts():
-    assert len(LISTS) > 15
-    command = typer.main.get_command(app).commands["scan"]
-    assert command.make_context("scan", ["--window", "16", "--window", "32"]).params["window"] == 32
 
 
 @pytest.mark.parametrize(

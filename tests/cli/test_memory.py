@@ -19,7 +19,7 @@ def limit_memory(least):
     output._LEAST_MEMORY = least
     attnscope.scan(texts=["The tide comes in twice a day."])
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**27, used + 2**27))
 
 
 def limited(*words, least, cwd):
@@ -31,9 +31,9 @@ def limited(*words, least, cwd):
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is set as Linux does")
 def test_a_scan_that_runs_out_of_memory_says_so_in_a_line(tmp_path):
-    (tmp_path / "text.txt").write_text("The tide comes in twice a day, and twice a day it goes out again.\n" * 5_000)
-    words = ("scan", "bundled", "text.txt", "--no-report", "--limit", "800", "--device", "cpu")
-    code, said = limited(*words, "--batch-size", "800", least=1, cwd=tmp_path)
+    (tmp_path / "text.txt").write_text("The tide comes in twice a day, and twice a day it goes out again.\n" * 2_500)
+    words = ("scan", "bundled", "text.txt", "--no-report", "--limit", "400", "--device", "cpu")
+    code, said = limited(*words, "--batch-size", "400", least=1, cwd=tmp_path)
     assert code == 2, said
     assert said.splitlines()[-1].startswith("attnscope: memory ran out")
     assert "--batch-size" in said
@@ -71,12 +71,6 @@ def test_every_command_says_so(error, tmp_path, monkeypatch, refused):
     assert isinstance(out_of_memory(error), AttnscopeError)
     monkeypatch.setattr("attnscope.cli.app", fail)
     refused("scan", says="attnscope: memory ran out")
-
-
-def test_what_an_error_was_raised_from_counts():
-    error = OSError("Could not find/load shared object file 'libllvmlite.so'")
-    error.__cause__ = OSError("libllvmlite.so: failed to map segment from shared object")
-    assert "failed to map segment" in str(out_of_memory(error))
 
 
 def test_another_error_stays_what_it_is(monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +12,12 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.lineage import compare as compare_module
 from attnscope.lineage import compare as held_out
 from attnscope.lineage import compare as outputs
-from attnscope.lineage.compare import (
-    System,
-    is_trained,
-    learning_curves,
-    length_limits,
-    read_systems,
-    read_test_text,
-    training_effort,
-)
-from attnscope.lineage.config import PRESETS, config_bytes, read_config
+from attnscope.lineage.compare import System, learning_curves, read_systems, read_test_text, training_effort
+from attnscope.lineage.config import config_bytes, read_config
 from attnscope.lineage.data import encode_lines
 from attnscope.lineage.parallel_text import ParallelText, TaskText
-from attnscope.results.describe import headline_of
 from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
@@ -204,12 +193,6 @@ def test_stopped_and_resumed_is_unbroken(tree, out, tmp_path, monkeypatch):
         assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
 
 
-def test_a_training_with_other_settings_is_not_finished(tree, out):
-    assert is_trained(CONFIGS["none"], out / "systems" / "none")
-    assert is_trained(CONFIGS["none"].model_copy(update={"threads": 2}), out / "systems" / "none")
-    assert not is_trained(CONFIGS["none"].model_copy(update={"updates": 9}), out / "systems" / "none")
-
-
 def test_the_text_is_joined_as_the_systems_were_trained():
     systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
     text, plain = read_test_text(systems), read_test_text(systems, join=1)
@@ -283,16 +266,6 @@ def test_a_log_that_was_damaged_gives_no_curve(tree, out, tmp_path):
         attnscope.compare([copied], out=tmp_path / "out", **OPTIONS)
 
 
-@pytest.mark.parametrize("longest", [1, 3, 7, 12, 33, 60, 61, 130, 1000])
-def test_limits_of_length_are_round_few_and_leave_no_empty_end(longest):
-    lengths = range(1, longest + 1)
-    limits = length_limits(["w " * n for n in lengths])
-    assert 1 <= len(limits) <= 5
-    assert len({b - a for a, b in pairwise([0, *limits])}) == 1
-    assert limits[-1] < longest or longest == 1
-    assert length_limits(["x" * n for n in lengths], "characters") == limits
-
-
 def test_curves_of_different_lengths_and_of_no_log(tmp_path):
     rows = [
         {"update": 2, "loss": 3.0, "tokens_per_second": 10.0, "tokens": 20, "seconds": 2.0},
@@ -311,21 +284,6 @@ def test_curves_of_different_lengths_and_of_no_log(tmp_path):
         "training_tokens": 60.0,
         "training_seconds": 3.0,
     }
-
-
-def test_the_line_requested_is_shown():
-    text = ParallelText(["w " * 30, "w w", "w " * 24], ["x", "x", "x"])
-    assert compare_module._shown_pair(text, None) == 2
-    assert compare_module._shown_pair(text, 2) == 1
-    with pytest.raises(AttnscopeError, match="there is no line 4: the text has lines 1 to 3"):
-        compare_module._shown_pair(text, 4)
-
-
-def test_the_fixed_vector_is_as_large_and_trained_longer():
-    fixed, additive = (PRESETS[name].model_dump() for name in ("fixed vector", "additive"))
-    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention", "updates", "dropout"}
-    assert fixed["updates"] > additive["updates"]
-    assert len({(config.task_longest, config.join) for config in PRESETS.values()}) == 1
 
 
 DOT = read_config(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)
@@ -366,11 +324,3 @@ def test_texts_that_differ_are_rejected(tmp_path):
         attnscope.compare(both, out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"one and task were not validated on the same text"):
         attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, out=tmp_path / "out")
-
-
-def test_a_notebook_shows_the_headline_and_its_notes(tree):
-    shown = tree.attnscope
-    for sentence in headline_of("compare", tree):
-        assert sentence in repr(shown)
-    assert repr(shown).startswith("60 sentences")
-    assert "<iframe" in shown.show()._repr_html_()

@@ -12,13 +12,11 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.capture.load import load_model
-from attnscope.detection.probes import delimiters_of, needles_of
+from attnscope.detection.probes import needles_of
 from attnscope.detection.report import counts_of
 from attnscope.detection.role import ROLES
 from attnscope.measure.ranking import rank_heads
 from attnscope.measure.stored import describe_ranking
-from attnscope.read.encoded import texts_of, windows_of
 from attnscope.results.render import as_json
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import skipped_of
@@ -108,14 +106,6 @@ def test_what_makes_no_sense_for_a_model_is_left_out_with_the_reason():
     assert "has no space for a needle" in skipped_of(result)["retrieval"]
     with pytest.raises(AttnscopeError, match="none of these roles can be scored"):
         attnscope.roles(only="induction")
-
-
-def test_a_mark_behind_a_line_is_a_delimiter():
-
-    loaded = load_model("bundled")
-    window = next(iter(windows_of(texts_of(["Out, and in.\nOut."]), loaded.tokenizer, length=32)))
-    marked = "".join(token for token, mark in zip(window.tokens, delimiters_of(window), strict=True) if mark)
-    assert marked.replace(" ", "") == ",.\n.</s>"
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from attnscope.comparison.diff import _chances, changes_by_document
-
-
-def test_below_6_documents_nothing_is_tested_and_there_are_no_intervals():
-    """Nothing changed, but the windows of a document are alike: over windows there is a change in every such scan."""
-    by_document = np.random.default_rng(0).normal(size=(5, 1, 20))
-    windows = (by_document + np.zeros((5, 30, 20))).reshape(-1, 20)
-    found = changes_by_document(windows, np.repeat(np.arange(5), 30).tolist())
-    assert not found.changed.any()
-    assert np.isnan(found.p).all()
-    assert np.isnan(found.low).all()
+from attnscope.comparison.diff import _chances
 
 
 def test_documents_of_unlike_numbers_of_windows_give_no_more_false_changes_than_is_promised():

@@ -73,15 +73,6 @@ def test_ties_are_broken_the_same_in_both_directions(seed):
         assert cost[range(heads), partner].sum() == pytest.approx(least, abs=1e-12)
 
 
-def test_three_heads_in_a_ring_have_their_partners_in_both_directions():
-    """Distances that are the same both ways round, with two best assignments, each the inverse of the other."""
-    ring = np.eye(3)[None]
-    before, after = 1.0 * (ring == 0) / 2, ring  # each head looks where the other two of the other model do
-    there, back = (match_heads(*two, matching="profile") for two in ((before, after), (after, before)))
-    assert there.partner[0].tolist() == np.argsort(back.partner[0]).tolist()
-    assert (there.partner[0] != np.arange(3)).all()
-
-
 def test_of_assignments_that_are_as_good_the_numbers_lie_closest():
     alike = np.broadcast_to(np.eye(9)[0], (2, 6, 9))
     other = np.broadcast_to(np.eye(9)[1], (2, 6, 9))
@@ -102,11 +93,3 @@ def test_layers_of_fewer_heads_keep_to_those_they_have():
     before[0, 4:] = np.nan
     partner, *_ = match_heads(before, before[:, [1, 0, 3, 2, 4, 5]], matching="profile")
     assert partner[0].tolist() == [1, 0, 3, 2, 4, 5]
-
-
-def test_a_layer_without_profiles_has_no_pairs():
-    known = profiles(0)
-    known[1] = np.nan
-    found = match_heads(known, known)
-    assert found.rule == "number"
-    assert found.partner.tolist() == np.broadcast_to(np.arange(known.shape[1]), known.shape[:2]).tolist()

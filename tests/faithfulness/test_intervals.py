@@ -26,23 +26,6 @@ def test_the_interval_of_documents_is_wider_than_that_of_texts():
     assert abs(widths[0] / expected - 1) < 0.1
 
 
-def test_what_is_not_known_does_not_count():
-    rows = [[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan]]
-    data = xr.Dataset({"x": (("window", "head"), np.array(3 * rows))})
-    found = with_intervals(data, ["x"], list("abcdefghi"))
-    assert found.x_mean.values.tolist()[0] == 2.0
-    assert 1.0 <= float(found.x_low[0]) < 2.0 < float(found.x_high[0]) <= 3.0
-    assert np.isnan(found.x_mean[1])
-    assert np.isnan(found.x_low[1])
-
-
-def test_five_documents_have_no_interval():
-    data = xr.Dataset({"x": (("window", "head"), np.arange(10.0).reshape(5, 2))})
-    found = with_intervals(data, ["x"], list("abcde"))
-    assert np.isnan(found.x_low).all()
-    assert found.x_mean.values.tolist() == [4.0, 5.0]
-
-
 def test_a_document_without_any_value_is_not_counted_as_one():
     values = np.arange(8.0)
     values[:3] = np.nan

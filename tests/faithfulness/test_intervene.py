@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from transformers import BertConfig, BertModel
 
 import attnscope
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.ablation import search_heads
 from attnscope.intervention.edits import Forbidden, knock_out
 from attnscope.intervention.intervene import intervene
 from attnscope.intervention.predictions import prediction_session
@@ -105,34 +103,6 @@ def test_curves_end_where_all_heads_are_out_and_the_effect_leads(tree):
     assert float(curves.sel(order="effect", removed=2)) > 2 * float(curves.sel(order="random", removed=2))
 
 
-def test_the_folder_gives_the_same_again_and_nothing_is_measured_twice(tree, monkeypatch):
-    monkeypatch.setattr("attnscope.intervention.ablation._of_batch", None)
-    again = intervene(texts=TEXTS, out=tree.attrs["run"], search=True, curves=True)
-    assert again.identical(tree)
-    assert attnscope.open_run(tree.attrs["run"]).identical(tree)
-
-
-def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
-    settings = {"texts": TEXTS, "batch_size": 2, "ablations": ["zero"], "steps": 0, "why": False}
-    whole = intervene(**settings, out=tmp_path / "whole")
-    from attnscope.intervention import ablation as _effects
-
-    own, calls = _effects._of_batch, []
-
-    def stops(*given):
-        calls.append(given[1])
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return own(*given)
-
-    monkeypatch.setattr(_effects, "_of_batch", stops)
-    with pytest.raises(KeyboardInterrupt):
-        intervene(**settings, out=tmp_path / "run")
-    found = intervene(**settings, out=tmp_path / "run")
-    assert [place.start for place in calls] == [0, 2, 2, 4]
-    xr.testing.assert_equal(found["effects"].to_dataset(), whole["effects"].to_dataset())
-
-
 def test_batches_do_not_change_effects():
     settings = {"texts": TEXTS, "ablations": ["zero", "mean"], "steps": 2, "why": False}
     one, other = intervene(**settings), intervene(**settings, batch_size=2, variants=3)
@@ -170,28 +140,6 @@ def test_cross_attention_has_no_offsets_that_could_be_forbidden():
     assert unknown.tolist() == (kinds == "cross").tolist()
     assert unknown.any()
     assert {row["forbidden_mean"] is None for row in verdicts(found) if row["attention"] == "cross"} == {True}
-
-
-def test_weights_that_may_not_look_before_cost_the_head_that_does():
-    asked = prediction_session(load_model("bundled", device="cpu"), texts_of(TEXTS), window=128, limit=10)
-    asked.check()
-    found = knock_out(asked, Forbidden(offsets=(-1,))).mean("window")
-    assert found.weight.argmax(...)["head"] == 3
-    assert found.loss_change.argmax(...)["head"] == 3
-    without = intervene(texts=TEXTS, ablations=["zero"], steps=0, why=False)["heads"].effect.sel(layer=0, head=3)
-    everything = Forbidden(offsets=tuple(range(-128, 129)))
-    np.testing.assert_allclose(  # a head that may look nowhere gives nothing
-        knock_out(asked, everything).mean("window").loss_change.sel(layer=0, head=3), without.squeeze(), atol=2e-5
-    )
-
-
-def test_a_search_on_random_weights_finds_little(tmp_path):
-    loaded = load_model("bundled", device="cpu")
-    torch.manual_seed(0)
-    for parameter in loaded.model.parameters():
-        torch.nn.init.normal_(parameter, std=0.02)
-    asked = prediction_session(loaded, texts_of(TEXTS), window=64, limit=6)
-    assert float(abs(search_heads(asked, passes=6).searched).max()) < 0.05
 
 
 @pytest.mark.parametrize(

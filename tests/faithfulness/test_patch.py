@@ -8,7 +8,6 @@ import torch
 import xarray as xr
 from transformers import LlamaConfig, LlamaForCausalLM
 
-import attnscope
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.intervention.pairs import EncodedPairs, Pair
@@ -61,37 +60,6 @@ def test_pairs_of_other_lengths_go_in_batches_of_their_own_and_come_back_in_orde
     np.testing.assert_allclose(found.difference[0], patch(loaded, [LONGER], steps=0)["pairs"].difference[0], atol=2e-5)
 
 
-def test_the_folder_gives_the_same_again_and_a_stopped_run_goes_on(loaded, tree, tmp_path, monkeypatch):
-    from attnscope.intervention import patch as _patch_job
-
-    assert attnscope.open_run(tree.attrs["run"]).identical(tree)
-    own, calls = _patch_job.PatchJob.of_batch, []
-
-    def stops(job, numbers, encoded):
-        calls.append(len(encoded))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return own(job, numbers, encoded)
-
-    monkeypatch.setattr(_patch_job.PatchJob, "of_batch", stops)
-    with pytest.raises(KeyboardInterrupt):
-        patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
-    found = patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
-    assert calls == [4, 2, 2]
-    assert found["patched"].identical(tree["patched"])
-    again = patch(loaded, PAIRS, out=tmp_path / "run", batch_size=4)
-    assert again.identical(found)
-    assert calls == [4, 2, 2]
-
-
-def test_a_path_of_many_pairs_is_that_of_each_pair(loaded):
-    found = patch(loaded, PAIRS, receiver="2.1")
-    alone = np.concatenate([patch(loaded, [pair], receiver=(2, 1))["pairs"].difference for pair in PAIRS])
-    np.testing.assert_allclose(found["pairs"].difference, alone, atol=2e-5)
-    assert found["pairs"].attrs["direction"] == "noising"
-    assert any("through head 2.1 alone" in sentence for sentence in sentences("patch", found))
-
-
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_an_estimate_is_the_slope_of_a_small_step_towards_the_other_run(direction):
     loaded = load_model("bundled", device="cpu", dtype="float64")
@@ -112,12 +80,6 @@ def test_an_estimate_is_the_slope_of_a_small_step_towards_the_other_run(directio
 
         ahead, behind = encoded.difference(passes.run({1: step}, 2))
     np.testing.assert_allclose(found.estimate.sel(layer=1, head=3), (ahead - behind) / 2e-4, rtol=1e-5)
-
-
-def test_estimates_of_positions_add_up(loaded):
-    whole = patch(loaded, PAIRS[:2], steps=1)["pairs"].estimate
-    by_position = patch(loaded, PAIRS[:2], steps=1, by_position=True)["pairs"].estimate
-    np.testing.assert_allclose(by_position.sum("position"), whole, atol=1e-4)
 
 
 def test_one_pair_says_nothing_of_others(loaded):
@@ -233,13 +195,3 @@ def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
     assert 0.7 < float(best.recovered_low) < float(best.recovered_high) < 0.8
     assert bool(best.shown)
     assert len({len(text.split()) for text in found["pairs"].clean_text.values}) > 1
-
-
-def test_answers_that_the_model_does_not_know_are_told(tree):
-    assert not any("no better than guessing" in sentence for sentence in sentences("patch", tree))
-    pairs = tree["pairs"].to_dataset()
-    pairs["clean"] = pairs.clean * np.where(np.arange(pairs.sizes["pair"]) % 2, 1, -1)
-    changed = tree.copy()
-    changed["pairs"] = pairs
-    (said,) = [sentence for sentence in sentences("patch", changed) if "no better than guessing" in sentence]
-    assert "the model may not know these answers" in said

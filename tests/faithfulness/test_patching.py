@@ -6,10 +6,9 @@ import torch
 
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.pairs import Pair, pairs_of_input
+from attnscope.intervention.pairs import Pair
 from attnscope.intervention.patch import patch
 from attnscope.kernels.engines import attend_in_full
-from attnscope.support.errors import AttnscopeError
 
 PAIRS = [
     Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to"),
@@ -106,26 +105,3 @@ def test_the_estimate_of_a_small_change_is_the_change(loaded):
     assert small.sum() > 5
     assert np.corrcoef(estimated.values[small], changes.values[small])[0, 1] > 0.8
     assert np.abs(more - changes).sum() < np.abs(estimated - changes).sum()
-
-
-@pytest.mark.parametrize(
-    ("pairs", "says"),
-    [
-        ([Pair("It was one<mask> it.", "It is<mask> it.", " of", " to")], "tokens and the corrupted one"),
-        ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
-        ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], r"tokens \(.*expected one"),
-        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "have the same tokens"),
-    ],
-)
-def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
-    with pytest.raises(AttnscopeError, match=says):
-        patch(loaded, pairs)
-
-
-@pytest.mark.parametrize("text", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])
-def test_a_file_without_pairs_is_refused(tmp_path, text):
-    (tmp_path / "pairs.jsonl").write_text(text)
-    with pytest.raises(AttnscopeError):
-        pairs_of_input(tmp_path / "pairs.jsonl")
-    with pytest.raises(AttnscopeError):
-        pairs_of_input(tmp_path / "none.jsonl")

@@ -8,10 +8,8 @@ from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
 from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
-from attnscope.intervention.intervene import intervene
 from attnscope.intervention.predictions import prediction_session
 from attnscope.intervention.stack import stacked_passes
-from attnscope.intervention.verdicts import verdicts
 from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
 
@@ -107,10 +105,3 @@ def test_a_causal_head_with_shared_keys_still_looks_at_no_later_token(models):
             logits.append(passes.run({2: shuffling([0, 5], (0,))}, 4))
     torch.testing.assert_close(logits[0][:, :, :8], logits[1][:, :, :8])
     assert not torch.allclose(logits[0][:, :, 8:], logits[1][:, :, 8:])
-
-
-def test_the_verdict_holds_it():
-    tree = intervene(texts=TEXTS, ablations=["mean"], steps=0, window=64)
-    first = verdicts(tree)[0]
-    at = tree["shuffled"].sel(layer=first["layer"], head=first["head"])
-    assert first["shuffled_mean"] == float(at.shuffled_loss)

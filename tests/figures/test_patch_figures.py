@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attnscope.results.figures.patch import figures, recovered_intervals, recovered_map
+from attnscope.results.figures.patch import recovered_intervals, recovered_map
 from attnscope.results.reports import report_of
 from tests.report.planted_patching import planted_patching
 
@@ -21,10 +21,3 @@ def test_the_largest_places_stand_first_with_their_intervals():
     axes = recovered_intervals(report_of("patch", planted_patching())).axes[0]
     assert axes.get_yticklabels()[0].get_text() == "block 0 at 2  ␣sad"
     assert len(axes.get_yticks()) == 8
-
-
-def test_there_are_no_estimates_of_the_residual_stream():
-    assert [name for name, _ in figures(report_of("patch", planted_patching()))] == [
-        "recovered-by-position",
-        "recovered-intervals",
-    ]

@@ -1,7 +1,6 @@
 """No analysis takes in a text on which the model overflows: it is refused by text and layer."""
 
 import pytest
-import torch
 
 import attnscope
 from attnscope import AttnscopeError
@@ -9,15 +8,12 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation.analyses import interventions as _interventions
 from attnscope.explanation.analyses import position_content as _position_content
-from attnscope.explanation.analyses import position_scheme as _position_scheme
 from attnscope.explanation.study import Study
-from tests.families import tiny
 from tests.mechanism.alone import of_windows
 from tests.planted import overflowing_bert
 
 interventions = of_windows(_interventions.interventions)
 position_content = of_windows(_position_content.position_content)
-rotation_effect = of_windows(_position_scheme.rotation_effect)
 
 STRANGE = 59
 WINDOWS = [[5, 6, 7, 8, 9, 10], [8, 7, 11, 12, 6, 5], [9, 12, STRANGE, 5, 6, 7], [5, 5, 9, 6, 7, 8]]
@@ -36,14 +32,6 @@ REFUSED = r"^window 3: layer 0 \(.*\) gives NaN or infinity\. Check the weights 
 def test_the_text_is_named(analyse):
     with pytest.raises(AttnscopeError, match=REFUSED):
         analyse(overflowing_bert(STRANGE, vocabulary=60))
-
-
-def test_so_it_is_with_rotations():
-    model = tiny("llama").model
-    with torch.no_grad():
-        model.embed_tokens.weight[STRANGE] = torch.inf
-    with pytest.raises(AttnscopeError, match=REFUSED):
-        rotation_effect(model, WINDOWS, band=2)
 
 
 def test_explain_names_the_file_and_the_place(tmp_path):

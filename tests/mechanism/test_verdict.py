@@ -12,7 +12,7 @@ from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
 from attnscope.explanation.analyses.verdict import mask_note, peaks_of_noise, summary, verdict_of, weight_peaks
-from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
+from attnscope.explanation.arrays.correlation import cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import find_peaks
 from attnscope.explanation.catalogue import ANALYSES
@@ -72,15 +72,6 @@ def test_an_offset_that_the_mask_forbids_is_not_found(masked):
     assert 1 not in masked["controls"]["head"].values
 
 
-def test_it_is_said_where_the_scores_are_those_before_the_mask(masked):
-    note = mask_note(masked)
-    assert note.startswith(f"The mask allows offsets −{LENGTH - 1} to 0: ")
-    assert "scores before the mask" in note
-    said = summary(rank_explanations(masked))
-    assert said[0].startswith("4 of 4 heads favour one offset")
-    assert "queries and keys alone predict the offset of 3 of these 4 heads" in said[-1]
-
-
 def test_the_reach_of_a_sliding_window():
     row = torch.arange(20)
     near = (row[:, None] >= row) & (row[:, None] - row < 6)
@@ -128,16 +119,6 @@ def test_no_reading_between_tokens_lies_beyond_the_mask():
     assert held == 0
 
 
-def test_noise_has_no_clear_peak_and_a_shift_has():
-    rng = np.random.default_rng(0)
-    clear = [
-        bool(cross_correlation(rng.normal(size=(64, 8)), rng.normal(size=(64, 8))).trace_peak_clear) for _ in range(200)
-    ]
-    assert sum(clear) <= 2
-    q = rng.normal(size=(64, 8))
-    assert cross_correlation(q, np.roll(q, -3, axis=0)).trace_peak_clear
-
-
 def test_phases_in_disorder_have_a_common_shift_as_often_as_stated():
     rng = np.random.default_rng(0)
     chances = []
@@ -169,12 +150,6 @@ def test_energy_at_all_angles_does_not_draw_the_line_to_0(offset):
     assert float(found.line_shift) == pytest.approx(-offset, abs=0.25)
     assert float(found.line_chance) <= 0.01
     assert float(found.share_near) > 1.3 * float(found.uniform_share)
-
-
-def test_the_rotation_of_the_bundled_heads_turns_by_their_offsets(bundled):
-    found = -bundled["phase_map"].to_dataset().line_shift.sel(layer=0)
-    weights = bundled["verdict"].to_dataset().offset_of_weights.sel(layer=0)
-    np.testing.assert_allclose(found, weights, atol=0.1)
 
 
 # --- layers that share weights ---
@@ -219,7 +194,7 @@ def told(tree):
     return {name: {(row["layer"], row["head"]): row.get(name) for row in rows} for name in ("agree", "kernel_agrees")}
 
 
-@pytest.mark.parametrize("name", ["bundled", "gpt2", "alibi", "llama"])
+@pytest.mark.parametrize("name", ["bundled", "alibi", "llama"])
 def test_what_does_not_apply_to_a_head_is_stored_as_such(name, request):
     """A trained encoder; and random weights, causal, with a table of positions, a bias by distance and RoPE."""
     if name == "bundled":
@@ -275,8 +250,7 @@ def random_model(kind, scale):
     return GPT2Model(GPT2Config(**sizes)).eval()
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-@pytest.mark.parametrize("scale", [0.02, 0.2])
+@pytest.mark.parametrize(("kind", "scale"), [("bert", 0.2), ("gpt2", 0.02)])
 def test_random_weights_claim_no_agreement(kind, scale):
     """Softmax follows the scores, so that both have their faint maximum at one place; that is no preference."""
     texts = np.random.default_rng(0).zipf(1.5, (12, 64)).clip(max=WORDS - 1).tolist()

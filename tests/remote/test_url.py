@@ -43,11 +43,6 @@ def test_secrets_are_not_shown(address):
     assert (url.name, url.suffix, url.stem) == ("b.jsonl.gz", ".gz", "b.jsonl")
 
 
-def test_a_name_may_hold_a_question_mark_but_on_the_web():
-    assert Url("s3://bucket/why?.txt").name == "why?.txt"
-    assert Url("https://host/why?.txt").name == "why"
-
-
 def test_what_nothing_reads_is_refused():
     with pytest.raises(AttnscopeError, match="a URL of an unknown type"):
         Url("gopher://host/a.txt")

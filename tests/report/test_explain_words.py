@@ -7,7 +7,6 @@ import torch
 from rich.console import Console
 
 import attnscope
-from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
 from attnscope.explanation.report import rank_explanations, report
 from attnscope.results.figures.explain import explain_figures
 from attnscope.results.figures.positions import scheme_kernel
@@ -55,13 +54,6 @@ def test_a_rotary_model_has_no_readings_and_chance_is_that_of_random_phases(tree
     assert not [words for words in OF_READINGS if words in said]
     assert "how often with random phases of the rotation" in said
     assert ("treat heads as independent" in said) == ("by chance, p" in said)
-
-
-@pytest.mark.parametrize("estimate", ESTIMATED)
-@pytest.mark.parametrize(("offset", "noted"), [(0.4, True), (-0.02, True), (-1.0, False), (None, False)])
-def test_an_estimate_of_about_0_may_be_a_token_that_meets_itself(estimate, offset, noted):
-    row = dict.fromkeys(ESTIMATED)
-    assert ("match themselves" in zero_note([row, row | {estimate: offset}])) == noted
 
 
 def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_reported():

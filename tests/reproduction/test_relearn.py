@@ -15,7 +15,7 @@ from attnscope.explanation.catalogue import known_analyses
 from attnscope.explanation.profiles import Collected
 from attnscope.explanation.tables import position_table
 from attnscope.read.texts import Corpus
-from attnscope_yamamoto2023.relearn import Relearning, collect_profiles, head_maps, relearn_positions, space_out
+from attnscope_yamamoto2023.relearn import Relearning, collect_profiles, relearn_positions
 from attnscope_yamamoto2023.relearn import relearned as relearned_analysis
 from tests.families import tiny
 
@@ -61,30 +61,6 @@ def test_profiles_are_those_of_the_two_models_on_spaced_text(relearned):
     np.testing.assert_allclose(
         found.profile.sel(variant="relearned")[0], by_hand.stacked("spaced")[:, 0].mean(0), atol=1e-6
     )
-
-
-def test_profiles_of_every_fourth_row_are_means_over_those_rows(relearned):
-    """Against the weights written out: row 4 i of the map of one text."""
-    model = relearned[0]
-    spaced = Relearning(load_model(MODEL), Corpus.from_sources([TEXT]), limit=1).spaced()
-    seen = Collected()
-    collect_profiles(seen, "spaced", model, spaced, 3, every=4)
-    profile = seen.stacked("spaced")[0, 0, 2]
-    maps = head_maps(model, spaced[0], ["a"] * 128, [(0, 2)], rows=128)
-    weights = np.zeros((128, 128))
-    np.put_along_axis(weights, maps["key"].values[0], maps["weight"].values[0], axis=1)
-    by_hand = [np.mean([weights[i, i + t] for i in range(0, 128, 4) if 0 <= i + t < 128]) for t in range(-3, 4)]
-    np.testing.assert_allclose(profile, by_hand, atol=1e-6)
-
-
-def test_maps_show_the_heads_that_were_sharpest(relearned):
-    found = relearned[1]
-    assert set(zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)) == {
-        (0, 1),
-        (0, 3),
-    }
-    assert found.token.values[:5].tolist()[1:4] == ["·"] * 3
-    np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
 
 
 def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
@@ -167,11 +143,6 @@ def test_the_loss_is_that_of_real_tokens_only(monkeypatch):
         assert asked[..., 0].any()
         assert not asked[..., 1:].any()
         assert not asked[:, [0, -1]].any()  # the special tokens at the ends
-
-
-def test_spacers():
-    assert space_out([[5, 6], [7, 8]], 3, 1) == [[5, 1, 1, 1, 6, 1, 1, 1], [7, 1, 1, 1, 8, 1, 1, 1]]
-    assert space_out([[5, 6]], 0, 1) == [[5, 6]]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,9 @@
 """What is said of a run: finished, unfinished, in parts, damaged."""
 
-import numpy as np
 import pytest
-import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.measure.stored import WINDOWS
 from attnscope.results.describe import describe
 from attnscope.results.reports import report_of
 from attnscope.store.files import MANIFEST
@@ -34,21 +31,6 @@ def test_a_finished_scan(tmp_path):
     labels = [one.name for one in told.variables if one.coordinate]
     assert labels == ["cluster", "layer", "offset", "window", "layer_name", "source"]
     assert (told.page, told.damaged, told.unread) == (None, None, "")
-
-
-def test_one_piece_is_read_of_a_run_in_pools_however_many_there_are(tmp_path, monkeypatch):
-    signature = {"command": "scan", **SIGNATURE}
-    with RunFolder(tmp_path / "run", signature) as run:
-        for first in range(0, 12, 4):
-            short = xr.Dataset({"window_entropy": ("window", np.zeros(40, np.float32))})
-            run.append(piece(first, 4), first, **{WINDOWS: short})
-        run.finish(attributes={})
-    asked, own = [], OwnedFolder.read
-    monkeypatch.setattr(OwnedFolder, "read", lambda self, name: asked.append(name) or own(self, name))
-    told = describe(tmp_path / "run")
-    assert next(one for one in told.variables if one.name == "entropy").sizes["window"] == 12
-    assert told.files["windows of pools"][0] == 3
-    assert asked == ["pieces/000000000-000000003.npz"]
 
 
 def test_an_explanation_says_what_the_command_says(tmp_path):

@@ -99,16 +99,6 @@ def test_netcdf_reads_back_identical(scan, tree, tmp_path):
     xr.testing.assert_identical(found, opened)
 
 
-def test_chosen_variables_alone_are_written(scan, tree, tmp_path):
-    made = export(scan, "csv", out=tmp_path / "tables", variables=["entropy"])
-    assert [path.name for path in made.glob("*.csv")] == ["window_layer_head.csv"]
-    one = xr.load_dataset(export(scan, "nc", out=tmp_path / "a.nc", variables=["entropy"]))
-    xr.testing.assert_identical(one, open_run(scan)[["entropy"]])
-    some = xr.load_datatree(export(tree, "nc", out=tmp_path / "b.nc", variables=["agree"]))
-    xr.testing.assert_identical(some["verdict"]["agree"], open_run(tree)["verdict"]["agree"])
-    assert some.attrs["signature"] == open_run(tree).attrs["signature"]
-
-
 def test_rows_are_numbered_on_from_part_to_part_and_may_be_none():
     given = xr.Dataset({"a": ("x", [5.0, 6.0, 7.0])})
     assert pd.concat(rows_of(given, ("x",), ["a"], at_once=2)).x.tolist() == [0, 1, 2]

@@ -1,14 +1,12 @@
 """Runs are told from their manifests alone."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-import attnscope
 from attnscope import AttnscopeError
 from attnscope.results.open import run_at, runs
 from attnscope.store.files import MANIFEST
@@ -89,28 +87,6 @@ def test_a_manifest_of_another_version_is_reported(odd, tmp_path):
         folder.write(odd, signature=None if odd else {"command": "scan", "models": ["one"]})
     (run,) = runs(tmp_path)
     assert "version of attnscope" in run.damage
-
-
-def test_a_damaged_record_is_reported(tmp_path):
-    with OwnedFolder(tmp_path / "run", "align") as folder:
-        folder.write({"run.json": b"{}"})
-    (tmp_path / "run" / "run.json").write_bytes(b"\xff")
-    assert "run.json is not what was written" in run_at(tmp_path / "run").damage
-
-
-def test_the_latest_is_the_first(tmp_path):
-    for name, when in (("old", 1e9), ("new", 1.2e9), ("middle", 1.1e9)):
-        scan_run(tmp_path / name)
-        os.utime(tmp_path / name / MANIFEST, (when, when))
-    assert [run.path.name for run in attnscope.runs(tmp_path)] == ["new", "middle", "old"]
-
-
-def test_without_folders_the_usual_ones_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert runs() == []
-    scan_run(tmp_path / "attnscope-runs" / "one")
-    scan_run(tmp_path / "two")
-    assert sorted(str(run.path) for run in runs()) == ["attnscope-runs/one", "two"]
 
 
 @pytest.mark.parametrize("given", ["nowhere", 3])

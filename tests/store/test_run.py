@@ -66,13 +66,6 @@ def test_only_what_is_missing_is_to_be_done(tmp_path):
         assert measured(run) == list(range(8))
 
 
-def test_the_same_arrays_are_the_same_bytes(tmp_path):
-    for name in ("one", "two"):
-        with RunFolder(tmp_path / name, SIGNATURE) as run:
-            run.append(part(0, 3), 0)
-    assert run.files == RunFolder(tmp_path / "one", SIGNATURE).look().files
-
-
 @pytest.mark.parametrize("calls", range(1, 80))
 def test_stopped_at_any_moment_it_goes_on(tmp_path, monkeypatch, calls):
     """A process that dies at the n-th call by which something reaches the disk, whichever that is."""
@@ -166,12 +159,6 @@ def test_a_folder_of_another_command_is_refused(finished):
         pytest.raises(AttnscopeError, match="belongs to attnscope scan, not to attnscope explain"),
         RunFolder(finished, {**SIGNATURE, "command": "explain"}),
     ):
-        pass
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(AttnscopeError, match="is a file; expected a folder"), opened(tmp_path):
         pass
 
 

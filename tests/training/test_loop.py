@@ -157,12 +157,6 @@ def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
     assert 0 <= read_log(tmp_path)[-1]["final_alignment_error_rate"] <= 1
 
 
-def test_a_setting_of_another_model_than_the_preset_is_rejected(tmp_path):
-    with pytest.raises(AttnscopeError, match="'heads' applies to model 'transformer'"):
-        train(out=tmp_path / "out", heads=2)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("mean", "best", "chosen"), [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")]
 )
@@ -409,12 +403,3 @@ def test_our_own_settings_are_settings(path):
 def test_settings_of_the_generated_task_are_rejected_beside_a_text(name, tmp_path):
     with pytest.raises(AttnscopeError, match=f"{name} applies to the generated task only, but found text"):
         read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
-
-
-def test_a_file_without_a_setting_trains_nothing(tmp_path):
-    for text in ("", "# updates: 10\n"):
-        (tmp_path / "settings.yaml").write_text(text)
-        with pytest.raises(AttnscopeError, match=r"is empty; expected one 'name: value' per line, or \{\}"):
-            read_config(tmp_path / "settings.yaml")
-    (tmp_path / "settings.yaml").write_text("{}")
-    assert read_config(tmp_path / "settings.yaml") == read_config()

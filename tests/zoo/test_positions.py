@@ -44,8 +44,3 @@ def test_the_gap_is_what_was_asked_for(positions):
     row = scores[10, :11]  # what a query in the middle sees of the past
     assert row.argmax() == 8
     assert np.sort(row)[-1] - np.sort(row)[-2] >= 7.0 - 1e-9
-
-
-def test_a_mirror_reads_backwards():
-    scores = scores_of(Waves(LENGTH, np.random.default_rng(0)), at(LENGTH, mirror=True))
-    assert (scores.argmax(1)[1:] == LENGTH - np.arange(1, LENGTH)).all()

@@ -19,15 +19,6 @@ def test_of_heads_without_effect_few_families_show_one(documents):
     assert wrong / rounds <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / rounds)
 
 
-def test_windows_taken_as_independent_would_be_wrong_often():
-    generator = np.random.default_rng(0)
-    wrong = 0
-    for _ in range(20):
-        own = generator.normal(size=(20, 1, 30)) + 0.3 * generator.normal(size=(20, 4, 30))
-        wrong += by_document(own.reshape(-1, 30), range(80), draws=300).shown.any()
-    assert wrong > 6
-
-
 def test_an_effect_is_found_and_covered():
     generator = np.random.default_rng(0)
     covered = shown = 0

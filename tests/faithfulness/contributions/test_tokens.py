@@ -12,7 +12,7 @@ from attnscope.intervention import tokens as _tokens
 from attnscope.intervention.arrays import attention_flow, rollout
 from attnscope.intervention.tokens import TOKEN_KINDS, token_contributions
 from attnscope.read.windows import Window
-from tests.faithfulness.contributions.test_profiles import by_row, joint
+from tests.faithfulness.contributions.test_profiles import joint
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
 from tests.families import tiny
 from tests.mechanism.captured import capture_inputs
@@ -154,14 +154,6 @@ def test_a_body_has_all_but_what_is_said_of_predictions():
     assert "outcome" not in found
     with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel returns hidden states"):
         token_contributions(given(tiny("bert").bert), kinds=["gradient"])
-
-
-def test_rows_of_norms_are_shares_where_they_are_averaged(scored):
-    model, found, _ = scored
-    texts = 2 if model.config.is_encoder_decoder else 1
-    for kind in ("weights_mean", "norms_mean"):
-        np.testing.assert_allclose(found.score.sel(kind=kind).sum("token"), texts, atol=1e-9)
-    assert by_row(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
 
 
 def test_bad_input_is_refused(monkeypatch):

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import attnscope
 from attnscope.intervention.pairs import Pair, pairs_of_input
 from attnscope.support.errors import AttnscopeError
 
@@ -39,8 +38,3 @@ def test_an_answer_is_used_where_one_pair_has_none():
     assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
     with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\), .* Leave it out"):
         pairs_of_input([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
-
-
-def test_the_bundled_pairs_have_answers():
-    with pytest.raises(AttnscopeError, match="no pair uses answer"):
-        attnscope.patch(answer="foo", steps=0)

@@ -6,7 +6,6 @@ import torch
 from scipy.stats import kendalltau
 
 from attnscope import AttnscopeError
-from attnscope.capture.load import load_model
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
 from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
@@ -23,7 +22,6 @@ from attnscope.intervention.weight_tests import (
 )
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT
-from tests.faithfulness.models import one_text
 from tests.families import tiny
 from tests.models.lineage import small
 
@@ -106,12 +104,6 @@ def test_permutations_are_the_median_of_single_ones():
     assert of(again, "tvd", 0, 1) == of(found, "tvd", 0, 1)
 
 
-def test_frozen_weights_of_the_same_words_are_the_same():
-    found = frozen_test(given(tiny("bert"), TEXT, TEXT), heads=[(1, 0)], draws=2)
-    assert float(found.tvd.max()) < 1e-6
-    assert float(found.weights_tvd.max()) < 1e-6
-
-
 def test_frozen_weights_come_from_a_text_that_is_long_enough():
     model = tiny("bert")
     found = frozen_test(given(model, TEXT, OTHER), heads=[(1, 0)], draws=2)
@@ -134,11 +126,6 @@ def test_the_search_goes_far_and_keeps_its_bound(family):
     assert null < far <= np.log(2)
     tight = adversarial_test(given(model), heads=[(1, 1)], bound=0.0, steps=5, draws=1)
     assert float(of(tight, "tvd", 1, 1)) == 0
-
-
-def test_without_a_price_the_search_goes_nearly_all_the_way():
-    found = adversarial_test(given(planted()), heads=[(0, 0)], steps=60, draws=1)
-    assert float(of(found, "weights_jsd", 0, 0)) > 0.5 > float(of(found, "weights_jsd_null", 0, 0))
 
 
 def test_erasure_follows_each_order():
@@ -257,13 +244,3 @@ def test_bad_input_raises():
         erasure_test(one, fractions=[0.5, 0.2])
     with pytest.raises(AttnscopeError, match=r"bound is 2"):
         adversarial_test(one, bound=2.0)
-
-
-def test_a_trained_model(models):
-    loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = permutation_test(
-        one_text(loaded, "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"), heads=[(0, 3), (10, 5)], draws=6
-    )
-    for head in [(0, 3), (10, 5)]:
-        assert of(found, "tvd", *head) > 0
-    assert of(found, "max_weight", 0, 3) > 0.9  # the previous-token head is sharp

@@ -7,7 +7,6 @@ import xarray as xr
 from attnscope.explanation.analyses.verdict import best_heads, summary
 from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures.explain import (
-    explain_figures,
     offset_agreement,
     peak_agreement,
     position_content,
@@ -26,7 +25,7 @@ from attnscope.results.figures.positions import (
 from attnscope.results.figures.selection import NothingToShowError
 from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_explanation import explanation, without
+from tests.report.planted_explanation import explanation
 
 OF_HEADS = {
     "waves": wave_columns,
@@ -100,21 +99,6 @@ def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     assert said[-1].endswith("predict the offset of 5 of these 6 heads (3 by chance, p = 0.11: not significant).")
 
 
-def test_a_missing_head_is_no_row(tree):
-    verdict = node(tree, "verdict").copy(deep=True)
-    verdict["peak_weight"][2, 3] = np.nan
-    less = without(tree, "position_content")
-    less["verdict"] = xr.DataTree(verdict)
-    assert len(rank_explanations(less)) == 11
-    with pytest.raises(AttnscopeError, match="layer 2 has no head 3"):
-        best_heads(rank_explanations(less), layer=2, head=3)
-
-
-def test_layers_and_heads_that_do_not_exist(tree):
-    with pytest.raises(AttnscopeError, match="layer 3 does not exist: choose from 0 to 2"):
-        best_heads(rank_explanations(tree), layer=3)
-
-
 def test_peaks_are_named_by_their_period(tree):
     table, words = position_spectrum(node(tree, "position_spectrum")).axes
     assert [text.get_text() for text in table.texts] == ["8"]  # 64 tokens / 8 cycles
@@ -167,53 +151,12 @@ def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):
     np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
 
 
-def test_controls_stand_below_the_head(tree):
-    figure = shift_controls(node(tree, "controls"))
-    assert [axes.get_title(loc="left") for axes in figure.axes[::2]] == ["Layer 0, head 0", "Layer 0, head 2"]
-    coherence, offset = figure.axes[:2]
-    kept, lost = (np.stack(line.get_data(), 1).tolist() for line in coherence.lines[:2])
-    assert kept == [[0.9, 0]]
-    assert lost == [[0.1, 2], [0.0, 3], [0.05, 4]]
-    completed = next(line for line in offset.lines if set(line.get_ydata()) == {1})
-    assert completed.get_xdata().tolist() == [-1, -1, -1]
-    with pytest.raises(AttnscopeError, match="at least one head with values"):
-        shift_controls(node(tree, "controls").isel(head=[1]))
-
-
 def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
     axes = phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
     left = axes.lines[1]  # offset -1: keys are the queries one token on
     frequency, angle = left.get_xdata(), left.get_ydata()
     np.testing.assert_allclose(angle[:-2], 2 * np.pi * frequency[:-2] / 64, atol=1e-12)
     assert axes.get_title(loc="right") == "offset −1"
-
-
-def test_the_models_asked_for_are_compared(tree):
-    longer = xr.Dataset(
-        {
-            "mean": ("frequency", np.ones(65)),
-            "lower_quartile": ("frequency", np.ones(65)),
-            "upper_quartile": ("frequency", np.ones(65)),
-            "null_mean": 1.0,
-            "null_lower_quartile": 0.5,
-            "null_upper_quartile": 1.5,
-            "cumulative_share": ("component", np.linspace(0, 1, 32)),
-        },
-        coords={"frequency": np.arange(65)},
-        attrs={"model": "longer", "positions": 128},
-    )
-    compared = without(tree)
-    compared["also"] = xr.DataTree.from_dict({"0": longer, "1": longer})
-    shown = dict(explain_figures(compared))
-    assert [axes.get_title(loc="left") for axes in drawn(shown["position-models"]).axes] == [
-        "planted <b>model</b>: Position table",
-        "longer: Position table",
-        "longer (2): Position table",
-    ]
-    for axes in shown["position-models"].axes:  # of 64 and of 128 positions
-        assert axes.get_xlim() == (0, 0.5)
-        assert axes.get_xlabel() == "Frequency (cycles per token)"
-    assert len(drawn(shown["components-models"]).axes[0].get_legend().get_texts()) == 3
 
 
 @pytest.mark.parametrize("heads", [1, 12])
@@ -230,14 +173,6 @@ def test_a_head_without_values_is_drawn_empty(tree, name):
         if {"layer", "head"} <= set(variable.dims) and variable.dtype.kind == "f":
             variable.loc[{"layer": 0, "head": 0}] = np.nan
     drawn(OF_HEADS[name](result, [(0, 0), (0, 1)]) if name in OF_HEADS else verdict_grid(result))
-
-
-def test_no_agreement_is_drawn_where_no_head_has_all_offsets(tree):
-    verdict = node(tree, "verdict").assign(offset_of_spectrum=node(tree, "verdict").offset_of_spectrum * np.nan)
-    names = [name for name, _ in explain_figures(xr.DataTree.from_dict({"verdict": verdict}))]
-    assert names == ["verdict"]
-    with pytest.raises(AttnscopeError, match="needs a head with all three offsets"):
-        offset_agreement(verdict)
 
 
 def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):
@@ -262,12 +197,6 @@ def test_an_offset_that_random_phases_give_as_often_is_not_named(tree):
         assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "offset −1"
         result[chance][0, 0] = 0.3
         assert draw(result, [(0, 0)]).axes[0].get_title(loc="right") == "no offset"
-
-
-def test_heads_that_an_analysis_lacks_are_left_out(tree):
-    first = node(tree, "waves").isel(layer=[0])
-    shown = dict(explain_figures(xr.DataTree.from_dict({"waves": first}), [(0, 1), (2, 1)]))
-    assert len(shown["wave-columns"].axes) == 1
 
 
 @pytest.mark.parametrize("name", ["waves", "interventions"])

@@ -16,9 +16,8 @@ from matplotlib.patches import Wedge
 from attnscope.results.figures import maps as pies_module
 from attnscope.results.figures import style as text_module
 from attnscope.results.figures.maps import block_shares, label_pies, offset_shares, weight_maps
-from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves, scan_figures
-from attnscope.results.figures.selection import can_be_drawn
-from attnscope.results.figures.style import cluster_colours, drawable, name_columns, save_figure, svg_of
+from attnscope.results.figures.scan import first_rows, group_maps, overview, profile_curves
+from attnscope.results.figures.style import cluster_colours, drawable, save_figure, svg_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import HOSTILE, NAMES, planted, translated, with_bins, with_blocks, with_groups
 
@@ -189,16 +188,6 @@ def test_a_font_that_is_newer_than_the_list_of_fonts_is_found(no_fonts, monkeypa
     assert text_module._family_with("ย") == "Newly Installed"
 
 
-def test_chinese_and_japanese_letters_stand_upright():
-    axes = Figure().add_subplot()
-    name_columns(axes, range(3), ["猫が", "a cat", "ねこ"])
-    assert [(label.get_text(), label.get_rotation()) for label in axes.get_xticklabels()] == [
-        ("猫\nが", 0),
-        ("a cat", 90),
-        ("ね\nこ", 0),
-    ]
-
-
 def test_profile_is_the_mean_and_the_band_the_quantiles(made):
     axes = profile_curves(made.result, [(1, 2)]).axes[0]
     values = made.result["profile"].values[:, 1, 2]
@@ -225,14 +214,6 @@ def test_signed_statistics_diverge_from_zero(made):
     assert red == pytest.approx(green, abs=0.01) == pytest.approx(blue, abs=0.01)
 
 
-@pytest.mark.parametrize("values", [np.full((2, 2), np.nan), np.zeros((2, 2)), np.array([[1.0, np.nan], [2.0, 3.0]])])
-def test_overview_of_missing_or_equal_values(values):
-    result = planted(2, 2, texts=2).result
-    for statistic in ("entropy", "mean_offset"):
-        result[statistic][:] = values
-        drawn(overview(result, statistic))
-
-
 def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
     result = with_blocks(made.result)
     figure = drawn(block_shares(result))
@@ -248,16 +229,6 @@ def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
         np.testing.assert_allclose(bars, np.median(own, axis=1))
         equal = result.equal_block_recall.mean("window").sel(kept=kept)
         np.testing.assert_allclose(axes.patches[0].get_data().values, equal)
-
-
-def test_blocks_alone_can_be_drawn(made):
-    result = with_blocks(made.result)[["block_recall", "equal_block_recall"]]
-    assert can_be_drawn(result)
-    assert not can_be_drawn(result[["equal_block_recall"]])
-    both = result.assign(map_block_recall=result.block_recall)
-    assert [name for name, _ in scan_figures(both, None)] == ["block-recall", "map-block-recall"]
-    with pytest.raises(AttnscopeError, match="block_shares needs block_recall"):
-        block_shares(made.result)
 
 
 def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
@@ -310,14 +281,6 @@ def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
     assert b"/Type3" not in pdf
     assert b"CreationDate" not in pdf
     assert b"Software" not in png
-
-
-def test_a_font_that_type_42_cannot_hold_goes_in_as_type_3(made, tmp_path, monkeypatch):
-    sample = rows(made).copy(deep=True)
-    sample["token"].values[1] = "猫"
-    figure = weight_maps(sample, [(0, 0)])
-    monkeypatch.setattr(text_module, "_is_cff", lambda family: family == text_module.JAPANESE_FONT)
-    assert b"/Type3" in save_figure(figure, tmp_path / "cff")[1].read_bytes()
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path):

@@ -57,12 +57,6 @@ def test_links_stand_where_they_belong():
     ]
 
 
-def test_the_weight_on_the_end_has_its_own_column():
-    weights = np.hstack([WEIGHTS / 2, np.full((2, 1), 0.5)])
-    axes = alignment_map(weights, SOURCE, TARGET).axes[0]
-    assert words(axes)[0] == [*SOURCE, "</s>"]
-
-
 def test_heads_carry_their_error_rate():
     rates = np.array([[0.5, np.nan], [0.123, 1.0]])
     figure = error_rate_grid(xr.Dataset({"error_rate": (("layer", "head"), rates)}), (1, 0))

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attnscope.results.figures.comparison import (
-    alignments_side_by_side,
-    comparison_figures,
-    learning_curve_figure,
-    score_by_length,
-    score_intervals,
-)
+from attnscope.results.figures.comparison import alignments_side_by_side, learning_curve_figure, score_by_length
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_comparison import NAMES, planted
 
@@ -42,13 +36,6 @@ def test_long_names_stay_on_the_figure(tree):
         assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
 
 
-def test_scores_have_their_intervals(tree):
-    axes = score_intervals(tree["scores"].to_dataset()).axes[0]
-    bars = [line.get_xdata().tolist() for line in axes.lines[::2]]
-    assert bars == [[29.0, 32.0], [96.7, 99.7], [93.6, 96.6]]
-    assert [text.get_text() for text in axes.texts] == ["30.5", "98.2", "95.1"]
-
-
 def test_curves_run_over_tokens_updates_and_seconds(tree):
     curves = tree["curves"].to_dataset()
     for axes, along in zip(learning_curve_figure(curves).axes, ("tokens", "updates", "seconds"), strict=True):
@@ -65,8 +52,3 @@ def test_only_systems_with_attention_are_aligned(tree):
     assert figure.legends[0].get_texts()[0].get_text() == "Known link"
     with pytest.raises(AttnscopeError, match="no system has attention"):
         alignments_side_by_side(planted(attention=False)["alignment"].to_dataset())
-
-
-def test_there_are_figures_of_what_there_is(tree):
-    assert comparison_figures(tree).keys() == {"bleu", "length", "learning", "alignment"}
-    assert comparison_figures(planted(attention=False, logs=False)).keys() == {"bleu", "length"}

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from attnscope import AttnscopeError
 from attnscope.explanation.arrays.correlation import cross_correlation, profile_agreement
-from attnscope.explanation.arrays.decomposition import head_rotation, reparametrize
-from attnscope.explanation.arrays.spectrum import amplitude_spectrum
+from attnscope.explanation.arrays.decomposition import reparametrize
 from tests.mechanism.planted_waves import planted, waves
 
 LENGTH, COLUMNS = 30, 5
@@ -173,27 +171,3 @@ def test_profiles_agree_by_their_largest_and_their_order():
     assert float(profile_agreement(weights, -scores, band=10).spearman) == pytest.approx(-1, abs=1e-14)
     assert int(found.score_argmax) == scores.argmax() - 10
     assert np.isnan(profile_agreement(weights, 0 * scores, band=10).spearman)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: cross_correlation(x, x[1:]), "30 positions in Q and 29 in K"),
-        (lambda x: cross_correlation(x, x[:, 1:]), "5 columns in Q and 4 in K"),
-        (lambda x: cross_correlation(x, x, np.ones(3)), "5 columns in Q and 3 in the singular values"),
-        (lambda x: cross_correlation(x[:3], x[:3]), "3 positions"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(AttnscopeError, match=message), np.errstate(divide="ignore", invalid="ignore"):
-        call(draw()[0])
-
-
-@pytest.mark.usefixtures("no_types")
-def test_an_unknown_mode_is_named():
-    with pytest.raises(AttnscopeError, match="mode is 'both'; expected one of paper, centre_k, centre_both"):
-        cross_correlation(*draw()[:2], mode="both")
-    with pytest.raises(AttnscopeError, match="completion is 'full'; expected one of minimal, lapack, haar"):
-        head_rotation(np.eye(4), np.eye(4), completion="full")
-    with pytest.raises(AttnscopeError, match=r"detrend is 'square' \(str\); expected 'none' or 'linear'"):
-        amplitude_spectrum(np.eye(4), detrend="square")

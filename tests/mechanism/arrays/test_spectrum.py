@@ -6,7 +6,6 @@ from math import comb
 import numpy as np
 import pytest
 
-from attnscope import AttnscopeError
 from attnscope.explanation.arrays.spectrum import (
     amplitude_spectrum,
     fisher_g_test,
@@ -83,15 +82,6 @@ def test_total_power_and_not_the_mean_survives_a_rotation():
     one, other = amplitude_spectrum(table), amplitude_spectrum(table @ turn)
     np.testing.assert_allclose(one.power, other.power, rtol=1e-11)
     assert abs(float(one["mean"][50] - other["mean"][50])) > 0.1 * float(one["mean"][50])
-
-
-def test_peaks_are_found_and_slow_ones_are_not_counted():
-    table = noise(64) + 0.02 * (wave(1) + wave(12) + wave(50))
-    found = amplitude_spectrum(table)
-    assert found.frequency[found.is_peak].values.tolist() == [12, 50]
-    assert float(found.local_ratio[1]) > 2
-    assert np.isnan(found.local_ratio[0])
-    assert amplitude_spectrum(table, lowest=1).is_peak.values.nonzero()[0].tolist() == [1, 12, 50]
 
 
 def table_of(amplitudes):
@@ -188,25 +178,6 @@ def test_fishers_g_ignores_the_mean_and_tells_constants_apart():
     assert float(found.fisher_g[0]) == pytest.approx(1.0, abs=1e-6)
     assert np.isnan(found.fisher_g[1:]).all()
     assert np.isnan(found.fisher_p[1:]).all()
-
-
-def test_the_table_that_stays_the_same_has_null_levels_of_zero():
-    found = amplitude_spectrum(np.zeros((8, 2)))
-    assert float(found.null_mean) == float(found.null_lower_quartile) == 0.0
-    assert not found.is_peak.any()
-
-
-@pytest.mark.parametrize(
-    ("table", "options", "message"),
-    [
-        (np.ones((3, 2)), {}, "3 positions; at least 4"),
-        (np.ones((8, 2)), {"neighbours": 0}, "neighbours is 0"),
-        (np.ones((8, 2)), {"factor": 0.0}, "factor 0.0"),
-    ],
-)
-def test_bad_input_is_named(table, options, message):
-    with pytest.raises(AttnscopeError, match=message):
-        amplitude_spectrum(table, **options)
 
 
 def test_columns_that_never_move_are_below_every_quantile():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from attnscope import AttnscopeError
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum, query_key_waves
 from tests.mechanism.planted_waves import planted, waves
@@ -72,13 +71,6 @@ def test_nearly_equal_singular_values_are_grouped():
     assert noted.near_degenerate.values.tolist() == [False, True, True, True, False, False]
 
 
-def test_widths_of_queries_and_keys_may_differ():
-    rng = np.random.default_rng(0)
-    query, key = rng.normal(size=(10, 3)), rng.normal(size=(14, 3))
-    found = reparametrize(query, key)
-    np.testing.assert_allclose((found.query * found.values) @ found.key.T, query @ key.T, atol=1e-13)
-
-
 def test_biases_are_part_of_the_affine_weights():
     """Mechanism A6."""
     query, key, inputs = head()
@@ -116,17 +108,6 @@ def test_planted_waves_are_counted_and_paired():
     np.testing.assert_allclose(apart, np.pi / 2, atol=0.1)
 
 
-def test_slow_waves_are_not_called_periodic():
-    model = planted(frequencies=(1, 2, 20), weights=(3.0, 2.5, 2.0))
-    found = query_key_waves(model.inputs, model.query, model.key)
-    fast = found.query_frequency >= 3
-    assert int(found.query_frequency.min()) == 1
-    assert not found.periodic[~fast].any()
-    assert int(query_key_waves(model.inputs, model.query, model.key, lowest=1).periodic.sum()) > int(
-        found.periodic.sum()
-    )
-
-
 def test_smooth_text_is_periodic_by_white_noise_but_not_in_another_order():
     """Mechanism E.4: why rows are permuted. A random walk has no wave, but slow power."""
     walk = np.cumsum(np.random.default_rng(0).normal(size=(256, 8)), axis=0)
@@ -153,22 +134,3 @@ def test_the_level_of_a_maximum_follows_each_columns_variance():
     inner = found.maximum[1:256]
     assert float(inner.mean()) == pytest.approx(float(found.null_mean), rel=5 * 0.15 / np.sqrt(255))
     assert float((inner > found.null_99).mean()) < 0.04
-
-
-@pytest.mark.parametrize(
-    ("shapes", "options", "message"),
-    [
-        (((8, 6), (6, 3), (6, 2)), {}, "3 columns in W_Q and 2 in W_K"),
-        (((8, 6), (6, 3), (5, 3)), {}, "6 columns in X and 5 in W_K"),
-        (((8, 6), (6, 3), (6, 3)), {"significance": 0.0}, "significance is 0.0"),
-        (((8, 6), (6, 3), (6, 3)), {"tests": 0}, "tests is 0"),
-    ],
-)
-def test_bad_input_is_named(shapes, options, message):
-    with pytest.raises(AttnscopeError, match=message):
-        query_key_waves(*(np.ones(shape) for shape in shapes), **options)
-
-
-def test_other_bad_input_is_named():
-    with pytest.raises(AttnscopeError, match="no columns"):
-        maximum_spectrum(np.ones((8, 0)))

@@ -9,7 +9,7 @@ import torch
 from attnscope.lineage.links import Forcing, links, pharaoh, word_weights
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import no_progress
-from tests.translation.small_translators import Blind, Reordering, small_model, small_recurrent, small_tokenizer
+from tests.translation.small_translators import Blind, Reordering, small_model, small_tokenizer
 
 SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
 TARGETS = ["the dog runs.", "the b", "a b", "b a a"]
@@ -126,15 +126,6 @@ def test_mistakes_are_reported(tokenizer):
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is not an encoder-decoder"):
         run(bart)
-
-
-def test_a_recurrent_models_weights_are_those_of_its_steps(tokenizer):
-    model = small_recurrent("additive")
-    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], end="keep")
-    ids, labels = (tokenizer([text], return_tensors="pt").input_ids for text in ("a b", "b a"))
-    with torch.no_grad():
-        expected = model(ids, labels=labels).cross_attentions[0][0, 0].double().numpy()[:2]
-    np.testing.assert_allclose(pair.weights, expected, atol=10 * np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
