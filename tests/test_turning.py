@@ -55,7 +55,7 @@ def result(own, places, texts=20):
     return xr.Dataset(
         {
             "span_weight": (dims, own[:, :, None, :, None]),
-            "place_span_weight": (dims, places[:, :, None, :, None]),
+            "position_span_weight": (dims, places[:, :, None, :, None]),
             "equal_span_weight": ([name for name in dims if name != "head"], equal),
             "length": ("sequence", np.full(texts, STEPS)),
         },

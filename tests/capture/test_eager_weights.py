@@ -190,7 +190,7 @@ def test_scan_says_in_which_way_it_saw_and_gives_the_weights_of_eager_attention(
     model, tokenizer = bloom
     found = attnscope.scan(model, TEXTS, tokenizer=tokenizer, batch_size=2)
     assert found.attrs["capture"] == "eager weights"
-    assert "come from its own eager attention" in found.attrs["way"]
+    assert "come from its own eager attention" in found.attrs["eager"]
     assert set(found.layer_kind.values) == {"causal"}
     for text, words in enumerate(TEXTS):
         ids = torch.tensor([tokenizer(words)["input_ids"]])

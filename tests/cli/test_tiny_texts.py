@@ -58,11 +58,11 @@ PIECES = (*ONE, *["dog", "猫", "は", "é", "👩\u200d🚀", "don't", "3.5", 
 COMMON = {"window": (3, 4, 5, 6, 8, 10, 16), "limit": (1, 2, 6), "batch-size": (1, 3)}
 OPTIONS = {
     "scan": COMMON
-    | {"words": ("unicode", "space"), "groups": ("kinds", "roles"), "rows": (16,), "pool": (1, 2), "task": ("1/1",)}
+    | {"words": ("unicode", "space"), "groups": ("types", "roles"), "rows": (16,), "pool": (1, 2), "task": ("1/1",)}
     | {"band": (1, 3, 60), "offsets": ("-1", "-30"), "stride": (1, 2), "clusters": (2, 5), "until": (0.3,)}
     | {"statistics": ("entropy", "default,recent_top_key", "profile"), "show": ("0.0,1.1",), "window": (5, 11, 16, 40)},
     "generate": COMMON
-    | {"new-tokens": (1, 2, 5), "beams": (1, 2, 3), "span": ("x=the.*",), "groups": ("kinds",), "sample": (True,)}
+    | {"new-tokens": (1, 2, 5), "beams": (1, 2, 3), "span": ("x=the.*",), "groups": ("types",), "sample": (True,)}
     | {"cache": ("static", "none")},
     "roles": COMMON
     | {"controls": ("none",), "only": ("previous_token", "induction,local", "retrieval"), "needles": ("none",)},
@@ -72,7 +72,7 @@ OPTIONS = {
     | {"together": ("0.0,0.1",), "forbid-offset": (-1, 0), "forbid-first": (True,), "no-why": (True,), "band": (1, 2)},
     "patch": {"what": ("heads", "residual"), "by-position": (True,), "direction": ("denoising", "noising")}
     | {"receiver": ("1.0",), "steps": (0, 2)},
-    "diff": {"words": ("unicode", "space"), "rows": (16,), "groups": ("kinds",), "band": (1, 60), "window": (11, 16)},
+    "diff": {"words": ("unicode", "space"), "rows": (16,), "groups": ("types",), "band": (1, 60), "window": (11, 16)},
     "walk": {"layer": (0, 1), "head": (0, 1), "query-token": ("0", "1", "the"), "lang": ("ja",), "markdown": ("-",)},
 }
 CANNOT = {"generate": {"encoder"}, "patch": {"both"}}

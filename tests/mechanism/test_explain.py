@@ -106,9 +106,9 @@ def test_the_bundled_model_shows_the_mechanism(bundled):
     assert not above.positional.any()
     sharpest = sharp.isel(place=np.flatnonzero(sharp.peak_weight.values >= 0.9))  # these read the table itself
     assert float(sharpest.position_share.min()) > 0.9
-    spectrum = bundled["position_spectrum"].to_dataset().sel(kind="positions")
+    spectrum = bundled["position_spectrum"].to_dataset().sel(table="positions")
     assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
-    words = bundled["position_spectrum"].to_dataset().sel(kind="words")
+    words = bundled["position_spectrum"].to_dataset().sel(table="words")
     assert not words.is_peak.values.astype(bool).any()
 
 

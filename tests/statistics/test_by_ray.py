@@ -32,7 +32,7 @@ def test_actors_that_are_killed_change_no_number(more, tmp_path):
     killed = []
 
     def kill(progress):
-        windows = progress.told.get("texts", 0)
+        windows = progress.details.get("texts", 0)
         if len(killed) < 3 and windows > 30 * (len(killed) + 1):
             killed.append(actors()[0].pid)
             os.kill(killed[-1], signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_a_machine_that_is_taken_away_changes_no_number(tmp_path):
     try:
 
         def remove(progress):
-            workers = progress.told.get("workers", 0)
+            workers = progress.details.get("workers", 0)
             if workers == 2 and 2 not in seen:
                 cluster.remove_node(second)
             seen.append(workers)

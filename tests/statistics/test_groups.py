@@ -89,7 +89,7 @@ def test_a_head_that_knows_its_place_alone_is_foretold_by_its_places(name):
     real = RIGHT if "padding" in name else torch.ones_like(RIGHT)
     numbers = torch.randint(0, 3, (2, N), generator=generator).where(real, -1)
     marks = Marks(real, real, torch.zeros_like(real), GroupMarks(numbers, numbers, 3))
-    names = ("group_weight", "place_group_weight")
+    names = ("group_weight", "position_group_weight")
     _, found = measure_call(call, names, 32, 32, marks)  # bins double: the first far one begins at 33
     places, own = (found[one].numpy() for one in names[::-1])
     np.testing.assert_allclose(places, own, atol=1e-5)
@@ -106,9 +106,9 @@ def test_every_offset_of_the_band_is_a_position_of_its_own(offset):
     numbers = (torch.arange(length) % abs(offset) == 0).long()[None]
     real = torch.ones(1, length, dtype=torch.bool)
     marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
-    _, found = measure_call(call, ("group_weight", "place_group_weight"), 10, length - 1, marks)
+    _, found = measure_call(call, ("group_weight", "position_group_weight"), 10, length - 1, marks)
     assert float(found["group_weight"][0, 0, 1, 1]) > 0.75
-    torch.testing.assert_close(found["place_group_weight"], found["group_weight"], rtol=0, atol=0.005)
+    torch.testing.assert_close(found["position_group_weight"], found["group_weight"], rtol=0, atol=0.005)
 
 
 def test_a_head_that_looks_for_a_group_is_not_foretold_by_its_places():
@@ -119,11 +119,11 @@ def test_a_head_that_looks_for_a_group_is_not_foretold_by_its_places():
     real = torch.ones(1, N, dtype=torch.bool)
     marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
     call = AttentionCall(x, x, x, scale=1.0, bias=same)
-    _, found = measure_call(call, ("group_weight", "place_group_weight"), 3, N - 1, marks)
+    _, found = measure_call(call, ("group_weight", "position_group_weight"), 3, N - 1, marks)
     for group in range(2):
         assert float(found["group_weight"][0, 0, group, group]) > 0.95
-        assert float(found["place_group_weight"][0, 0, group, group]) < 0.7
-    np.testing.assert_allclose(found["place_group_weight"].sum(-1).numpy(), 1, rtol=1e-6)
+        assert float(found["position_group_weight"][0, 0, group, group]) < 0.7
+    np.testing.assert_allclose(found["position_group_weight"].sum(-1).numpy(), 1, rtol=1e-6)
 
 
 def test_statistics_of_the_queries_of_a_group_are_those_of_its_rows():
@@ -205,12 +205,12 @@ def vowels(tokens):
 def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     given = {"texts": TEXTS, "statistics": "entropy"}
     plain = attnscope.scan(**given)
-    first = attnscope.scan(**given, groups="kinds", out=tmp_path / "run", show=False)
-    again = attnscope.scan(**given, groups="kinds", out=tmp_path / "run", show=False)
+    first = attnscope.scan(**given, groups="types", out=tmp_path / "run", show=False)
+    again = attnscope.scan(**given, groups="types", out=tmp_path / "run", show=False)
     assert first.identical(again)
     assert first.entropy_by_group.dims == ("window", "layer", "head", "group_query")
     assert "groups" not in json.loads(plain.attrs["signature"])["settings"]
-    assert json.loads(first.attrs["signature"])["settings"]["groups"] == "kinds"
+    assert json.loads(first.attrs["signature"])["settings"]["groups"] == "types"
     by_length, by_other = (
         attnscope.scan(**given, groups=rule).attrs["signature"]
         for rule in (lengths, lambda tokens: ["all"] * len(tokens))

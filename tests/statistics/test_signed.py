@@ -25,7 +25,7 @@ def sounds(place):
 
 def pictured(place):
     model = save_pictured_model("llava", place / "model")
-    more = [{"groups": "kinds"}, {"groups": lambda tokens: ["a"] * len(tokens)}]
+    more = [{"groups": "types"}, {"groups": lambda tokens: ["a"] * len(tokens)}]
     return model, write_pictured(place / "data") / "texts.jsonl", ("image_mean", [0.1] * 3), more
 
 

@@ -48,7 +48,7 @@ def test_what_was_said_before_a_stop_is_said_at_the_end(causal, tmp_path):
         pass
 
     def stop(progress):
-        if progress.told["windows"] >= 2:
+        if progress.details["windows"] >= 2:
             raise Stopped
 
     texts = [f"<s>{FIRST}</s>{SECOND}", *[FIRST] * 3]

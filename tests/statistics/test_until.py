@@ -83,7 +83,7 @@ def test_what_was_read_is_said_in_its_own_units(more, said):
 @pytest.mark.parametrize("windows", [10, 58])
 def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told["windows"] > windows:
+        if progress.details["windows"] > windows:
             raise KeyboardInterrupt
 
     given = {"until": 0.06, "out": tmp_path / "run", "show": False, **GIVEN}

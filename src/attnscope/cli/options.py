@@ -132,7 +132,7 @@ LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")
 WRITING = ("out", "report", "figures", "as_json", "as_csv", "legend")
-GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
+GROUPS, WORDS = ("types", "roles"), ("unicode", "space")  # rules that are known by name
 
 
 def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:

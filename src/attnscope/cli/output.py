@@ -174,7 +174,7 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
             if lines and not console.is_terminal and at.name not in names:
                 print_note(at.name)
             names.add(at.name)
-            bar.update(task, description=at.name, completed=at.share, details=report_text(getattr(at, "told", {})))
+            bar.update(task, description=at.name, completed=at.share, details=report_text(getattr(at, "details", {})))
 
         working()
         yield show

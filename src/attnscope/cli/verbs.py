@@ -163,7 +163,7 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
         "groups": option(
             str | None, None,
             "Groups of the prompts' tokens, each a span: by kind, by role in a chat, or by a file of rules.",
-            metavar="kinds|roles|FILE", show_default="roles of a chat, else none",
+            metavar="types|roles|FILE", show_default="roles of a chat, else none",
         ),
         "cache": option(str, "dynamic", "Cache of keys and values: dynamic, static or none."),
     },
@@ -275,7 +275,8 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
 )  # fmt: skip
 def examples(arguments: dict[str, Any], output: options.Output) -> None:
     """Find where in a corpus heads attend most strongly, in context, and what these places have in common."""
-    run("examples", output, **arguments | {"head": options.heads_of("--head", arguments["head"])})
+    arguments["head"] = options.heads_of("--head", arguments["head"])
+    run("examples", output, **arguments)
 
 
 _SHOWN_IN_FIGURES = 4  # heads, where none was asked for; of a layer that was asked for, twice as many

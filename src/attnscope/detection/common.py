@@ -71,10 +71,10 @@ class ExamplePair:
                 low = int(offsets.min())
                 sums = np.bincount((offsets - low).ravel(), weights.ravel())
                 for at in np.flatnonzero(sums):
-                    shares["offset", int(at) + low] += sums[at]
+                    shares["offset", int(at) + low] += float(sums[at])
             for name, holds in self._related(part, keys).items():
                 shares["relation", name] += float((weights * holds).sum())
-        for key, weight in zip(keys, of_key, strict=True):
+        for key, weight in zip(keys.tolist(), of_key.tolist(), strict=True):
             shares["key token", self.keys[key]] += weight
             shares["key kind", self.key_kinds[key]] += weight
         return {feature: share / max(row_count, 1) for feature, share in shares.items()}

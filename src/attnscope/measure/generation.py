@@ -260,7 +260,7 @@ def _tokens(texts: Sequence[Written], shown: Shown | None, places: int, source_p
         sides["source"] = ([text.source for text in texts], source_places)
     for side, (rows, least) in sides.items():
         width = max(least, *map(len, rows))
-        dims = ("sequence", f"{side}_place")
+        dims = ("sequence", f"{side}_position")
         data[f"{side}_token_id"] = (dims, _filled(rows, width))
         if shown is not None:
             data[f"{side}_token"] = (dims, _named(rows, width, shown))
@@ -336,7 +336,7 @@ def generate(
         the decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
         ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
         weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
-        ``place_span_weight``: predicted from the head's offsets and the first token alone. NaN after the end of a text.
+        ``position_span_weight``: predicted from the head's offsets and first token alone. NaN after the end of a text.
         Coordinates ``token`` and ``token_id`` (the chosen token) and ``position`` (of the query, from the start of the
         text), over ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
 

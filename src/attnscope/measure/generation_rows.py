@@ -130,7 +130,7 @@ def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
     return int(own[0, 0])
 
 
-PLACES = f"place_{SPANS}"
+PLACES = f"position_{SPANS}"
 
 
 def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: int) -> np.ndarray:

@@ -142,19 +142,19 @@ class WatchedCalls:
                 "attnscope.walk for a module of one head)"
             )
         results = collected(self._passes, self._names, self._band)
-        return results.assign_attrs(model=self._module, capture="function calls", **self._unseen())
+        return results.assign_attrs(model=self._module, capture="function calls", **self._uncaptured())
 
-    def _unseen(self) -> dict[str, str]:
+    def _uncaptured(self) -> dict[str, str]:
         """The note that names modules without a captured call."""
         calls, names = self._calls, {site.name for site in self._passes[0].sites}
-        unseen = {} if calls is None else calls.unseen(names)
+        unseen = {} if calls is None else calls.uncaptured(names)
         if not unseen:
             return {}
         named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
         more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""  # noqa: PLR2004
         return {
-            "unseen": f"No attention call was captured in {named}{more}: if these modules compute attention by hand, "
-            "the result is incomplete."
+            "uncaptured": f"No attention call was captured in {named}{more}: if these modules compute attention by "
+            "hand, the result is incomplete."
         }
 
     def _measure(self, site: Site, captured: CapturedCall) -> None:
@@ -254,7 +254,7 @@ def watch(
 
     Notes
     -----
-    Hand-written attention is not captured: use `measure_weights`. The attribute ``unseen`` of the result names
+    Hand-written attention is not captured: use `measure_weights`. The attribute ``uncaptured`` of the result names
     submodules with "attention" in their name and no captured call. The weights of ``nn.MultiheadAttention`` and the
     scores of ``flex_attention`` are in memory, one layer at a time; PyTorch modules with a fast path
     (``nn.TransformerEncoder``, ...) run twice. ``flex_attention`` runs without ``torch.compile``, and its ``score_mod``

@@ -133,7 +133,7 @@ def test_planted_heads_look_where_they_must(planted):
 def test_planted_heads_get_their_names(planted):
     best = planted.label_share.argmax("cluster").values[0]
     assert planted.cluster.values[best].tolist() == ["left", "up", "right", "1 down 1 right"]
-    assert "left: 1" in planted.kinds
+    assert "left: 1" in planted.labels
     ranked = rank_heads(planted)["positional"]
     assert {(row["head"], row["offset"]) for row in ranked} == {
         (0, "left"),
@@ -146,7 +146,7 @@ def test_planted_heads_get_their_names(planted):
 def test_heads_of_random_weights_near_zero_have_no_kind():
     model = looking_vit(SHIFTS, sharpness=0.0)
     found = attnscope.scan(model, torch.zeros(2, 3, SIDE, SIDE))
-    assert found.kinds == "No head labels beyond chance: uniform: 4."
+    assert found.labels == "No head labels beyond chance: uniform: 4."
     np.testing.assert_allclose(found.patch_profile, found.equal_patch_profile.expand_dims(head=4, axis=2))
 
 

@@ -224,7 +224,7 @@ function drawChosenDistribution(index, colour) {
 
 /** Weights between groups: of the head, of its positions alone, and of uniform attention. */
 function drawGroups(index) {
-  const { names, weight, places, equal } = data.groups;
+  const { names, weight, positions, equal } = data.groups;
   byId("groups-head").textContent = at(index);
   const named = (name) => html("bdi", {}, name);
   const cell = (value) => html("td", { class: "number", style: `--w: ${value ?? 0}` }, value === null ? "–" : value.toFixed(2));
@@ -232,7 +232,7 @@ function drawGroups(index) {
     html("table", { class: "cells" },
       html("thead", {}, html("tr", {}, html("td"), ...names.map((name) => html("th", { scope: "col" }, named(name))))),
       html("tbody", {}, ...rows.map((row, i) => html("tr", {}, html("th", { scope: "row" }, named(names[i])), ...row.map(cell)))))));
-  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Positions alone", places[index]], ["Uniform attention", equal[index]]].map(table));
+  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Positions alone", positions[index]], ["Uniform attention", equal[index]]].map(table));
 }
 
 function sayEqual(s, index) {

@@ -96,7 +96,7 @@ def _notes(result: xr.Dataset) -> str:
     """Notes on how the model was measured."""
     notes = notes_of(result)
     notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest is shown below
-    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
+    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("labels", ""))])))
 
 
 _BINS = 24
@@ -295,7 +295,7 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
                 "source": f"data:image/jpeg;base64,{picture}" if picture else "",
                 "rows": int(sample["view_rows"].values[view]),
                 "columns": int(sample["view_columns"].values[view]),
-                "tokens": tokens[np.argsort(sample["view_place"].values[window][tokens])].tolist(),
+                "tokens": tokens[np.argsort(sample["view_position"].values[window][tokens])].tolist(),
             }
         )
     return views
@@ -303,7 +303,7 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
 
 def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     """Weights of groups on groups, head by head in the order layer by layer; None where there are no groups."""
-    if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
+    if not {"group_weight", "position_group_weight", "equal_group_weight"} <= set(result.variables):
         return None
     means = MeanGroupWeights.of(result)
     present = means.present
@@ -315,7 +315,7 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     return {
         "names": [str(name) for name in result.group_query.values[present]],
         "weight": flat(means.weight),
-        "places": flat(means.places),
+        "positions": flat(means.positions),
         "equal": flat(means.equal),
     }
 
