@@ -16,7 +16,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import attnscope
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
-from attnscope.capture.watching import watching
 from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need
@@ -31,7 +30,6 @@ from attnscope.read.encoded import texts_of, windows_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from tests.attention.oracle import attended, oracle
-from tests.models.lineage import LABELS, MASK, SOURCE, small
 
 pytestmark = pytest.mark.device
 
@@ -116,27 +114,6 @@ def test_sums_of_weights_are_those_of_their_matrix(device, name):
     far = weights_at_offsets(call, level, (-70, 3))
     near(far[:, :, 70:, 0], weights.diagonal(-70, -2, -1))
     near(far[:, :, : N - 3, 1], weights.diagonal(3, -2, -1))
-
-
-@pytest.mark.parametrize("name", ["alibi-pre", "t5-pre"])
-@torch.no_grad()
-def test_positions_of_our_models_are_measured_by_offset(device, name):
-    model = small(name)
-    for side in (model.encoder, model.decoder):
-        for weight in side.relative.parameters():
-            weight.copy_(draw(*weight.shape))
-    expected = model(SOURCE, MASK, labels=LABELS).logits
-    kinds = set()
-
-    def observer(_, call):
-        kinds.add(type(call.bias))
-        return measure(call, Need())[0]
-
-    model.to(device)
-    with watching(model, observer):
-        found = model(*(tokens.to(device) for tokens in (SOURCE, MASK)), labels=LABELS.to(device)).logits
-    near(found, expected)
-    assert OffsetBias in kinds
 
 
 @pytest.mark.parametrize("name", ["causal, shared keys", "padding", "window", "soft cap and sinks"])

@@ -84,13 +84,6 @@ def test_another_text_is_kept_once_and_looked_at_in_every_step(turn):
         assert_close(weights, shares[:, :, i : i + 1], atol=1e-5, rtol=1e-5)
 
 
-def test_dropout_only_in_training():
-    attention = MultiHeadAttention(12, 3, dropout=0.5)
-    assert not torch.equal(attention(X)[0], attention(X)[0])
-    attention.eval()
-    assert torch.equal(attention(X)[0], attention(X)[0])
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -49,7 +49,6 @@ PARTS = {
     "wide": lambda bias: bias.double(),
     "where it forbids": lambda bias: bias <= -1.0,
     "zeros, and where it forbids": lambda bias: (bias <= 0).to(bias.dtype).masked_fill(bias <= 0, -torch.inf),
-    "detached": lambda bias: bias.detach().contiguous().clone(),
 }
 WORK = {
     "a row": lambda bias: bias[:, 0, 2],
@@ -69,23 +68,15 @@ WORK = {
     "diagonals": lambda bias: torch.cat(
         [torch.diagonal(bias, offset, dim1=-2, dim2=-1) for offset in range(-QUERIES, KEYS + 1)], -1
     ),
-    "diagonals of texts and heads": lambda bias: torch.diagonal(bias, 1),
     "sum": lambda bias: bias + torch.ones(1, 1, QUERIES, KEYS),
     "sum of another": lambda bias: torch.ones(2, 4, QUERIES, KEYS).add_(bias),
-    "comparison": lambda bias: bias > torch.zeros(QUERIES, 1),
     "filled by another": lambda bias: bias.masked_fill(torch.eye(QUERIES, KEYS) > 0, 0.0),
     "filled for each text": lambda bias: bias[:1].masked_fill(bias[:, :1] > 0, 0.0),
     "least": lambda bias: bias.amin(),
     "least of each head": lambda bias: bias.amin((-2, -1)),
-    "transposed": lambda bias: bias.mT,
     "flipped": lambda bias: bias.flip(-2, -1),
-    "flat": lambda bias: bias.reshape(2, -1),
-    "as a key more": lambda bias: bias.expand(2, 4, QUERIES, KEYS) if bias.ndim == 4 else bias,
-    "joined": lambda bias: torch.cat([bias, bias], -1),
     "copied": copy.deepcopy,
     "pickled": lambda bias: pickle.loads(pickle.dumps(bias)),  # noqa: S301
-    "an array": lambda bias: torch.from_numpy(bias.numpy()),
-    "a list": lambda bias: torch.tensor(bias.tolist()),
     "attention": lambda bias: torch.nn.functional.scaled_dot_product_attention(
         torch.ones(2, 4, QUERIES, 8), torch.ones(2, 4, KEYS, 8), torch.eye(KEYS).expand(2, 4, -1, -1), bias
     ),

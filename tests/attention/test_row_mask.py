@@ -44,19 +44,12 @@ WORK = {
     "numbers": lambda mask: 1.0 - mask.float(),
     "every other key": lambda mask: mask[..., ::2],
     "one text": lambda mask: mask[0],
-    "one row": lambda mask: mask[:, 0, 2],
-    "no key": lambda mask: mask[..., 3:3],
     "keys by number": lambda mask: mask[..., torch.tensor([3, 1])],
     "heads": lambda mask: mask.expand(2, 3, -1, -1),
     "transposed": lambda mask: mask.mT,
     "flipped": lambda mask: mask.flip(-2, -1),
-    "flat": lambda mask: mask.reshape(2, -1),
-    "sum": lambda mask: mask.sum(-1),
-    "joined": lambda mask: torch.cat([mask, mask], -1),
     "copied": copy.deepcopy,
     "pickled": lambda mask: pickle.loads(pickle.dumps(mask)),  # noqa: S301
-    "an array": lambda mask: torch.from_numpy(mask.numpy()),
-    "a list": lambda mask: torch.tensor(mask.tolist()),
     "attention": lambda mask: torch.nn.functional.scaled_dot_product_attention(
         STATES, STATES, STATES, attn_mask=mask | torch.eye(5, dtype=torch.bool)
     ),

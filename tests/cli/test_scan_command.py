@@ -106,20 +106,6 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers
 
 
-@pytest.mark.parametrize("names", ["offset_sum", "profile"])
-def test_a_profile_alone_is_on_the_page_in_a_figure_and_in_json(names, tmp_path):
-    words = ("scan", "--limit", "3", "--statistics", names, "--out", "run")
-    found = attnscope(*words, cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert "No page" not in found.stderr
-    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert ('id="offsets"' in page) == (names != "profile")
-    figure = "profiles" if names == "profile" else "offsets"
-    assert [path.name for path in (tmp_path / "run" / "figures").glob(f"{figure}.svg")]
-    told = json.loads(attnscope(*words, "--json", cwd=tmp_path).stdout)["tables"].get("offsets", [])
-    assert {row["of"] for row in told} == (set() if names == "profile" else {"bins", "every"})
-
-
 def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
     words = ("scan", "--limit", "3", "--statistics", "block_recall,offset_sum", "--out", "run")
     found = attnscope(*words, cwd=tmp_path)

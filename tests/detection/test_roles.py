@@ -12,7 +12,6 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.detection.probes import needles_of
 from attnscope.detection.report import counts_of
 from attnscope.detection.role import ROLES
 from attnscope.measure.ranking import rank_heads
@@ -24,7 +23,6 @@ from attnscope.store.signature import Signature
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.families import tiny
-from tests.statistics.generation.writers import writer
 
 
 def of_animal(name, **asked):
@@ -135,21 +133,6 @@ def test_the_command_prints_a_table_and_leaves_a_run_that_opens_again(run):
     assert "roles" in command("runs", "list", cwd=place).stdout
 
 
-def test_windows_longer_than_the_config_add_a_note(tmp_path):
-    for part in writer():
-        part.save_pretrained(tmp_path / "model")
-    (tmp_path / "a.txt").write_text("The tide comes in twice a day. " * 40)
-    for window in ("96", "97"):
-        words = ("roles", "model", "a.txt", "--only", "previous_token", "--limit", "1", "--window", window)
-        words = (*words, "--controls", "none", "--out", f"run{window}", "--figures", "none")
-        said = " ".join(command(*words, cwd=tmp_path).stdout.split())
-        notes = json.loads(command(*words, "--json", cwd=tmp_path).stdout)["notes"]
-        page = (tmp_path / f"run{window}" / "report.html").read_text(encoding="utf-8")
-        note = "Windows may have 97 tokens, more than the 96 in the model's config (max_position_embeddings)"
-        found = (any(note in one for one in notes), note in said, note in html.unescape(page))
-        assert found == (window == "97",) * 3
-
-
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
@@ -191,17 +174,6 @@ def test_bad_input_exits_with_one_line(options, says, tmp_path):
     said = command("roles", *options, cwd=tmp_path)
     assert (said.returncode, says in said.stderr) == (2, True), said.stderr
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("no_types")
-def test_bad_needles_raise():
-    for given, says in (
-        ([{"needle": "A pie."}], "needle 1: expected a needle and a question"),
-        (["A pie."], "needle 1: expected a needle and a question"),
-        ([{"needle": "A pie.", "question": "What?", "real_needle": "cake"}], "not a part of the needle"),
-    ):
-        with pytest.raises(AttnscopeError, match=says):
-            needles_of(given)
 
 
 def test_few_windows_give_no_interval(tmp_path):

@@ -16,7 +16,6 @@ from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-from tests.translation.small_translators import small_model, small_tokenizer
 
 TEXTS = [
     "The tide comes in twice a day, and twice a day it goes out again.",
@@ -76,20 +75,6 @@ def test_heads_that_look_at_neighbours_are_needed_and_the_verdict_says_why(tree)
     assert len(rows) == 12
 
 
-def test_an_order_of_heads_is_said_with_its_chance_and_without_interval(tree):
-    """No usual interval over texts is right for a rank correlation over heads: see `agreement_of`."""
-    agreement = tree["agreement"].to_dataset()
-    assert set(agreement.data_vars) == {"rank_correlation", "chance"}
-    (said,) = (sentence for sentence in sentences("intervene", tree) if sentence.startswith("Rank correlation"))
-    at = agreement.sel(estimator="attribution", ablation="mean")
-    assert f"(12 heads over 6 windows): attribution patching {float(at.rank_correlation):.2f}" in said
-    assert " to " not in said
-    unsure = tree.copy()
-    unsure["agreement"] = agreement.assign(chance=agreement.chance * 0 + 0.16)
-    (said,) = (sentence for sentence in sentences("intervene", unsure) if sentence.startswith("Rank correlation"))
-    assert said.count(" (p = 0.16)") == 3
-
-
 def test_a_search_finds_the_same_heads(tree):
     searched = tree["search"].searched
     best = {tuple(place) for place in np.argwhere(searched.values >= np.sort(searched.values.ravel())[-2])}
@@ -128,18 +113,6 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
     assert (best["layer"], best["head"]) == (0, 3)
     assert best["forbidden_weight"] > 0.8
     assert any("may not attend to offset −1 and token '.'" in sentence for sentence in sentences("intervene", found))
-
-
-def test_cross_attention_has_no_offsets_that_could_be_forbidden():
-    tokenizer = small_tokenizer()
-    model = small_model("bart", len(tokenizer))
-    texts = {"texts": ["a b", "th a b"], "targets": ["b a", "ab b"], "tokenizer": tokenizer}
-    found = intervene(model, **texts, ablations=["zero"], steps=0, why=False, forbid_offsets=[-1])
-    kinds = found["forbidden"].layer_kind.values
-    unknown = np.isnan(found["forbidden"].effect.values).all(1)
-    assert unknown.tolist() == (kinds == "cross").tolist()
-    assert unknown.any()
-    assert {row["forbidden_mean"] is None for row in verdicts(found) if row["attention"] == "cross"} == {True}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,8 @@ from attnscope import AttnscopeError
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.verify import position_table_length
 from attnscope.explanation.analyses import position_content as _position_content
-from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
-from attnscope.explanation.analyses.position_table import position_cca
-from attnscope.explanation.analyses.shift import cross_spectrum
-from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.report import rank_explanations
 from attnscope.explanation.study import equal_windows, with_targets
-from attnscope.explanation.study import study as mechanism_study
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import TransformerConfig
@@ -77,28 +72,6 @@ def test_profiles_are_those_of_the_weights_with_target_text(kind):
             for offset in range(-3, 1 if name == "causal" else 4):
                 mean = layer.diagonal(offset, -2, -1).mean((0, 2)).numpy()
                 np.testing.assert_allclose(found.profile.values[row, :, offset + 3], mean, atol=1e-5)
-
-
-def test_each_analysis_alone_accepts_a_target():
-    given = {"tokenizer": small_tokenizer(), "window": LENGTH, "limit": 3}
-    model = ours("sinusoidal")
-    same, other = (
-        mechanism_position_content(model, [TEXT], targets=targets, band=3, draws=4, **given)
-        for targets in (None, [TARGET])
-    )
-    np.testing.assert_array_equal(
-        other.profile.values, position_content(model, windows_of(model), band=3, draws=4).profile.values
-    )
-    change = np.abs(other.profile - same.profile).max(("head", "offset"))
-    assert float(change.sel(layer=change.layer_kind == "causal").min()) > 1e-4
-    study = mechanism_study(model, [TEXT], targets=[TARGET], **given)
-    assert study.with_targets
-    for analysis in (query_key_waves, cross_spectrum, position_cca):
-        alone = analysis(model, [TEXT], targets=[TARGET], **given)
-        assert alone.identical(analysis(study))
-        assert not alone.identical(analysis(model, [TEXT], **given))
-    with pytest.raises(AttnscopeError, match="a study already has its texts: leave targets out"):
-        query_key_waves(study, targets=[TARGET])
 
 
 def test_a_target_goes_through_all_analyses():

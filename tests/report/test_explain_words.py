@@ -67,13 +67,6 @@ def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_reported():
     assert shifted != ("positions-shifted" in skipped_of(tree))
 
 
-def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees):
-    said = printed(trees["bundled"])
-    assert "both predictions are within half a token of the offset" in said
-    assert "random phases" not in said
-    assert "random order" not in said
-
-
 def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, tmp_path):
     rows = rank_explanations(trees["random llama"])
     assert not any(row["prefers"] for row in rows)

@@ -12,7 +12,7 @@ import pytest
 from attnscope.results.page.parts import pack_windows
 from attnscope.results.page.scan import page_data, write_report
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_result import HOSTILE, in_tiles, planted
+from tests.report.planted_result import in_tiles, planted
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +94,6 @@ def test_title_corpus_signature_and_summary_are_on_the_page(page):
     for words in ("12 windows", "3f9c1a7e", "icc, directed heads", "0.774 to 0.846"):
         assert words in page
     assert "mixing coefficients, not explanations" in page
-
-
-def test_hostile_text_cannot_end_a_script_or_become_markup(made, tmp_path):
-    sample, result = made.sample.copy(deep=True), made.result.copy(deep=True)
-    sample["token"].values[0, : len(HOSTILE)] = HOSTILE
-    evil = HOSTILE[0]
-    result.attrs.update(model=evil, signature=json.dumps({"corpus": {"name": evil}}), summary=json.dumps({evil: evil}))
-    result["entropy"].attrs["long_name"] = evil
-    result = result.assign_coords(cluster=[evil, *map(str, result.cluster.values[1:])])
-    page = write_report(result, sample, tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "<img" not in page
-    assert page.count("</script>") == page.count("<script")
-    assert embedded(page, "data")["window"]["windows"][0][0]["tokens"][: len(HOSTILE)] == HOSTILE
 
 
 @pytest.mark.parametrize(

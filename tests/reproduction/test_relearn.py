@@ -8,14 +8,12 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaForMaskedLM
 
 from attnscope import AttnscopeError, explain
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses
-from attnscope.explanation.profiles import Collected
 from attnscope.explanation.tables import position_table
-from attnscope.read.texts import Corpus
-from attnscope_yamamoto2023.relearn import Relearning, collect_profiles, relearn_positions
+from attnscope_yamamoto2023.relearn import relearn_positions
 from attnscope_yamamoto2023.relearn import relearned as relearned_analysis
 from tests.families import tiny
 
@@ -46,21 +44,6 @@ def test_the_dataset_holds_both_tables(relearned):
     assert found.rows.dims == ("table", "position", "column")
     torch.testing.assert_close(torch.tensor(found.rows.sel(table="after").values), model.state_dict()[TABLE].double())
     assert {"mean", "power", "local_ratio", "null_mean"} <= set(found.data_vars)
-
-
-def test_profiles_are_those_of_the_two_models_on_spaced_text(relearned):
-    """Before training, a head that finds its neighbour by position looks at the unknown token that stands there."""
-    model, found = relearned
-    profile = found.profile.sel(layer=0, head=[3, 1])
-    peaks = profile.offset.values[profile.argmax("offset")]
-    assert peaks[:2].tolist() == [[-1, 1], [-1, 1]]
-    loaded = load_model(MODEL)
-    spaced = Relearning(loaded, Corpus.from_sources([TEXT]), limit=24).spaced()
-    by_hand = Collected()
-    collect_profiles(by_hand, "spaced", model, spaced, 10, every=4)
-    np.testing.assert_allclose(
-        found.profile.sel(variant="relearned")[0], by_hand.stacked("spaced")[:, 0].mean(0), atol=1e-6
-    )
 
 
 def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
@@ -123,26 +106,6 @@ def test_reserved_rows_and_rows_beyond_the_window_are_not_trained():
     assert torch.equal(after[:2], before[:2])
     assert torch.equal(after[34:], drawn[34:])
     assert not torch.equal(after[2:34], drawn[2:34])
-
-
-def test_the_loss_is_that_of_real_tokens_only(monkeypatch):
-    seen = []
-    forward = RobertaForMaskedLM.forward
-
-    def watch(self, input_ids=None, labels=None, **kwargs):
-        if labels is not None:  # not the comparison afterwards
-            seen.append((input_ids, labels))
-        return forward(self, input_ids=input_ids, labels=labels, **kwargs)
-
-    monkeypatch.setattr(RobertaForMaskedLM, "forward", watch)
-    relearn_positions(roberta(), tokenizer=MODEL, **FEW | {"steps": 2})
-    unknown = AutoTokenizer.from_pretrained(MODEL).unk_token_id
-    for ids, labels in seen:
-        assert (ids.view(len(ids), -1, 4)[..., 1:] == unknown).all()
-        asked = (labels != -100).view(len(ids), -1, 4)
-        assert asked[..., 0].any()
-        assert not asked[..., 1:].any()
-        assert not asked[:, [0, -1]].any()  # the special tokens at the ends
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,6 @@ def test_words_drawn_at_random_have_no_peak(planted):
     assert verdicts(planted)[6] == "agrees"
 
 
-def test_a_head_planted_to_the_other_side_differs():
-    model = planted_roberta(SMALL, {(1, 1): (2, 0.25), (2, 3): (-1, 4.0)})
-    found = paper_table(model, random_ids(SMALL, 2), published_as="roberta-base")
-    assert (value(found, 10), value(found, 11), value(found, 13)) == (-1, 2, 2)
-    assert [verdicts(found)[row] for row in (10, 11, 13)] == ["differs"] * 3
-
-
 @pytest.mark.parametrize(("right", "agrees"), [(0.59, False), (0.61, True), (0.41, False)])
 def test_head_7_5_leans_to_the_right_by_a_fifth_or_more(right, agrees):
     """(R - L) / (R + L) above 0.2: any head that leans at all would agree otherwise, half of all random ones."""
@@ -173,28 +166,12 @@ def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
         requested_analyses(["yamamoto2023=bert"])
 
 
-def test_gpt2_has_rows_of_its_own():
-    found = paper_table(tiny("gpt2"), gpt2_ids(length=64))
-    assert verdicts(found)[20] == "not comparable"
-    assert verdicts(found)[21] == "descriptive"
-    assert found.ours.sel(row=21).item().startswith("k=2, t=-30..30")
-
-
 def test_the_planted_wave_of_gpt2_is_told():
     found = paper_table(planted_gpt2(), gpt2_ids(), published_as="gpt2")
     assert value(found, 20) == pytest.approx(100)
     assert verdicts(found)[20] == "agrees"
     assert value(found, 21) == 1  # one head of eight scores by position
     assert found.ours.sel(row=21).item().endswith("by layer 1.0 0.0")
-
-
-def test_a_fast_wave_in_gpt2_differs():
-    model = planted_gpt2()
-    with torch.no_grad():
-        model.transformer.wpe.weight[:, :4] = model.transformer.wpe.weight[(8 * torch.arange(128)) % 128, :4]
-    found = paper_table(model, gpt2_ids(), published_as="gpt2")
-    assert value(found, 20) == pytest.approx(0, abs=1e-6)
-    assert verdicts(found)[20] == "differs"
 
 
 def test_causal_heads_have_figures_of_their_scores():

@@ -37,14 +37,6 @@ def test_what_a_run_says_of_itself(tmp_path):
     assert run.signature.short == RunFolder(tmp_path / "run", {"command": "scan", **SIGNATURE}).signature.short
 
 
-def test_an_unfinished_run_says_how_far_it_is(tmp_path):
-    scan_run(tmp_path / "run", (2, 1), finish=False)
-    assert run_at(tmp_path / "run").progress == "unfinished, 3 windows"
-    with RunFolder(tmp_path / "none", {"command": "explain"}):
-        pass
-    assert run_at(tmp_path / "none").progress == "unfinished"
-
-
 @pytest.mark.parametrize(("command", "unit"), [("scan", "windows"), ("align", "pairs")])
 def test_tasks_are_told_as_the_run_that_they_are_parts_of(command, unit, tmp_path):
     for number, done in ((1, True), (2, False)):

@@ -34,13 +34,6 @@ def test_a_link_stays_a_link_and_permissions_stay(tmp_path):
     assert (tmp_path / "second name").read_text() == "newer"
 
 
-def test_a_new_file_is_for_those_for_whom_new_files_are(tmp_path):
-    usual = tmp_path / "usual"
-    usual.touch()
-    write_output(tmp_path / "ours", "text")
-    assert (tmp_path / "ours").stat().st_mode == usual.stat().st_mode
-
-
 def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("old")

@@ -102,20 +102,6 @@ def test_stopped_at_any_moment_it_goes_on(tmp_path, monkeypatch, calls):
         assert not run.damaged()
 
 
-def test_a_failed_write_leaves_nothing_behind_for_the_next(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with opened(tmp_path) as run:
-        run.append(part(0, 3), 0)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", full)
-            with pytest.raises(AttnscopeError, match="The 3 texts before are safe"):
-                run.append(part(3, 2), 3)
-        run.append(part(3, 4), 3)
-        assert measured(run) == list(range(7))
-
-
 def test_another_signature_is_refused_and_nothing_is_touched(finished, tmp_path):
     before = contents(finished)
     other = {**SIGNATURE, "settings": {"band": 5}}
@@ -198,12 +184,6 @@ def test_no_link_is_followed(tmp_path, place):
     with pytest.raises(AttnscopeError), opened(tmp_path):
         pass
     assert (precious / "lock").read_text() == "mine"
-
-
-def test_what_fails_before_anything_is_written_leaves_nothing(tmp_path):
-    with OwnedFolder(tmp_path / "other", "align"):
-        pass
-    assert not (tmp_path / "other").exists()
 
 
 class TestDamage:

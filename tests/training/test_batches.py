@@ -20,8 +20,7 @@ from attnscope.lineage.data import (
     split_batch,
     train_subwords,
 )
-from attnscope.lineage.parallel_text import ParallelText, read_lines, read_parallel
-from attnscope.support.errors import AttnscopeError
+from attnscope.lineage.parallel_text import ParallelText, read_lines
 from tests.translation.test_vocabulary import HARD, TEXTS
 
 
@@ -54,13 +53,6 @@ def test_batches_are_a_function_of_seed_and_epoch():
     assert sorted(map(sorted, batches(3, 1))) != sorted(map(sorted, batches(3, 2)))  # other neighbours too
 
 
-def test_short_and_long_batches_come_mixed():
-    lengths = some_lengths(20_000)
-    means = np.array([lengths[batch].mean() for batch in epoch_batches(lengths, 500, 0, 0)])
-    # neighbours in the list are independent: the correlation of n pairs stays within 4 / sqrt(n)
-    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 4 / np.sqrt(len(means))
-
-
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 def test_processes_share_the_batch_of_one(world):
     lengths = some_lengths()
@@ -90,23 +82,6 @@ def test_pairs_that_are_too_long_are_left_out_whole_and_counted():
     assert encoded.target == encode_lines(tokenizer, ["a", "d"])
     np.testing.assert_array_equal(encoded.lengths(), [[2, 2], [2, 2]])
     assert encode_pairs(tokenizer, text).index == [0, 1, 2, 3]
-
-
-def test_a_text_of_long_pairs_alone_is_rejected():
-    text = ParallelText(["a b c"], ["d e f"])
-    with pytest.raises(AttnscopeError, match="found no pair of at most 2 tokens per side among 1"):
-        encode_pairs(train_subwords(text.source, 300), text, longest=2)
-
-
-@pytest.mark.slow
-def test_multi30k_is_nearly_all_tokens(data):
-    text = read_parallel(data / "multi30k" / "train.en", data / "multi30k" / "train.de")
-    lengths = encode_pairs(train_subwords([*text.source, *text.target], 8000), text).lengths()
-    for budget in (2048, 8192):
-        batches = epoch_batches(lengths, budget, 0, 0)
-        cells = sum(len(batch) * int(lengths[batch].max(0).sum()) for batch in batches)
-        assert lengths.sum() > 0.95 * cells
-        assert sum(len(batch) for batch in batches) == 29_000
 
 
 @pytest.mark.parametrize("files", [("multi30k", "en", "de"), ("enja", "en", "ja")], ids=lambda names: names[0])

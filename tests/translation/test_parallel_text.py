@@ -39,12 +39,6 @@ def test_line_ends_marks_and_outer_white_space_do_not_matter(write, source, targ
     assert pairs(write("s", source), write("t", target)) == [("one", "eins"), ("two", "zwei")]
 
 
-@pytest.mark.parametrize("character", ["\u2028", "\x85", "\x0c", "\r", "\x1c"])
-def test_only_a_newline_ends_a_line(write, character):
-    line = f"a{character}b"
-    assert pairs(write("s", f"{line}\nc".encode()), write("t", b"1\n2")) == [(line, "1"), ("c", "2")]
-
-
 def test_pairs_with_an_empty_side_are_left_out_and_counted(write):
     text = read_parallel(write("s", b"a\n\nb\n \nc\n\n"), write("t", b"1\n2\n\n4\n5\n\n"))
     assert (text.source, text.target) == (["a", "c"], ["1", "5"])
@@ -147,8 +141,3 @@ def test_every_word_can_be_one_token(task):
     tokenizer = train_subwords([*task.source, *task.target], 1000)
     for line in [*task.source, *task.target]:
         assert len(tokenizer.tokenize(line)) == len(line.split())
-
-
-def test_more_sentences_than_there_are_are_rejected():
-    with pytest.raises(AttnscopeError, match=r"found only \d+ different sentences of 1 to 1 words; expected 30"):
-        generate_task(30, seed=0, longest=1)

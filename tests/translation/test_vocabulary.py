@@ -46,14 +46,6 @@ def test_text_is_given_back_and_nothing_is_unknown(tokenizer, text):
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
-def test_a_masked_vocabulary_reads_its_mask_and_frames_the_text():
-    tokenizer = train_subwords(TEXTS, 400, masked=True)
-    ids = tokenizer("A <mask> in")["input_ids"]
-    assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id) == (1, 2)
-    assert ids.count(tokenizer.mask_token_id) == 1
-    assert tokenizer("a", "b")["input_ids"].count(2) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [

@@ -81,21 +81,6 @@ def test_weights_are_those_of_eager_attention(family):
     assert_allclose(found["weights"], eager[1][0, 2], atol=1e-5)
 
 
-def test_the_query_is_undivided_where_a_model_divides_it_itself():
-    found = walk_inputs(tiny("opt"), of_first_text("opt"))
-    assert found.scale == pytest.approx(8**-0.5)
-    assert_allclose(found["Q"], found["X"] @ found["W_Q"] + found["b_Q"], rtol=1e-12)
-
-
-def test_rope_is_shown_after_the_rotation():
-    found = walk_inputs(tiny("llama"), of_first_text("llama"), layer=1, head=3)
-    plain = found["X"] @ found["W_Q"]
-    assert found.form == "rope"
-    assert_allclose(found["Q"][0], plain[0], atol=1e-12)  # position 0 is not turned
-    assert not np.allclose(found["Q"][1:], plain[1:], rtol=0.1)
-    assert_allclose(np.linalg.norm(found["Q"], axis=1), np.linalg.norm(plain, axis=1), rtol=1e-6)
-
-
 def test_a_real_rope_model(models):
     found = walk(models / "stories260K-llama", "Once upon a time there was a cat.", layer=2, head=5)
     assert found.form == "rope"

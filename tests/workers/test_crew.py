@@ -103,17 +103,6 @@ def test_bad_luck_is_not_blamed_on_the_work_while_others_do_theirs():
     assert engine.died == 12
 
 
-def test_workers_that_never_begin_are_told():
-    class Stillborn(Simulated):
-        def wait(self):
-            return self.die(self.starting[0])
-
-    engine = Stillborn(None)
-    with pytest.raises(AttnscopeError, match="tried to load the model and open the texts ended"):
-        list(Crew(engine, 3).hand_out(ask))
-    assert engine.died == 11
-
-
 def test_errors_of_the_work_and_of_greeting_come_here():
     def refuse(_):
         raise AttnscopeError("it is no good")

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.capture.load import load_model
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
-from tests.faithfulness.models import one_text
 from tests.faithfulness.oracles import block, effective
 from tests.families import tiny
 from tests.mechanism.captured import capture_inputs
@@ -241,18 +239,3 @@ def test_rows_in_pieces_are_the_same(monkeypatch):
     pieces = read(tiny("llama"))
     for name in whole:
         np.testing.assert_allclose(whole[name], pieces[name], atol=1e-6, err_msg=name)
-
-
-def test_trained_models(models):
-    loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = contribution_profiles(one_text(loaded, "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"), band=2)
-    assert found.attrs["skipped"] == ""
-    head = found.isel(window=0).sel(layer=0)
-    for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
-        profile = head[f"profile_{kind}"]
-        assert profile.sel(head=3).idxmax("offset") == -1
-        assert profile.sel(head=4).idxmax("offset") == 1
-    story = one_text(load_model(models / "stories260K-llama", device="cpu"), "Once upon a time there was a little cat.")
-    stories = contribution_profiles(story, band=2)
-    assert stories.attrs["skipped"] == ""
-    assert (stories["rank"] <= 8).all()

@@ -7,7 +7,6 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import Study
-from attnscope.intervention import calls as _limits
 from attnscope.intervention import tokens as _tokens
 from attnscope.intervention.arrays import attention_flow, rollout
 from attnscope.intervention.tokens import TOKEN_ESTIMATORS, token_contributions
@@ -172,18 +171,3 @@ def test_bad_input_is_refused(monkeypatch):
         AttnscopeError, match="flow is not defined here: the text has 63 tokens, and flow takes at most 8"
     ):
         token_contributions(long, estimators=["flow"])
-
-
-def test_flow_that_would_take_long_is_had_by_name(monkeypatch):
-    monkeypatch.setattr(_tokens, "_FLOW_ENOUGH", 0.0)
-    found = token_contributions(given(tiny("bert")), positions=[1])
-    assert "flow: it would take about 0 minutes for 1 positions. Request it by name" in found.attrs["skipped"]
-    assert token_contributions(given(tiny("bert")), positions=[1], estimators=["flow"]).estimator.values.tolist() == [
-        "flow"
-    ]
-
-
-def test_a_long_text_says_what_its_matrices_would_take(monkeypatch):
-    monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
-    with pytest.raises(AttnscopeError, match=r"12 tokens; their attention matrices take more than 0 GiB. Use"):
-        token_contributions(given(tiny("bert")), estimators=["rollout"])

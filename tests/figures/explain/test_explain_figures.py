@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.explanation.analyses.verdict import best_heads, summary
+from attnscope.explanation.analyses.verdict import summary
 from attnscope.explanation.report import rank_explanations
-from attnscope.results.figures.explain import (
-    offset_agreement,
-    peak_agreement,
-    position_content,
-    shift_controls,
-    verdict_grid,
-)
+from attnscope.results.figures.explain import peak_agreement, position_content, shift_controls, verdict_grid
 from attnscope.results.figures.panels import interventions, scheme_effect
 from attnscope.results.figures.positions import (
     position_components,
@@ -22,7 +16,6 @@ from attnscope.results.figures.positions import (
     wave_columns,
     wave_counts,
 )
-from attnscope.results.figures.selection import NothingToShowError
 from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import explanation
@@ -69,24 +62,6 @@ def drawn(figure):
     return figure
 
 
-def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
-    rows = rank_explanations(tree)
-    assert [row["agree"] for row in rows] == [True] * 6 + [None] * 6  # asked of positional heads alone
-    assert [(row["layer"], row["head"]) for row in rows[:3]] == [(0, 0), (0, 2), (1, 0)]
-    assert best_heads(rows) == [(0, 0), (0, 2), (1, 0), (1, 2)]
-
-
-def test_a_head_of_no_offset_beyond_chance_has_none(tree):
-    verdict = node(tree, "verdict").copy(deep=True)
-    for name in ("prefers", "positional", "comparable", "agree"):
-        verdict[name][0, 0] = False
-    verdict["offset_of_weights"][0, 0] = np.nan
-    rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
-    (row,) = [row for row in rows if (row["layer"], row["head"]) == (0, 0)]
-    assert row["offset_of_weights"] is row["agree"] is None
-    assert "predict the offset of all 5 heads" in " ".join(summary(rows))
-
-
 def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     verdict = node(tree, "verdict").copy(deep=True)
     verdict["offset_of_spectrum"][0, 0] = np.nan
@@ -115,19 +90,6 @@ def test_the_verdict_frames_the_heads_that_agree(tree):
     np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
 
 
-def test_a_head_without_an_offset_is_grey_in_the_verdict_and_hatched_where_there_is_none(tree):
-    verdict = node(tree, "verdict").copy(deep=True)
-    verdict["position_share"][0, 1] = np.nan
-    axes = verdict_grid(verdict).axes[0]
-    assert "grey: none" in axes.get_title(loc="left")
-    assert [mark.get_hatch() for mark in axes.collections] == [None]
-    verdict["peak_weight"][0, 1] = np.nan
-    assert [mark.get_hatch() for mark in verdict_grid(verdict).axes[0].collections] == ["////"]
-    verdict["position_share"][:] = np.nan
-    with pytest.raises(NothingToShowError, match="a head with a value"):
-        verdict_grid(verdict)
-
-
 def test_weights_are_drawn_up_to_the_mask(tree):
     def masked(name, *profiles):
         result = node(tree, name).copy(deep=True)
@@ -143,12 +105,6 @@ def test_weights_are_drawn_up_to_the_mask(tree):
     ):
         assert drawn(figure).axes[0].get_xlim()[1] == 0
     assert interventions(node(tree, "interventions"), [(0, 0)]).axes[0].get_xlim()[1] > 0
-
-
-def test_two_readings_and_the_weights_are_drawn_against_each_other(tree):
-    figure = drawn(offset_agreement(node(tree, "verdict")))
-    agreeing = figure.axes[0].collections[2].get_offsets()
-    np.testing.assert_allclose(agreeing, [[-1.0, -0.9]] * 6)
 
 
 def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):

@@ -119,13 +119,6 @@ def test_map_of_a_complete_sample_is_the_weights():
         np.testing.assert_allclose(shown[query], [expected[key] for key in range(15)])
 
 
-def test_weights_that_are_not_listed_are_grey_not_zero(made):
-    figure = weight_maps(rows(made), [(1, 1)])
-    shown = np.ma.masked_invalid(figure.axes[0].images[0].get_array())
-    assert shown.mask.any()
-    assert figure.get_supxlabel().startswith("Grey: ")
-
-
 @pytest.mark.parametrize(("kind", "queries", "keys"), [("cross", 2, 3), ("causal", 2, 2), ("self", 3, 3)])
 def test_each_axis_names_its_own_text(made, kind, queries, keys):
     axes = weight_maps(first_rows(translated(made.sample, kind, tokens=2), [(0, 0)], 3), [(0, 0)], tokens=3).axes[0]
@@ -207,13 +200,6 @@ def test_overview_is_the_mean_over_texts(made):
     assert figure.axes[1].get_ylabel() == "nats"
 
 
-def test_signed_statistics_diverge_from_zero(made):
-    image = overview(made.result, "mean_offset").axes[0].images[0]
-    assert image.norm.vmin == -image.norm.vmax
-    red, green, blue, _ = image.cmap(image.norm(0.0))
-    assert red == pytest.approx(green, abs=0.01) == pytest.approx(blue, abs=0.01)
-
-
 def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
     result = with_blocks(made.result)
     figure = drawn(block_shares(result))
@@ -266,13 +252,6 @@ def test_refusals_say_what_exists(made, call, message):
         call(made)
 
 
-def test_three_formats_are_written_and_the_same_each_time(made, tmp_path):
-    first = save_figure(label_pies(made.result), tmp_path / "new" / "pies.v2")
-    second = save_figure(label_pies(made.result), tmp_path / "again")
-    assert [path.name for path in first] == ["pies.v2.svg", "pies.v2.pdf", "pies.v2.png"]
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-
-
 def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
     svg, pdf, png = (path.read_bytes() for path in save_figure(overview(made.result, "entropy"), tmp_path / "f"))
     assert b">Head</text>" in svg
@@ -281,12 +260,6 @@ def test_text_is_text_in_the_svg_and_glyphs_travel_with_the_pdf(made, tmp_path):
     assert b"/Type3" not in pdf
     assert b"CreationDate" not in pdf
     assert b"Software" not in png
-
-
-def test_a_place_that_cannot_be_written_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AttnscopeError, match="cannot write the figure"):
-        save_figure(Figure(), tmp_path / "file" / "figure")
 
 
 def test_the_users_settings_neither_matter_nor_change(made, tmp_path):

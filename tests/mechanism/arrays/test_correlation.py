@@ -77,26 +77,6 @@ def test_centring_keys_is_centring_the_rows_of_the_scores():
     assert found.attrs["mode"] == "centre_k"
 
 
-def test_centring_queries_too_takes_away_a_bias_of_keys():
-    """Mechanism G6b: what is left out is the same in every row."""
-    query, key, s = draw()
-    scores = (query * s) @ key.T
-    centred = scores - scores.mean(-1, keepdims=True)
-    bias = centred.mean(0)
-    found = cross_correlation(query, key, s, mode="centre_both")
-    np.testing.assert_allclose(found.trace, offset_trace(centred - bias)[0], atol=1e-12)
-
-
-def test_constants_leave_a_triangle():
-    """Mechanism G8: removing the mean over offsets does not remove it; centring does."""
-    query, key = np.full((LENGTH, 1), 2.0), np.full((LENGTH, 1), 3.0)
-    found = cross_correlation(query, key)
-    taper = LENGTH - np.abs(np.arange(1 - LENGTH, LENGTH))
-    np.testing.assert_allclose(found.covariance[0], 6 * taper, rtol=1e-13)
-    np.testing.assert_allclose(found.correlation[0], (taper - LENGTH**2 / (2 * LENGTH - 1)) / LENGTH, atol=1e-14)
-    np.testing.assert_allclose(cross_correlation(query, key, mode="centre_k").trace, 0, atol=1e-12)
-
-
 @pytest.mark.parametrize("frequency", [50, 10, 4, 1])
 def test_the_taper_pulls_slow_waves_to_zero_and_dividing_by_it_does_not(frequency):
     """Mechanism G9: by min(|t0|, 1 / (w^2 T)) tokens; at f = 1 a planted -2 is reported as 0."""

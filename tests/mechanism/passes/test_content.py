@@ -12,7 +12,6 @@ from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.position_content import shapley_values
 from attnscope.explanation.arrays.shares import covariance_share
 from attnscope.explanation.profiles import score_traces
-from attnscope.explanation.projections import projections
 from attnscope.explanation.tables import first_layer_split, position_tables, replaced_positions
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
@@ -92,23 +91,6 @@ def test_i4_layernorm_distributes_over_its_summands(family):
             continue
         slope = (apart * moved).sum(0) / (apart**2).sum()
         np.testing.assert_allclose(moved, apart * slope, atol=2e-5 * abs(moved).max())
-
-
-@pytest.mark.parametrize("family", ["bert", "opt"])
-def test_pp_is_the_positions_through_the_matrices(family):
-    """Also where the model scales its queries before the call (OPT)."""
-    model, given = tiny(family), {"input_ids": torch.tensor(RANDOM[:1])}
-    ((site, split),) = first_layer_split(model, given).items()
-    matrices = next(one for other, one in projections(model, given).items() if other.index == site.index)
-    found = position_content(model, RANDOM[:1], method="exact", band=BAND, draws=2).isel(layer=0)
-    for head in range(found.sizes["head"]):
-        W_Q, _, W_K, _ = matrices.of_head(head)
-        key = split.position @ W_K
-        scores = matrices.scale * split.position @ W_Q @ (key - key.mean(0)).T
-        expected = np.array([np.trace(scores, offset=t) for t in OFFSETS])
-        here = found.trace.sel(term="PP", head=head)
-        known = here.notnull()
-        np.testing.assert_allclose(here[known], expected[known], atol=1e-5 * float(abs(expected).max()))
 
 
 def test_a_planted_position_head_is_all_position():
@@ -252,13 +234,6 @@ def test_what_cannot_be_split_is_refused():
         position_content(model, RANDOM, target_offset=np.zeros((1, 1), int))
     with pytest.raises(AttnscopeError, match="no table of absolute positions"):
         position_content(tiny("llama"), RANDOM, method="exact")
-
-
-def test_one_text_is_enough_where_the_split_is_exact():
-    found = position_content(tiny("gpt2"), RANDOM[:1], method="exact", band=BAND, draws=5)
-    assert found.layer.values.tolist() == [0]
-    assert np.isnan(found.trace.sel(offset=slice(1, None))).all()
-    assert "trace_split" not in found
 
 
 def test_few_texts_read_once_give_what_reading_them_twice_gives(monkeypatch):

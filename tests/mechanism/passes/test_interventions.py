@@ -10,7 +10,6 @@ from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses import interventions as _interventions
 from attnscope.explanation.analyses.interventions import POSITION_CHANGES, WORD_CHANGES
-from attnscope.explanation.profiles import profile_and_output
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.families import tiny
@@ -82,21 +81,6 @@ def test_permuted_ids_and_random_phases_lose_the_offset(planted):
     assert (moved.mass_after.sel(change="positions-phases-random") < 0.2 * moved.mass_before).all()
 
 
-def test_shifted_ids_are_the_models_own_position_ids_shifted():
-    model, text = tiny("bert"), np.random.default_rng(0).integers(3, 60, 20).tolist()
-    found = interventions(model, [text], ["positions-shifted"], shift=5, band=4, draws=2)
-    expected = []
-
-    def observe(site, call):
-        profile, output = profile_and_output(call, 4)
-        expected.append(profile[0].numpy())
-        return output
-
-    with torch.no_grad(), watching(model, observe):
-        model(torch.tensor([text]), position_ids=torch.arange(5, 25)[None])
-    np.testing.assert_allclose(found.profile_after.sel(change="positions-shifted"), expected, atol=1e-6)
-
-
 def test_a_removed_wave_loses_exactly_its_term(planted):
     weight = WAVE * squared_gain(waves=15) / squared_gain()
     np.testing.assert_allclose(after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6)
@@ -107,13 +91,6 @@ def test_phases_at_random_lose_the_offset(planted):
     after, before = planted.mass_after.sel(change="positions-phases-random"), planted.mass_before
     assert (after < 0.9 * before).all()
     assert (after < 0.2 * before).drop_sel(head=2).all()
-
-
-def test_all_components_removed_leave_nothing():
-    found = interventions(
-        mixed_bert(SHIFTS, WAVE), TEXTS, ["positions-components-removed"], band=BAND, components=32, draws=2
-    )
-    np.testing.assert_allclose(found.profile_after, 1 / LENGTH, atol=1e-6)
 
 
 def test_a_content_head_moves_with_its_words():

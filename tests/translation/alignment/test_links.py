@@ -82,11 +82,6 @@ def test_mistakes_are_reported():
         score_alignments([frozenset()], [frozenset()] * 2, [frozenset()] * 2)
 
 
-def test_a_threshold_is_compared_in_the_weights_own_precision():
-    weights = np.array([[0.7]], np.float32)  # a little less than 0.7 in double precision
-    assert links(weights, "threshold", 0.7) == {(0, 0)}
-
-
 LENGTHS = [(6, 4), (3, 5), (1, 2), (9, 7)]
 
 
@@ -118,27 +113,6 @@ def test_chance_is_what_random_links_come_to(each):
     assert found.chance == pytest.approx(rates.mean(), abs=4 * rates.std() / 4000**0.5)
     # 2.33 standard deviations below the mean; the standard error of one over 4,000 draws is 1.1%
     assert (found.chance - found.chance_level) / 2.3263 == pytest.approx(rates.std(), rel=0.05)
-
-
-def test_the_best_of_many_random_heads_goes_as_low_as_is_reported():
-    rng = np.random.default_rng(1)
-    gold = made_up_gold(rng)
-    many, lengths = Gold(gold.sure * 20, gold.possible * 20), LENGTHS * 20
-
-    def drawn():
-        return [links for _ in range(20) for links in random_links(rng)]
-
-    level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
-    assert level < baselines(drawn(), many, lengths).chance_level
-    lowest = [min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8)) for _ in range(60)]
-    assert np.mean(np.array(lowest) < level) <= 0.08  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
-
-
-def test_the_diagonal_is_that_of_the_places():
-    same = [frozenset((word, word) for word in range(5))]
-    assert baselines(same, Gold(same, same), [(5, 5)]).diagonal == 0
-    halved = [frozenset({(0, 0), (0, 1), (1, 2), (1, 3)})]
-    assert baselines(halved, Gold(halved, halved), [(2, 4)]).diagonal == 0
 
 
 def of_corpus(rng, pairs):

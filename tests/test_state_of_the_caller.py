@@ -1,17 +1,22 @@
-"""Modes of PyTorch that a caller has set change no bit of a result, and are set afterwards, also after an error."""
+"""A verb changes no mode of PyTorch, random number or thread count of its caller, and no mode changes its results."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
 import torch
 import xarray as xr
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import attnscope
 from attnscope.bundled import MODEL
+from attnscope.capture.load import load_model
 from attnscope.intervention.pairs import Pair
+from attnscope.lineage import compare as held_out
+from attnscope.lineage.config import read_config
+from attnscope_yamamoto2023.relearn import relearn_positions
 from tests.comparison.small_systems import SMALL
+from tests.families import tiny
 from tests.statistics.generation.writers import writer
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -43,13 +48,18 @@ def modes(*chosen):
 
 
 def state():
+    """Modes, random numbers of NumPy and PyTorch, and threads; the checks of shapes in tests draw from Python's."""
+    kind, numbers, *rest = np.random.get_state()  # noqa: NPY002
     return (
         torch.get_default_dtype(),
         torch.get_default_device(),
         torch.is_autocast_enabled("cpu"),
         torch.is_inference_mode_enabled(),
         torch.is_grad_enabled(),
+        torch.random.get_rng_state().numpy().tobytes(),
+        torch.get_num_threads(),
         np.geterr(),
+        (kind, numbers.tobytes(), *rest),
     )
 
 
@@ -58,7 +68,7 @@ def scan(_, **options):
 
 
 def explain(_, **options):
-    return attnscope.explain(MODEL, TEXTS, window=32, **options)
+    return attnscope.explain(MODEL, TEXTS, window=32, limit=2, **options)
 
 
 def intervene(_, **options):
@@ -66,28 +76,15 @@ def intervene(_, **options):
 
 
 def roles(_, **options):
-    return attnscope.roles(MODEL, TEXTS, limit=2, window=32, **options)
+    return attnscope.roles(MODEL, TEXTS, limit=2, window=32, only="previous_token", **options)
 
 
 def patch(_, **options):
-    return attnscope.patch(MODEL, PAIRS, **options)
-
-
-def received(_):
-    return attnscope.received(MODEL, TEXTS[1])
-
-
-def weights(_):
-    return attnscope.weights(MODEL, TEXTS[1])
+    return attnscope.patch(MODEL, PAIRS[:2], **options)
 
 
 def walk(_, **options):
     return dict(attnscope.walk(MODEL, TEXTS[1], **options).arrays)
-
-
-def measure_weights(folder):
-    numbers = np.random.default_rng(0).dirichlet(np.ones(6), (2, 1, 3, 6))
-    return attnscope.measure_weights(numbers)
 
 
 def generate(folder, **options):
@@ -95,7 +92,7 @@ def generate(folder, **options):
 
 
 def translate(folder, **options):
-    return attnscope.translate(folder / "translator", ["a b c", "th a"], **options)
+    return attnscope.translate(folder / "translator", ["a b c", "th a"], sample=True, **options)
 
 
 def align(folder, **options):
@@ -103,44 +100,32 @@ def align(folder, **options):
 
 
 def train(folder, **options):
-    attnscope.train(
-        out=folder / "trained" / str(len(list(folder.glob("trained/*")))), **SMALL | {"updates": 3}, **options
-    )
-    return load_file(max(folder.glob("trained/*"), key=lambda path: int(path.name)) / "model.safetensors")
+    out = folder / "trained" / str(len(list(folder.glob("trained/*"))))
+    attnscope.train(out=out, **SMALL | {"updates": 3}, **options)
+    return load_file(out / "model.safetensors")
 
 
-def diff(folder):
-    scans = [attnscope.scan(MODEL, TEXTS * 3, window=length) for length in (16, 16)]
-    return attnscope.diff(*scans)
+def compare(folder, **options):
+    return attnscope.compare({"one": read_config(**SMALL)}, out=folder / "compared", beams=1, threads=1, **options)
+
+
+def relearn(_, **options):
+    return relearn_positions(MODEL, [TEXTS[0] * 3], steps=1, batch_size=2, limit=2, **options)
+
+
+def load_without_its_head(folder):
+    return load_model(folder / "headless", device="cpu", need_tokenizer=False)
 
 
 def watch(_):
     with torch.device("cpu"):  # the module is the caller's, and so is its type
-        torch.manual_seed(0)
-        x = torch.randn(2, 7, 16, dtype=torch.float32)
+        states = torch.linspace(-1, 1, 2 * 7 * 16, dtype=torch.float32).view(2, 7, 16)
         layer = torch.nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float32).eval()
+        for parameter in layer.parameters():
+            torch.nn.init.constant_(parameter, 0.1)
         with torch.autocast("cpu", enabled=False), attnscope.watch(layer) as seen:
-            layer(x, x, x)
+            layer(states, states, states)
         return seen.result()
-
-
-VERBS = [
-    scan,
-    explain,
-    intervene,
-    roles,
-    patch,
-    received,
-    weights,
-    walk,
-    measure_weights,
-    generate,
-    translate,
-    align,
-    train,
-    diff,
-    watch,
-]
 
 
 def bits(result):
@@ -162,15 +147,22 @@ def bits(result):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """With a writer, a translator, and a model whose head is missing and drawn."""
     place = tmp_path_factory.mktemp("models")
     for part in writer():
         part.save_pretrained(place / "writer")
     small_model("bart").save_pretrained(place / "translator")
     small_tokenizer().save_pretrained(place / "translator")
+    tiny("bert").save_pretrained(place / "headless")
+    path = place / "headless" / "model.safetensors"
+    trunk = {name: tensor for name, tensor in load_file(path).items() if not name.startswith("cls.")}
+    save_file(trunk, path, metadata={"format": "pt"})
     return place
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "verb", [scan, explain, intervene, roles, patch, walk, generate, translate, align, train, watch]
+)
 def test_modes_of_the_caller_change_no_bit(verb, folder):
     expected = bits(verb(folder))
     with modes("type", "autocast", "inference", "device", "errors"):
@@ -185,10 +177,33 @@ class Stopped(Exception):  # noqa: N818 says what it is
     pass
 
 
-@pytest.mark.parametrize("verb", [scan, intervene, generate])
-def test_they_are_set_again_after_an_error(verb, folder):
-    def stop(_):
-        raise Stopped
+def stop(*_):
+    raise Stopped
 
-    with modes("type", "autocast", "inference", "device", "errors"), pytest.raises(Stopped):
-        verb(folder, progress=stop)
+
+@pytest.mark.parametrize("verb", [scan, intervene, generate, translate, train, compare, relearn, load_without_its_head])
+def test_the_state_is_restored_after_the_verb_and_after_an_error(verb, folder, monkeypatch):
+    monkeypatch.setattr(held_out, "HELD_OUT", 20)
+    chosen = ("errors",) if verb in {compare, relearn, load_without_its_head} else ("type", "autocast", "device")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with modes(*chosen), suppress(Stopped):
+            if verb is load_without_its_head:
+                verb(folder)
+            else:
+                verb(folder, progress=stop)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_seed_gives_the_same_draws_whatever_was_drawn_before(folder):
+    def drawn(seed):
+        (first, _) = translate(folder, temperature=2.0, seed=seed)
+        return first[0].text
+
+    torch.manual_seed(1)
+    first = drawn(3)
+    torch.manual_seed(2)
+    assert drawn(3) == first
+    assert drawn(4) != first
