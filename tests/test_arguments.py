@@ -147,6 +147,8 @@ def fitting(parameter):
     for name, value in (("Dataset", xr.Dataset()), ("Module", nn.Identity())):
         if name in parameter.annotation:
             return value
+    if parameter.annotation.startswith("tuple"):
+        return (0, 0)
     takes_text = any(part in parameter.annotation for part in ("str", "Path", "Lines", "Model"))
     if any(part in parameter.annotation for part in ("int", "Count", "Natural")) and not takes_text:
         return 0

@@ -118,7 +118,7 @@ def load_without_its_head(folder):
 
 
 def watch(_):
-    with torch.device("cpu"):  # the module is the caller's, and so is its type
+    with torch.device("cpu"), torch.random.fork_rng():  # the module is the caller's, and so is its type
         states = torch.linspace(-1, 1, 2 * 7 * 16, dtype=torch.float32).view(2, 7, 16)
         layer = torch.nn.MultiheadAttention(16, 4, batch_first=True, dtype=torch.float32).eval()
         for parameter in layer.parameters():

@@ -2,29 +2,19 @@
 
 import numpy as np
 import pytest
-import torch
 from transformers import BertConfig, BertModel
 
 import attnscope
 from attnscope.capture.load import load_model
-from attnscope.capture.watching import watching
 from attnscope.intervention.edits import Forbidden, knock_out
 from attnscope.intervention.intervene import intervene
 from attnscope.intervention.predictions import prediction_session
 from attnscope.intervention.verdicts import verdicts
-from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
-
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again.",
-    "A lighthouse keeper writes down the weather every morning.",
-    "The clockmaker opened the case and looked at the wheels.",
-    "Bread needs flour, water, salt and time.",
-    "She wrote a letter to her brother, who lived in the harbour town.",
-    "It rained all day, and the streets were empty.",
-]
+from tests.faithfulness.models import TEXTS
+from tests.faithfulness.oracles import loss_by_text
 
 
 def sentences(verb, result):
@@ -41,30 +31,15 @@ def test_effects_are_those_of_whole_passes_with_a_head_set_to_zero(tree):
     asked = prediction_session(loaded, texts_of(TEXTS), window=128, limit=10)
     questions = asked.batch(slice(0, len(TEXTS)))
 
-    def loss(wanted):
-        seen = []
-
-        def observe(site, call):
-            output = attend_in_full(call)[0].clone()
-            if wanted is not None and len(seen) == wanted[0]:
-                output[:, wanted[1]] = 0
-            seen.append(site)
-            return output
-
-        loaded.model.eval()
-        with torch.no_grad(), watching(loaded.model, observe):
-            logits = loaded.model(**questions.batch.inputs(loaded.model)).logits
-        answers = torch.log_softmax(logits, -1).gather(
-            1, questions.positions[..., None].expand(-1, -1, logits.shape[-1])
-        )
-        right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
-        real = questions.labels >= 0
-        return (-right * real).sum(1) / real.sum(1)
+    loaded.model.eval()
 
     found = tree["effects"].sel(ablation="zero").loss_change
-    for cell in ((0, 3), (1, 0), (2, 2)):
-        expected = (loss(cell) - loss(None)).numpy()
-        np.testing.assert_allclose(found.sel(layer=cell[0], head=cell[1]), expected, atol=2e-5)
+    plain = loss_by_text(loaded.model, questions)
+    for layer, head in ((0, 3), (1, 0), (2, 2)):
+        silenced = loss_by_text(
+            loaded.model, questions, lambda _, output, __, head=head: output[:, head].zero_(), layer
+        )
+        np.testing.assert_allclose(found.sel(layer=layer, head=head), (silenced - plain).numpy(), atol=2e-5)
     assert float(found.sel(layer=0, head=3).mean()) > 0.1
 
 

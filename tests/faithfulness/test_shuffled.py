@@ -5,22 +5,13 @@ import pytest
 import torch
 
 from attnscope.capture.load import load_model
-from attnscope.capture.watching import watching
 from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
 from attnscope.intervention.predictions import prediction_session
 from attnscope.intervention.stack import stacked_passes
-from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
-
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again.",
-    "A lighthouse keeper writes down the weather every morning.",
-    "The clockmaker opened the case and looked at the wheels.",
-    "Bread needs flour, water, salt and time.",
-    "She wrote a letter to her brother, who lived in the harbour town.",
-    "It rained all day, and the streets were empty.",
-]
+from tests.faithfulness.models import TEXTS
+from tests.faithfulness.oracles import loss_by_text
 
 
 def asked_of(model, texts=TEXTS, window=64):
@@ -37,34 +28,19 @@ def bundled():
 def test_the_loss_is_that_of_a_whole_pass_with_the_weights_mixed_by_hand(bundled):
     questions, model = bundled.batch(slice(0, len(TEXTS))), bundled.model
 
-    def loss(wanted):
-        seen = []
-
-        def observe(site, call):
-            output, weights = attend_in_full(call)
-            if wanted is not None and len(seen) == wanted[0]:
-                output = output.clone()
-                for text in range(len(output)):
-                    generator = np.random.default_rng((5, 0, wanted[0], text, wanted[1]))
-                    allowed = call.allowed(text, wanted[1]).numpy()
-                    shuffled = permuted_weights(weights[text, wanted[1]].double().numpy(), generator, allowed)
-                    output[text, wanted[1]] = torch.from_numpy(shuffled).float() @ call.value[text, wanted[1]]
-            seen.append(site)
-            return output
-
-        with torch.no_grad(), watching(model, observe):
-            logits = model(**questions.batch.inputs(model)).logits
-        answers = torch.log_softmax(logits, -1).gather(
-            1, questions.positions[..., None].expand(-1, -1, logits.shape[-1])
-        )
-        right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
-        real = questions.labels >= 0
-        return ((-right * real).sum(1) / real.sum(1)).mean()
-
     shuffled = shuffled_weights(bundled, seed=5).shuffled_loss
-    for cell in ((0, 3), (1, 0), (2, 2)):
-        by_hand = float(loss(cell) - loss(None))
-        assert float(shuffled.sel(layer=cell[0], head=cell[1])) == pytest.approx(by_hand, abs=2e-5)
+    plain = loss_by_text(model, questions).mean()
+    for layer, head in ((0, 3), (1, 0), (2, 2)):
+
+        def mix(call, output, weights, layer=layer, head=head):
+            for text in range(len(output)):
+                generator = np.random.default_rng((5, 0, layer, text, head))
+                own = weights[text, head].double().numpy()
+                mixed = permuted_weights(own, generator, call.allowed(text, head).numpy())
+                output[text, head] = torch.from_numpy(mixed).float() @ call.value[text, head]
+
+        by_hand = float(loss_by_text(model, questions, mix, layer).mean() - plain)
+        assert float(shuffled.sel(layer=layer, head=head)) == pytest.approx(by_hand, abs=2e-5)
 
 
 def test_heads_that_must_look_where_they_do_are_shown_and_idle_ones_are_not(bundled):

@@ -12,15 +12,8 @@ from attnscope import AttnscopeError
 from attnscope.intervention.ablation import effects, joint_ablation
 from attnscope.results.reports import report_of, write_page
 from attnscope.testing.catalogue import build
+from tests.faithfulness.models import TEXTS
 
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again.",
-    "A lighthouse keeper writes down the weather every morning.",
-    "The clockmaker opened the case and looked at the wheels.",
-    "Bread needs flour, water, salt and time.",
-    "She wrote a letter to her brother, who lived in the harbour town.",
-    "It rained all day, and the streets were empty.",
-]
 PLAIN = {"texts": TEXTS, "ablations": ["zero", "mean"], "steps": 0, "why": False}
 
 

@@ -11,7 +11,7 @@ from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import HOSTILE, planted
-from tests.report.test_alignment_page import made as planted_alignment
+from tests.report.test_lineage_pages import made as planted_alignment
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 

@@ -151,7 +151,7 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
 
 def test_agreement_that_chance_gives_may_be_accident():
     ones = xr.DataArray(np.ones((1, 4)), dims=("layer", "head"), coords={"layer": [0], "head": range(4)})
-    for agree, says in (([1, 0, 0, 1], "2 of these 4"), ([1, 1, 1, 1], "4 of these 4")):
+    for agree, says in (([1, 0, 0, 1], "2 of these 4"), ([1, 1, 1, 1], "all 4 heads")):
         kernel = xr.Dataset(
             {"offset_of_kernel": ones, "agree": ones * agree, "chance": 0.4 * ones, "share": ones},
             attrs={"scheme": "bias"},

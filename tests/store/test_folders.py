@@ -1,4 +1,4 @@
-"""Files that a user names are written as the user would have it."""
+"""A run folder is a local folder with a name, and its files are written as their user would have it."""
 
 import errno
 import logging
@@ -8,11 +8,39 @@ from pathlib import Path
 
 import pytest
 
+import attnscope
 from attnscope import AttnscopeError
+from attnscope.results.describe import describe
+from attnscope.results.export import export
 from attnscope.store import files as _files
 from attnscope.store import files as _lock
 from attnscope.store.files import explained, write_output
 from attnscope.store.folder import OwnedFolder
+from tests.store.test_hostile import VERBS as FOLDERS
+
+# --- a run folder is a local folder with a name ---
+
+
+VERBS = FOLDERS | {
+    "diff": lambda out: attnscope.diff("one", "one", out=out),
+    "compare": lambda out: attnscope.compare(["none.yaml"], out=out),
+    "open_run": attnscope.open_run,
+    "runs": attnscope.runs,
+    "describe": describe,
+    "export": lambda out: export(out, "csv"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("place", [Path("s3://bucket/run"), ""])
+def test_another_place_is_rejected(verb, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AttnscopeError, match=r"is a URL|is ''; expected the name of a folder|not an encoder-decoder"):
+        VERBS[verb](place)
+    assert not [*tmp_path.iterdir()]
+
+
+# --- files that a user names are written as the user would have it ---
 
 
 def test_a_device_stays_a_device():

@@ -1,4 +1,4 @@
-"""What a command takes has one name: that of its flag is that of the parameter in Python."""
+"""Options of commands: named as the parameters in Python, in short helps, and wrong words in one line."""
 
 import ast
 import inspect
@@ -9,7 +9,11 @@ import typer
 
 import attnscope
 from attnscope.cli import app
+from tests.cli.command import attnscope as typed
 from tests.test_docstrings import SOURCE, trees
+
+# --- what a command takes has one name: that of its flag is that of the parameter in Python ---
+
 
 COMMANDS = {
     name: command
@@ -116,3 +120,35 @@ def test_a_list_of_negative_numbers_is_told_to_have_commas(words):
 )
 def test_wrong_words_are_explained_in_one_line(words, says, refused):
     refused(*words, says=says)
+
+
+# --- the help of every parameter of every command names a thing, and ends ---
+
+
+EVERY = {"attnscope": typer.main.get_command(app)}
+EVERY |= EVERY["attnscope"].commands
+EVERY |= {f"runs {name}": command for name, command in EVERY["runs"].commands.items()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_each_command_has_a_help(name):
+    command = EVERY[name]
+    assert command.get_help(command.make_context(name, [], resilient_parsing=True)).startswith("Usage: ")
+
+
+@pytest.mark.parametrize("name", ["scan", "explain", "intervene", "roles", "generate", "patch"])
+def test_a_help_fits_two_screens_and_opens_with_three_examples(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = typed(name, "--help", cwd=tmp_path).stdout.splitlines()
+    assert len(lines) <= 90
+    assert max(map(len, lines)) <= 100
+    start = lines.index("  Examples:")
+    assert [line.split()[:2] for line in lines[start + 1 : start + 4]] == [["attnscope", name]] * 3
+    headings = [line for line in lines if re.fullmatch("[A-Z][a-z]+:", line)]
+    assert headings == ["Input:", "Model:", "Measure:", "Output:", "Scale:"]
+
+
+def test_the_help_groups_the_commands(tmp_path):
+    lines = typed("--help", cwd=tmp_path).stdout.splitlines()
+    headings = [line.strip(":") for line in lines if re.fullmatch("[A-Z][a-z]+:", line)]
+    assert headings == ["Options", "Look", "Explain", "Test", "Compare", "Translate", "Runs"]

@@ -1,4 +1,4 @@
-"""An architecture computes what was planned: its norms and feed-forward parts change next to nothing."""
+"""What a planted head adds to its scores, and that an architecture computes what was planned."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,56 @@ import torch
 
 from attnscope.capture.watching import watching
 from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.positions import rotation
 from attnscope.testing.architectures import model_of, weights_of
 from attnscope.testing.circuits import cancel, induction
+from attnscope.testing.heads import CONSTANT, Rotary, ScoreRule, Shift, Space, Waves
 from attnscope.testing.zoo import HEAD_WIDTH, Setting, fill
+
+# --- what a head adds to its scores at each offset, against sums of cosines and of turned vectors ---
+
+
+LENGTH, WIDTH = 20, 48
+SPACE = Space(60, token=20, position=16)
+
+
+def at(offset, **how):
+    nothing = np.zeros((0, SPACE.width))
+    return ScoreRule(nothing, nothing, (Shift(offset, **how),))
+
+
+def scores_of(positions, rule):
+    rng = np.random.default_rng(1)
+    query, key = positions.projections(rule, SPACE, WIDTH, rng)
+    table = positions.table(SPACE)
+    states = CONSTANT * SPACE.rows("constant") + (np.zeros((LENGTH, 1)) if table is None else table)
+    queries, keys = states @ query, states @ key
+    if table is None:  # as Llama turns them
+        import torch
+
+        turn = rotation(LENGTH, WIDTH)
+        queries, keys = (turn(torch.from_numpy(one)).numpy() for one in (queries, keys))
+    return queries @ keys.T
+
+
+@pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, WIDTH)])
+@pytest.mark.parametrize("offset", [-3, 0, 2])
+def test_scores_are_the_kernel_moved_to_the_offset(positions, offset):
+    rule = at(offset)
+    i, j = np.indices((LENGTH, LENGTH))
+    expected = positions.nats(rule.shifts[0]) * positions.kernel((j - i - offset).astype(float))
+    assert np.allclose(scores_of(positions, rule), expected)
+
+
+@pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, WIDTH)])
+def test_the_gap_is_what_was_asked_for(positions):
+    scores = scores_of(positions, at(-2, gap=7.0))
+    row = scores[10, :11]  # what a query in the middle sees of the past
+    assert row.argmax() == 8
+    assert np.sort(row)[-1] - np.sort(row)[-2] >= 7.0 - 1e-9
+
+
+# --- an architecture computes what was planned: its norms and feed-forward parts change next to nothing ---
 
 
 def planned(draft, ids):
