@@ -21,6 +21,7 @@ from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.render import page_table
 from attnscope.results.scan_report import contrasts_table, groups_table, sample_of, summary_table
+from attnscope.results.translate import translate_data
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from attnscope.measure.offset_shares import OffsetShares
     from attnscope.results.schema import Report
 
+#: Names of the words in a page's data that are no names, tokens or numbers.
+_WORDS = frozenset({"name", "units", "help", "noun", "unit", "says", "title", "reading", "names", "layerKinds"})
 _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "offsets.js", "page.js")
 
 
@@ -60,7 +63,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         path,
         "scan",
         scripts=_SCRIPTS,
-        data={"data": parts.script_json(data)} | ({"packed": parts.script_json(drawn)} if drawn else {}),
+        data={"data": parts.script_json(translate_data(data, _WORDS))}
+        | ({"packed": parts.script_json(drawn)} if drawn else {}),
         signature=json.loads(result.attrs.get("signature", "{}")),
         model=str(result.attrs.get("model", "the model")),
         read=describe_corpus(result),
