@@ -32,6 +32,7 @@ from attnscope.store.signature import Signature
 from tests.attention.oracle import attended, oracle
 
 pytestmark = pytest.mark.device
+DEVICE = os.environ.get("ATTNSCOPE_TEST_DEVICE", "")
 
 N = 150
 BINS = (5, 9, 17, 33)
@@ -150,6 +151,7 @@ def check(found, expected, close=1e-4):
             np.testing.assert_allclose(found[name], values, rtol=10 * close, atol=close, err_msg=name)
 
 
+@pytest.mark.parametrize("device", [DEVICE] if DEVICE else ["cpu", "cuda"], indirect=True)
 def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
     names = list(STATISTICS)
     found = attnscope.scan(MODEL, TEXTS, device=device, statistics=names, band=3, batch_size=2)
@@ -182,7 +184,7 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("device", [os.environ.get("ATTNSCOPE_TEST_DEVICE", "cuda")], indirect=True)
+@pytest.mark.parametrize("device", [DEVICE or "cuda"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
 def test_each_verb_says_what_it_says_on_the_cpu(device, name):
     found, expected = VERBS[name]({"device": device}), VERBS[name]({"device": "cpu"})

@@ -72,18 +72,6 @@ def test_token_by_token_with_a_cache_is_the_whole_text(turn):
     assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("turn", [None, rotation(7, 4)])
-def test_another_text_is_kept_once_and_looked_at_in_every_step(turn):
-    attention = MultiHeadAttention(12, 3)
-    whole, shares = attention(X, MEMORY, rotation=turn)
-    cache = DynamicCache()
-    for i in range(7):
-        output, weights = attention(X[:, i : i + 1], MEMORY, rotation=turn, start=i, cache=cache)
-        assert weights.shape == (2, 3, 1, 5)
-        assert_close(output, whole[:, i : i + 1], atol=1e-5, rtol=1e-5)
-        assert_close(weights, shares[:, :, i : i + 1], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

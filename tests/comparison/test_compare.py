@@ -14,10 +14,10 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage import compare as held_out
 from attnscope.lineage import compare as outputs
-from attnscope.lineage.compare import System, learning_curves, read_systems, read_test_text, training_effort
+from attnscope.lineage.compare import System, read_systems, read_test_text
 from attnscope.lineage.config import config_bytes, read_config
 from attnscope.lineage.data import encode_lines
-from attnscope.lineage.parallel_text import ParallelText, TaskText
+from attnscope.lineage.parallel_text import TaskText
 from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
@@ -93,16 +93,6 @@ def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
     found = attnscope.compare([folder], out=tmp_path / "out", **OPTIONS | {"resamples": 0})
     tokens = encode_lines(AutoTokenizer.from_pretrained(folder), lines(tmp_path / "out" / "text" / "source.txt"))
     assert found["scores"]["sentences_cut"].item() == sum(len(line) > 9 for line in tokens) > 0
-
-
-def test_case_counts_as_it_did_in_validation(tree, out, tmp_path):
-    folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
-    (folder / "manifest.json").unlink()  # it is now what anybody may have written
-    changed = CONFIGS["none"].model_copy(update={"lowercase": True})
-    (folder / "config.yaml").write_bytes(config_bytes(changed))
-    for asked, case in ((None, "lc"), (False, "mixed")):
-        found = attnscope.compare([folder], out=tmp_path / "out", lowercase=asked, **OPTIONS)
-        assert f"case:{case}" in json.loads(found["scores"].attrs["signature"])["BLEU"]
 
 
 def test_only_attention_is_aligned(tree):
@@ -182,23 +172,9 @@ def test_the_text_is_joined_as_the_systems_were_trained():
     assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
 
 
-def test_a_text_that_is_given_stays_as_it_is():
-    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
-    given = ["one", "two", "three"], ["1", "2", "3"]
-    assert read_test_text(systems, *given).source == given[0]
-    assert len(read_test_text(systems, *given, join=3)) < len(given[0])
-
-
 def test_a_system_is_given_once(out):
     with pytest.raises(AttnscopeError, match="additive is listed twice: list each system once"):
         read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
-
-
-def test_files_of_text(tmp_path):
-    (tmp_path / "s").write_text("a b\n\nc\n")
-    (tmp_path / "r").write_text("x y\n\nz\n")
-    text = read_test_text([System("a", tmp_path, None, as_it_is=True)], tmp_path / "s", tmp_path / "r")
-    assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
 
 
 def test_names_are_unique_also_where_case_does_not_count(tmp_path):
@@ -228,26 +204,6 @@ def test_translations_that_were_damaged_are_made_again(tree, out, tmp_path, capl
     assert file.read_bytes() == whole
     assert "translations of additive are damaged" in caplog.text
     xr.testing.assert_equal(again["scores"]["score"], tree["scores"]["score"])
-
-
-def test_curves_of_different_lengths_and_of_no_log(tmp_path):
-    rows = [
-        {"update": 2, "loss": 3.0, "tokens_per_second": 10.0, "tokens": 20, "seconds": 2.0},
-        {"update": 2, "valid_loss": 2.5, "valid_bleu": 1.5},
-        {"update": 4, "loss": 2.0, "tokens_per_second": 30.0, "tokens": 60, "seconds": 3.0},
-        {"update": 4, "valid_loss": 1.5, "valid_bleu": 9.5},
-    ]
-    for name, count in (("long", 4), ("short", 2)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
-    curves = learning_curves({name: tmp_path / name for name in ("short", "long", "none")})
-    np.testing.assert_array_equal(curves["bleu"], [[1.5, np.nan], [1.5, 9.5], [np.nan, np.nan]])
-    np.testing.assert_array_equal(curves["tokens"][1], [20, 60])
-    assert training_effort(tmp_path / "long") == {
-        "training_tokens_per_second": 20.0,
-        "training_tokens": 60.0,
-        "training_seconds": 3.0,
-    }
 
 
 DOT = read_config(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)

@@ -2,27 +2,21 @@
 
 import html
 import json
-import re
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.bundled import MODEL
 from attnscope.detection.report import counts_of
 from attnscope.detection.role import ROLES
-from attnscope.measure.ranking import rank_heads
-from attnscope.measure.stored import describe_ranking
 from attnscope.results.render import as_json
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import skipped_of
 from attnscope.store.signature import Signature
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
-from tests.families import tiny
 
 
 def of_animal(name, **asked):
@@ -60,25 +54,6 @@ def test_a_planted_head_has_the_highest_score_of_its_role(name, words, role):
         if words not in said
     ]
     assert score[place] > max(rivals) + 0.2
-
-
-def test_an_induction_head_is_a_retrieval_head_where_the_needle_begins_the_question():
-    animal = build("induction-decoder-2")
-    hay = " ".join(f"t{token}" for token in (3, 4, 5, 6, 7, 8, 9, 10))
-    result = attnscope.roles(
-        animal.model,
-        [f"t1 {hay}"],
-        tokenizer=animal.tokenizer,
-        window=animal.ids.shape[1],
-        only="retrieval",
-        needles=[{"needle": "t15 t12 t17 t14", "prompt": "t15"}],
-    )
-    score = result["score"].sel(role="retrieval")
-    assert json.loads(result.attrs["notes"])["needle"] >= 3
-    assert float(score[planted(animal, "induction head")]) >= 0.75  # the first of four tokens is asked
-    row = counts_of(result)[0]
-    assert (row["layer"], row["head"]) == planted(animal, "induction head")
-    assert row["above"] >= 1
 
 
 def test_weights_that_know_nothing_give_what_equal_weights_give_and_the_model_stays_as_it_is():
@@ -191,21 +166,3 @@ def test_few_windows_give_no_interval(tmp_path):
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
     assert html.escape(report.finding.sentences[0]) in page.split("<nav")[0]
     assert "nan" not in page.split("<table")[1].split("</table>")[0]
-
-
-def test_a_head_of_short_texts_is_local_only_if_uniform_attention_is_not():
-    """Weights that hardly differ from uniform attention: `scan` and `roles` both say that no head is local."""
-    texts = ["The boat lies on the sand."] * 6
-    given = {"tokenizer": AutoTokenizer.from_pretrained(MODEL), "window": 32}
-    torch.manual_seed(0)
-    model = tiny("gpt2")
-    model.resize_token_embeddings(len(given["tokenizer"]))
-    found = attnscope.roles(model, texts, only="local", controls=(), **given)
-    assert float(found.score.min()) > 0.5
-    assert counts_of(found)[0]["reached"] == 0
-    scanned = attnscope.scan(model, texts, **given)
-    said = describe_ranking(scanned, "local", rank_heads(scanned)["local"])
-    assert said.startswith("no local head")
-    uniform = re.search(r"twice the share under uniform attention \(at most (\d+)%\)", said)
-    assert uniform
-    assert 50 < int(uniform[1]) <= 100

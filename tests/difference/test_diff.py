@@ -13,7 +13,7 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
-from attnscope.comparison.diff import _quantities, changes_of, value_headings
+from attnscope.comparison.diff import _quantities, changes_of
 from attnscope.results.render import _rich_table
 from attnscope.results.reports import report_of, write_page
 from attnscope.results.schema import Table
@@ -179,41 +179,3 @@ def test_heads_of_vision_encoders_are_matched_by_patches():
     assert found.partner.values.tolist() == [[3, 2, 1, 0]]
     assert bool(found.changed.sel(statistic="entropy").all())
     assert "over 6 images" in sentences("diff", found)[0]
-
-
-def untrained(seed):
-    """Statistics of a model that has nothing to do with those of other seeds."""
-    draws, run = np.random.default_rng(seed), attnscope.scan(limit=8, window=32).copy(deep=True)
-    run = run.assign_coords(source=("window", list("abcdefgh")))  # documents
-    places = (*run.profile.shape[1:3], run.sizes["offset"])
-    run["profile"] = (run.profile.dims, np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)))
-    run["entropy"] = (run.entropy.dims, draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape))
-    return run
-
-
-def test_how_heads_were_matched_is_said_as_it_was(scans):
-    tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
-    assert sentences("diff", tuned["auto"])[-1].endswith("by number. These pairs are more similar than chance.")
-    assert "profiles, as requested (" in sentences("diff", tuned["profile"])[-1]
-    for similarity in ("shown", "not shown"):  # no head is promised the one that is most like it
-        said = sentences("diff", tuned["profile"].assign_attrs(similarity=similarity))[-1]
-        assert "matched one to one by their offset profiles" in said
-    assert value_headings(tuned["profile"])[2] == "difference"
-    strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
-    assert "by number, as requested. These pairs are not more similar" in sentences("diff", strangers)[-1]
-    runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
-    assert "Without offset profiles" in sentences("diff", attnscope.diff(*runs))[-1]
-
-
-def test_what_has_the_same_numbers_in_both_scans_counts_once(scans):
-    """As where the first token is the only special one: no count has it twice, and none has it in one scan alone."""
-    before, after = (open_run(scans / name)[["first_token", "entropy", "profile"]] for name in ("before", "after"))
-    twice = [run.assign(special_tokens=run.first_token) for run in (before, after)]
-    once, found = attnscope.diff(before, after), attnscope.diff(*twice)
-    assert found.statistic.values.tolist() == once.statistic.values.tolist()
-    assert found.p.equals(once.p)
-    said = "special_tokens has the same numbers as first_token here and is counted once, as first_token."
-    assert said in sentences("diff", found)
-    assert said not in sentences("diff", once)
-    assert "special_tokens" in attnscope.diff(before.assign(special_tokens=before.entropy), twice[1]).statistic
-    assert attnscope.diff(*twice, statistics=["special_tokens"]).statistic.values.tolist() == ["special_tokens"]

@@ -1,6 +1,5 @@
 """Patching against runs patched by hand; pairs, batches, and what few pairs allow to be said."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -203,15 +202,6 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
     assert np.isfinite(found.effect_low).all()
 
 
-def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
-    loaded = load_model(causal(), tokenizer=MODEL)
-    pairs = [Pair("It was a game", "He had a game", " of", " to")]
-    found = patch(loaded, pairs, steps=0)["pairs"]
-    assert found.sizes["head"] == 4
-    states = patch(loaded, pairs, what="residual")["patched"].recovered
-    np.testing.assert_allclose(states.isel(block=-1, position=-1), 1, rtol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -269,28 +259,6 @@ def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
 
 WHOLE = {"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}
 BARE = {"clean": "b b", "corrupted": "d b"}
-
-
-@pytest.fixture
-def files(tmp_path):
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(WHOLE) + "\n", encoding="utf-8")
-    (tmp_path / "lines.txt").write_text("a\n", encoding="utf-8")
-    return {
-        "a file": tmp_path / "pairs.jsonl",
-        "four files": [tmp_path / "lines.txt"] * 4,
-        "mappings": [WHOLE, WHOLE],
-        "pairs": [Pair(**WHOLE)],
-    }
-
-
-@pytest.mark.parametrize("name", ["a file", "four files", "mappings", "pairs"])
-def test_answers_that_no_pair_uses_raise(files, name):
-    with pytest.raises(
-        AttnscopeError,
-        match=r"no pair uses answer \(--answer\) and wrong \(--wrong\), because each has its own\. Leave them",
-    ):
-        pairs_of_input(files[name], answer="foo", wrong="bar")
-    assert pairs_of_input(files[name])
 
 
 def test_an_answer_is_used_where_one_pair_has_none():

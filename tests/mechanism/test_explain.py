@@ -49,14 +49,6 @@ def test_weights_and_scores_find_every_planted_shift(planted):
     assert found.agree.values.all()
 
 
-def test_planted_position_heads_are_all_position(planted):
-    """Words are zero, so position explains the whole profile."""
-    np.testing.assert_allclose(planted["verdict"].position_share.values, 1.0, atol=1e-4)
-    np.testing.assert_allclose(
-        planted["position_content"].profile_position.values, planted["position_content"].profile.values, atol=1e-4
-    )
-
-
 def test_planted_shifts_are_lost_under_every_control(planted):
     controls = planted["controls"].to_dataset().sel(layer=0)
     kept, drawn = controls.sel(control="head"), controls.drop_sel(control=["head", "other key"])

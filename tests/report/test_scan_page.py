@@ -51,13 +51,6 @@ def test_packed_weights_come_back_within_the_stated_error(made):
         assert share == pytest.approx(true.sum() / 32, abs=1e-3)
 
 
-def test_keys_beyond_two_bytes_are_among_the_rest(made):
-    sample = made.sample.assign(key=made.sample["key"] + 2**16)
-    counts, rest, _, _ = unpack(pack_windows(sample).maps["0.0"][0], 32)
-    assert not counts.any()
-    np.testing.assert_allclose(rest, 1, rtol=0.0221)
-
-
 def test_tiles_hold_what_lies_in_them():
     made = planted(layers=2, heads=2, tokens=32, rank=32)
     windows = pack_windows(in_tiles(made, (1, 0), 8))

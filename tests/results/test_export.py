@@ -135,14 +135,6 @@ def test_what_is_stopped_leaves_nothing(error, to, broken, scan, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
-def test_damage_in_the_last_piece_leaves_nothing(tmp_path):
-    run = scan_run(tmp_path / "run")
-    max((run / "pieces").iterdir()).write_bytes(b"0")
-    with pytest.raises(AttnscopeError, match="is not what was written"):
-        export(run, "csv", out=tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 @pytest.mark.parametrize(("package", "extra"), [("pyarrow", "data"), ("h5py", "netcdf")])
 def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, scan, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)

@@ -289,18 +289,6 @@ def test_what_was_refused_before_anything_was_measured_leaves_nothing(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_what_was_stopped_or_has_results_stays(tmp_path):
-    with pytest.raises(KeyboardInterrupt), RunFolder(tmp_path / "stopped", {"command": "scan"}):
-        raise KeyboardInterrupt
-    assert (tmp_path / "stopped" / "run.json").exists()
-    with RunFolder(tmp_path / "begun", {"command": "scan"}) as run:
-        run.append(xr.Dataset({"length": ("window", [3])}), 0)
-    with pytest.raises(AttnscopeError), RunFolder(tmp_path / "begun", {"command": "scan"}):
-        raise AttnscopeError("full disk")
-    with RunFolder(tmp_path / "begun", {"command": "scan"}) as run:
-        assert run.holds(range(1))
-
-
 @pytest.mark.parametrize("task", [None, "1/2"])
 def test_a_command_that_refuses_the_model_leaves_nothing(tmp_path, task):
     texts = ["a hat and a bat are on the mat but the cat sat on the hat of a man who ran. " * 4]

@@ -173,15 +173,6 @@ def test_a_pair_is_cut_by_the_seed_and_itself_alone(tmp_path):
     assert decoded == material.text.source[:20]
 
 
-def test_a_pair_that_would_be_too_long_is_cut_as_the_tokenizer_does_it(tmp_path):
-    plain = pairs(tmp_path)
-    longest = int(plain.lengths.max()) + 1
-    material = pairs(tmp_path, bpe_dropout=1.0, longest=longest)
-    found = rows(material.parts(np.arange(2), 1, 0))
-    assert found[0] == (plain.train.source[0], plain.train.target[0])
-    assert len(found[1][0]) > len(plain.train.source[1])
-
-
 # --- error rates against known alignments, with models that look where they were planted to look ---
 
 

@@ -90,23 +90,6 @@ def test_the_verdict_frames_the_heads_that_agree(tree):
     np.testing.assert_allclose(axes.images[0].get_array(), node(tree, "verdict")["position_share"])
 
 
-def test_weights_are_drawn_up_to_the_mask(tree):
-    def masked(name, *profiles):
-        result = node(tree, name).copy(deep=True)
-        for profile in profiles:
-            result[profile] = result[profile].where(result.offset <= 0, 0.0)
-        return result
-
-    before = masked("interventions", "profile_before", "profile_after")
-    for figure in (
-        position_content(masked("position_content", "profile"), [(0, 0)]),
-        interventions(before, [(0, 0)]),
-        scheme_effect(masked("rotation_effect", "profile"), [(0, 0)]),
-    ):
-        assert drawn(figure).axes[0].get_xlim()[1] == 0
-    assert interventions(node(tree, "interventions"), [(0, 0)]).axes[0].get_xlim()[1] > 0
-
-
 def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
     axes = phase_maps(node(tree, "phase_map"), [(0, 0)]).axes[0]
     left = axes.lines[1]  # offset -1: keys are the queries one token on

@@ -56,13 +56,6 @@ def test_the_sinusoidal_table():
     assert [100 * float(share[k - 1]) for k in (4, 12)] == pytest.approx([33.4, 52.0], abs=0.1)
 
 
-def test_means_count_where_they_are_not_removed():
-    table = np.ones((8, 1)) @ np.array([[3.0, 0.0]]) + waves(8, (2,))
-    centred, raw = principal_components(table), principal_components(table, centred=False)
-    np.testing.assert_allclose(centred.singular_value, [2.0, 2.0], rtol=1e-13)
-    np.testing.assert_allclose(raw.singular_value, [np.sqrt(4 + 72), 2.0], rtol=1e-13)
-
-
 @pytest.mark.parametrize("parts", [[7], [1, 6], [3, 1, 3]])
 def test_moments_do_not_depend_on_how_texts_arrive(parts):
     _, z = states()

@@ -8,7 +8,7 @@ from scipy.linalg import expm, null_space, subspace_angles
 
 from attnscope.explanation.arrays.correlation import cross_spectrum
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, head_rotation, reparametrize
-from attnscope.explanation.arrays.phase_map import completion_range, phase_map, shift_controls
+from attnscope.explanation.arrays.phase_map import phase_map, shift_controls
 from tests.mechanism.planted_waves import planted, roberta
 
 WIDTH, R = 30, 5
@@ -188,17 +188,6 @@ def test_energy_is_conserved(completion):
     power = (np.abs(np.fft.rfft(model.inputs, axis=0)) ** 2).sum(1)
     np.testing.assert_allclose(found.total_energy, power, rtol=1e-10)
     np.testing.assert_allclose(found.energy.sum("angle") + found.real_energy, power, rtol=1e-10)
-
-
-def test_the_binned_energy_is_robust_to_the_completion():
-    """Mechanism F18: the share near the planted shift is about that of every completion."""
-    model = planted(noise=0.05, content=0.3)
-    given = model.inputs, model.query, model.key
-    found = completion_range(*given, draws=2, band=(10, 40))
-    assert found.completion.values.tolist() == ["minimal", "haar 0", "haar 1"]
-    for lines in (found, phase_map(*given, completion="lapack", band=(10, 40))):
-        np.testing.assert_allclose(lines.line_shift, 2, atol=0.1)
-        assert float(lines.share_near.min()) > 0.75
 
 
 def test_the_uniform_share_is_that_of_angles_drawn_evenly():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.explanation.arrays.decomposition import append_one, reparametrize
+from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum, query_key_waves
 from tests.mechanism.planted_waves import planted, waves
 
@@ -57,18 +57,6 @@ def test_nearly_equal_singular_values_are_grouped():
     assert found.group.tolist() == [0, 1, 1, 1, 2, 3]
     noted = query_key_waves(np.random.default_rng(1).normal(size=(16, 12)), basis[:, :6] * values, basis[:, 6:])
     assert noted.near_degenerate.values.tolist() == [False, True, True, True, False, False]
-
-
-def test_biases_are_part_of_the_affine_weights():
-    """Mechanism A6."""
-    query, key, inputs = head()
-    rng = np.random.default_rng(3)
-    query_bias, key_bias = rng.normal(size=R), rng.normal(size=R)
-    scores = (inputs @ query + query_bias) @ (inputs @ key + key_bias).T
-    found = reparametrize(np.vstack([query, query_bias]), np.vstack([key, key_bias]))
-    extended = append_one(inputs)
-    again = (extended @ found.query * found.values) @ (extended @ found.key).T
-    np.testing.assert_allclose(again, scores, atol=1e-13 * np.abs(scores).max())
 
 
 def test_importance_is_the_norm_of_a_columns_part_of_the_scores():
