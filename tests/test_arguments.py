@@ -80,7 +80,7 @@ def test_a_verb_names_each_argument_of_a_wrong_type(verb):
 
 @pytest.mark.usefixtures("no_types")
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_refuses_what_is_no_value_of_any_kind(verb, tmp_path, monkeypatch):
+def test_a_verb_rejects_what_is_no_value_of_any_kind(verb, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     function = PUBLIC[f"attnscope.{verb}"]
     parameters = inspect.signature(function).parameters

@@ -44,7 +44,7 @@ def test_a_folder_will_do(tmp_path):
     assert attnscope.expect(tmp_path / "run", layer=0, head=3).attends_to(-1) > 0.9
 
 
-def test_what_cannot_be_expected_is_refused(run):
+def test_what_cannot_be_expected_is_rejected(run):
     few = attnscope.scan(texts=["The tide is out."])
     for ask, says in (
         (lambda: attnscope.expect(run, layer=3, head=0), "no layer 3"),

@@ -33,7 +33,7 @@ def measured(weights):
     return by_places(found, columns, GIVEN)[:, 0, :, 1].T, weights @ columns[:, 1]
 
 
-def test_places_foretell_heads_that_know_nothing_else():
+def test_positions_predict_heads_that_go_by_nothing_else():
     """Decay with the distance, the first token, the token before, all alike: each bin holds one weight or nearly so."""
     heads = [
         lambda query, key: np.ones(len(key)),
@@ -63,7 +63,7 @@ def result(own, places, texts=20):
     )
 
 
-def test_one_head_that_turns_is_told_from_those_that_do_not():
+def test_one_head_that_turns_is_distinguished_from_those_that_do_not():
     generator = np.random.default_rng(0)
     grown = np.linspace(0, 0.6, STEPS)[None, :, None]
     places = np.broadcast_to(grown, (20, STEPS, 20))

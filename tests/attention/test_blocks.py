@@ -58,7 +58,7 @@ def test_rows_are_left_out_and_rows_of_nan_tell(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_that_may_look_nowhere_have_no_weight(dtype):
+def test_fully_masked_rows_have_no_weight(dtype):
     call = small(dtype)
     bias = torch.zeros(1, 1, 6, 6, dtype=dtype)
     bias[..., 1, :] = -math.inf
@@ -67,6 +67,6 @@ def test_rows_that_may_look_nowhere_have_no_weight(dtype):
     torch.testing.assert_close(blocks.total.sum(-1)[0, 0], torch.tensor([1.0, 0, 1, 1, 0, 1]))
 
 
-def test_a_size_below_one_is_refused():
+def test_a_size_below_one_is_rejected():
     with pytest.raises(AttnscopeError, match="size of a block is 0: expected 1 or more"):
         block_weights(small(), torch.zeros(1, 2, 6), 0)

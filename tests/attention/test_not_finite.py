@@ -195,7 +195,7 @@ def test_a_strange_sink_reaches_every_row_of_its_head(engine, number):
     ("name", "engine"),
     [one for one in PASSES if one[0] in {"causal", "padding right", "mask per head, causal", "soft cap", "bias"}],
 )
-def test_scores_that_overflow_are_told(name, engine, signs):
+def test_scores_that_overflow_are_reported(name, engine, signs):
     """Finite queries and keys whose products are +inf, -inf, and both, of which the sum is NaN."""
     clean = CALLS[name]
     size, scale = 2e18, 100.0
@@ -215,7 +215,7 @@ def test_scores_that_overflow_are_told(name, engine, signs):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_row_that_overflows_everywhere_is_not_taken_for_one_that_may_look_nowhere(engine):
+def test_a_row_that_overflows_everywhere_is_not_taken_for_a_fully_masked_one(engine):
     clean = CALLS["causal"]
     query, key = clean.query.clone(), clean.key.clone()
     query[0, 0, 4], key[0, 0, :5] = 1e30, -1e30

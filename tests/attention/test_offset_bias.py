@@ -101,7 +101,7 @@ def test_parts_are_known_by_their_offsets(part, inference):
         assert isinstance(part(bias_and_whole()[0]), OffsetBias)
 
 
-def test_what_cannot_be_is_refused():
+def test_what_cannot_be_is_rejected():
     with pytest.raises(AttnscopeError, match="found 3 numbers for 4 queries"):
         OffsetBias(torch.zeros(1, 1, 3), queries=4)
     with pytest.raises(AttnscopeError, match="passes no gradient on"):

@@ -79,7 +79,7 @@ def test_learned_positions_end_with_their_table():
         (lambda: t5_buckets(offsets(2, 2), farthest=8), "found 16 buckets a side and farthest=8"),
     ],
 )
-def test_sizes_that_mean_nothing_are_refused(wrong, says):
+def test_sizes_that_mean_nothing_are_rejected(wrong, says):
     with pytest.raises(AttnscopeError, match=says):
         wrong()
 

@@ -116,16 +116,6 @@ def test_what_is_written_to_it_or_to_its_parts_is_heeded_by_all(write, inference
         assert torch.equal(extent_of(mask).stop > 0, whole.any(-1)[:, 0])
 
 
-def test_a_gradient_flows_past_it():
-    mask, whole = mask_and_whole()
-    slopes = []
-    for each in (mask, whole):
-        states = STATES.clone().requires_grad_()
-        torch.where(each, states, 0.0).square().sum().backward()
-        slopes.append(states.grad)
-    assert torch.equal(*slopes)
-
-
 @pytest.mark.parametrize("texts", [1, 2])
 def test_a_call_that_is_masked_by_rows_measures_the_same(texts):
     mask, whole = (each[:texts] for each in mask_and_whole())

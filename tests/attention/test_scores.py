@@ -67,7 +67,7 @@ def test_unequal_widths_cannot_be_compared_by_a_dot_product():
         DotScore(0, 6)
 
 
-def test_states_and_annotations_of_another_width_are_refused():
+def test_states_and_annotations_of_another_width_are_rejected():
     score = SCORES["additive"]
     with pytest.raises(AttnscopeError, match="keys are 5 wide; expected 6"):
         score(S, H[..., :5])

@@ -168,7 +168,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_any_part_can_be_asked_for_alone(name):
+def test_any_part_can_be_requested_alone(name):
     need = NEEDS[name]
     if need.columns is not None:
         need = replace(need, columns=need.columns.to(DEVICE))
@@ -241,7 +241,7 @@ def test_a_narrow_head_far_from_the_first_key_keeps_its_digits():
     torch.testing.assert_close(rows.mean_offset[0, 0].cpu(), offset, atol=1e-5, rtol=0)
 
 
-def test_no_entropy_is_above_that_of_equal_weights():
+def test_no_entropy_is_above_that_of_uniform_attention():
     """Of weights that are almost equal, rounding would put some above."""
     call = replace(CALLS["causal"], query=1e-5 * CALLS["causal"].query)
     rows = measure(there(call), Need(entropy=True), engine="triton")[1]
@@ -269,7 +269,7 @@ def test_what_the_kernel_cannot_do_it_says(no_types):
     assert choose_engine(call, Need()) == ("triton" if CUDA else "compiled")
 
 
-def test_without_the_interpreter_the_cpu_is_refused(monkeypatch):
+def test_without_the_interpreter_the_cpu_is_rejected(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert "needs CUDA" in (can_triton(CALLS["plain"], Need()) or "")
 

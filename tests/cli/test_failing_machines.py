@@ -47,7 +47,7 @@ def test_a_scan_that_runs_out_of_memory_says_so_in_a_line(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is set as Linux does")
-def test_too_little_for_libraries_that_cannot_tell_is_told_before(tmp_path):
+def test_too_little_for_libraries_that_cannot_tell_is_reported_before(tmp_path):
     """Where less is left, Rust libraries abort the process and OpenBLAS waits for ever."""
     code, said = limited("scan", least=768 << 20, cwd=tmp_path)
     assert code == 2, said

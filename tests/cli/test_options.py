@@ -99,7 +99,7 @@ def test_a_list_is_given_once(name, flag):
 
 
 @pytest.mark.parametrize("words", [["--offsets", "-1", "-64"], ["--offsets=-1", "-64"]])
-def test_a_list_of_negative_numbers_is_told_to_have_commas(words):
+def test_a_list_of_negative_numbers_needs_commas(words):
     with pytest.raises(attnscope.AttnscopeError, match=r"found --offsets -1 -64; .*: --offsets -1,-64"):
         typer.main.get_command(app).main(["scan", *words, "text.txt"], standalone_mode=False)
     command = typer.main.get_command(app).commands["scan"]

@@ -22,7 +22,7 @@ from tests.sketched import sketched
 def finished(tmp_path_factory):
     """The bundled default, with its report."""
     place = tmp_path_factory.mktemp("scan")
-    return place, attnscope("scan", "--limit", "12", cwd=place)
+    return place, attnscope("scan", "--limit", "6", cwd=place)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_the_default_does_everything(finished):
     assert found.returncode == 0, found.stderr
     assert "most positional heads" in found.stdout
     assert "mixing coefficient" in found.stdout
-    assert "3 layers x 4 heads over 12 windows" in found.stdout
+    assert "3 layers x 4 heads over 6 windows" in found.stdout
     assert not found.stderr
     (run,) = (place / "attnscope-runs").iterdir()
     assert run.name.startswith("small-mlm-")
@@ -49,22 +49,22 @@ def test_asked_again_it_answers_from_what_it_has(finished):
     place, _ = finished
     (run,) = (place / "attnscope-runs").iterdir()
     before = stamps(run)
-    found = attnscope("scan", "--limit", "12", "--json", "--no-report", cwd=place)
+    found = attnscope("scan", "--limit", "6", "--json", "--no-report", cwd=place)
     answer = json.loads(found.stdout)
     assert answer["tables"]["positional"][0]["value"] > 0.5
     assert len(answer["tables"]["heads"]) == 12
-    assert answer["signature"]["settings"]["limit"] == 12
+    assert answer["signature"]["settings"]["limit"] == 6
     assert not found.stderr  # which is for the reader of a table
-    found = attnscope("scan", "--limit", "12", "--no-report", cwd=place)
+    found = attnscope("scan", "--limit", "6", "--no-report", cwd=place)
     assert f"already finished in attnscope-runs/{run.name}: delete it or give another --out" in found.stderr
     assert stamps(run) == before
-    attnscope("scan", "--limit", "12", cwd=place)
+    attnscope("scan", "--limit", "6", cwd=place)
     assert stamps(run) == before  # neither page nor figures are drawn again
 
 
 def test_csv_has_a_line_for_each_head(finished):
     place, _ = finished
-    found = attnscope("scan", "--limit", "12", "--csv", "--no-report", cwd=place)
+    found = attnscope("scan", "--limit", "6", "--csv", "--no-report", cwd=place)
     rows = list(csv.DictReader(io.StringIO(found.stdout)))
     assert len(rows) == 12
     assert 0 <= float(rows[0]["entropy"]) <= np.log(128)
@@ -106,7 +106,7 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers
 
 
-def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
+def test_what_is_requested_is_in_the_table_in_json_and_on_the_page(tmp_path):
     words = ("scan", "--limit", "3", "--statistics", "block_recall,offset_sum", "--out", "run")
     found = attnscope(*words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
@@ -138,7 +138,7 @@ def test_what_is_asked_for_is_in_the_table_in_json_and_on_the_page(tmp_path):
         (("--show", "2.1", "--no-report"), "--show names heads of the page, and --no-report makes none"),
     ],
 )
-def test_what_cannot_be_is_refused_before_texts_are_read(words, says, refused, tmp_path):
+def test_what_cannot_be_is_rejected_before_texts_are_read(words, says, refused, tmp_path):
     refused("scan", "--limit", "3", *words, says=says)
     assert not (tmp_path / "attnscope-runs").exists()
 
@@ -230,7 +230,7 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_and_ends_the_same(tmp_path, unbroken):
+def test_a_killed_run_resumes_and_ends_the_same(tmp_path, unbroken):
     process = started(tmp_path, "run")
     wait_for_texts(process, tmp_path / "run", 20)
     process.send_signal(signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +13,9 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage import compare as held_out
 from attnscope.lineage import compare as outputs
-from attnscope.lineage.compare import System, read_systems, read_test_text
-from attnscope.lineage.config import config_bytes, read_config
+from attnscope.lineage.compare import read_systems
+from attnscope.lineage.config import read_config
 from attnscope.lineage.data import encode_lines
-from attnscope.lineage.parallel_text import TaskText
-from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
 
@@ -104,14 +101,6 @@ def test_only_attention_is_aligned(tree):
     assert alignment["gold"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
 
 
-def test_results_are_stored(tree, out):
-    for name in ("scores", "curves", "alignment"):
-        xr.testing.assert_equal(unpacked((out / f"{name}.npz").read_bytes()), tree[name].to_dataset())
-    signature = json.loads((out / "run.json").read_text())
-    assert signature == json.loads(tree.attrs["signature"])
-    assert set(signature["systems"]) == set(CONFIGS)
-
-
 def test_nothing_is_done_twice(tree, out, monkeypatch):
     def never(*_, **__):
         raise AssertionError
@@ -163,27 +152,9 @@ def test_stopped_and_resumed_is_unbroken(tree, out, tmp_path, monkeypatch):
         assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
 
 
-def test_the_text_is_joined_as_the_systems_were_trained():
-    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
-    text, plain = read_test_text(systems), read_test_text(systems, join=1)
-    assert isinstance(text, TaskText)
-    assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
-    assert 40 < len(text) < 80
-    assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
-
-
 def test_a_system_is_given_once(out):
     with pytest.raises(AttnscopeError, match="additive is listed twice: list each system once"):
         read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
-
-
-def test_names_are_unique_also_where_case_does_not_count(tmp_path):
-    for folder, name in (("a", "small"), ("b", "Small")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{name}.yaml").write_bytes(config_bytes(CONFIGS["none"]))
-    found = read_systems([tmp_path / "a" / "small.yaml", tmp_path / "b" / "Small.yaml"], tmp_path / "out")
-    assert [system.name for system in found] == ["small", "Small-2"]
-    assert found[1].folder == tmp_path / "out" / "systems" / "Small-2"
 
 
 @pytest.mark.parametrize("name", ["manifest", "scores"])

@@ -14,7 +14,6 @@ from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common
 from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
-from tests.families import tiny_reader
 
 TEXTS = [
     "The keeper lit the lamp before the tide came in, and the lamp burned until the morning came.",
@@ -69,13 +68,6 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
     assert shared["relation"]["value"] == "token after an earlier occurrence of the query"
     assert shared["relation"]["found"] == 8
     assert "the key is the token after an earlier occurrence" in report_of("examples", result).finding.sentences[0]
-
-
-def test_heads_of_a_decoder_with_an_encoder_have_queries_in_the_target():
-    model, tokenizer = tiny_reader("bart")
-    found = attnscope.examples(model, TEXTS, tokenizer=tokenizer, targets=TEXTS[::-1], head=(5, 0), k=2, window=64)
-    assert not any(row["kind"] == "offset" for row in report_of("examples", found).tables[1].rows)
-    assert all("←" in "".join(text for text, _ in json.loads(pieces)) for pieces in found.context.values)
 
 
 @pytest.mark.parametrize(

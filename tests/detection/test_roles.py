@@ -56,7 +56,7 @@ def test_a_planted_head_has_the_highest_score_of_its_role(name, words, role):
     assert score[place] > max(rivals) + 0.2
 
 
-def test_weights_that_know_nothing_give_what_equal_weights_give_and_the_model_stays_as_it_is():
+def test_untrained_weights_score_as_uniform_attention_and_the_model_stays_as_it_is():
     before = build("previous-decoder-2").model.state_dict()
     only = "previous_token, sink, induction"
     animal, result = of_animal("previous-decoder-2", only=only)

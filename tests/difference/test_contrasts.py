@@ -118,7 +118,7 @@ def test_the_command_holds_texts_apart(corpus, tmp_path):
     assert again["tables"]["by"][0]["differs"]
 
 
-def test_what_cannot_be_held_apart_is_refused(corpus, tmp_path):
+def test_groups_that_cannot_be_formed_are_rejected(corpus, tmp_path):
     with pytest.raises(AttnscopeError, match="no value"):
         attnscope.scan("bundled", corpus, by="language")
     with pytest.raises(AttnscopeError, match="is a string"):

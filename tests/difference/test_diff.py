@@ -15,7 +15,7 @@ from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
 from attnscope.comparison.diff import _quantities, changes_of
 from attnscope.results.render import _rich_table
-from attnscope.results.reports import report_of, write_page
+from attnscope.results.reports import report_of
 from attnscope.results.schema import Table
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import places, plain
@@ -104,18 +104,6 @@ def printed_table(quantities, rows):
     return printed.get()
 
 
-def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
-    few = attnscope.scan(limit=4, window=32, statistics=["entropy"])
-    other = few.assign(entropy=few.entropy + 0.5)
-    found = attnscope.diff(few, other)
-    assert not found.tested.any()
-    assert {row["changed"] for row in changes_of(found)} == {None}
-    page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
-    assert 'class="number open"' not in page
-    assert "significant" not in page
-    assert page.count("Nothing is tested: tests need 6 or more documents, and there is 1.") == 1
-
-
 def test_each_chosen_offset_and_each_share_of_blocks_is_compared():
     asked = {"texts": ["The tide comes in twice a day."] * 3, "statistics": "entropy,block_recall"}
     before, after = (attnscope.scan(**asked, offsets=offsets) for offsets in ([-2, -1], [-1, 3]))
@@ -147,7 +135,7 @@ def test_the_command_writes_a_run_that_opens_again(scans):
 
 
 @pytest.mark.usefixtures("no_types")
-def test_what_cannot_be_compared_is_refused(scans, tmp_path):
+def test_what_cannot_be_compared_is_rejected(scans, tmp_path):
     other = attnscope.scan(texts=["The tide is out."] * 8)
     shorter = attnscope.scan(texts=DOCUMENTS, window=64, limit=6)
     first = open_run(scans / "before")

@@ -223,20 +223,20 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
         ({"pairs": [Pair("It was part of it.", "It was due to it.", " of", " to")]}, "masks; expected one <mask>"),
     ],
 )
-def test_what_cannot_be_patched_is_refused_in_a_line(loaded, options, says, no_types):
+def test_what_cannot_be_patched_is_rejected_in_a_line(loaded, options, says, no_types):
     with pytest.raises(AttnscopeError, match=says) as refused:
         patch(loaded, **({"pairs": PAIRS} | options))
     assert len(str(refused.value).splitlines()) <= 2
 
 
-def test_a_model_without_pairs_of_its_own_and_an_encoder_decoder_are_refused(loaded):
+def test_a_model_without_pairs_of_its_own_and_an_encoder_decoder_are_rejected(loaded):
     with pytest.raises(AttnscopeError, match="only the bundled model has bundled pairs"):
         patch(causal(), tokenizer=MODEL)
     with pytest.raises(AttnscopeError, match="is an encoder-decoder"):
         patch(tiny("bart"), PAIRS, tokenizer=loaded.tokenizer)
 
 
-def test_runs_that_answer_alike_on_average_are_refused():
+def test_runs_that_answer_alike_on_average_are_rejected():
     pairs = xr.Dataset(
         {"clean": ("pair", [2.0, -2.0]), "corrupted": ("pair", [-2.0, 2.0])}, attrs={"direction": "denoising"}
     )

@@ -56,6 +56,6 @@ def benchmark(name):
 @pytest.mark.parametrize(
     ("sets", "says"), [([[(3, 0)]], "no head 3.0"), ([[(0, 9)]], "no head 0.9"), ([[]], "found no heads")]
 )
-def test_heads_that_do_not_exist_are_refused(sets, says):
+def test_heads_that_do_not_exist_are_rejected(sets, says):
     with pytest.raises(AttnscopeError, match=says):
         attnscope.intervene(**PLAIN, together=sets)

@@ -159,7 +159,7 @@ def test_arrays_and_models_give_the_same(tokenizer):
 
 class TestBadInput:
     @pytest.mark.parametrize("beside", [{"texts": [TEXT]}, {"window": 32}, {"limit": 2}, {"tokenizer": MODEL}])
-    def test_what_a_study_has_already_is_refused_beside_it(self, beside):
+    def test_what_a_study_has_already_is_rejected_beside_it(self, beside):
         """It would otherwise be the study's texts that are measured, without a word."""
         study = mechanism_study(MODEL, limit=2)
         with pytest.raises(AttnscopeError, match=f"a study already has its texts: leave {next(iter(beside))} out"):

@@ -111,7 +111,7 @@ def test_secrets_are_not_shown(address):
     assert (url.name, url.suffix, url.stem) == ("b.jsonl.gz", ".gz", "b.jsonl")
 
 
-def test_what_nothing_reads_is_refused():
+def test_what_nothing_reads_is_rejected():
     with pytest.raises(AttnscopeError, match="a URL of an unknown type"):
         Url("gopher://host/a.txt")
 
@@ -129,7 +129,7 @@ def test_a_package_that_lacks_is_named(monkeypatch):
         Url("gs://bucket/a.txt").place()
 
 
-def test_a_path_that_was_a_url_is_refused_unless_it_is_there(tmp_path, monkeypatch):
+def test_a_path_that_was_a_url_is_rejected_unless_it_is_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reject_path_of_url(Path("runs:/a"))
     (tmp_path / "s3:").mkdir()

@@ -45,12 +45,6 @@ def test_the_page_reports_the_offsets_that_the_mask_allows(explained, tmp_path):
     assert "mask" not in page[page.index("<h1") : page.index("<nav")]  # what was found, not how
 
 
-def test_the_heads_requested_are_shown(explained, tmp_path):
-    page = explain_page_of(only(explained, "verdict", "phase_map"), tmp_path / "r.html", heads=[(2, 3)])
-    page = page.read_text(encoding="utf-8")
-    assert "Detailed figures show heads 2.3 (" in page
-
-
 def test_nothing_to_show_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="nothing that a page could show"):
         explain_page_of(xr.DataTree(), tmp_path / "r.html")

@@ -79,7 +79,7 @@ def test_a_token_of_text_shows_what_it_looks_at_over_the_image(visit, pictured_p
     page.hover('.tokens > .token:text-is("␣is")')
     assert shaded(page) == ["image 1 r2c1"]
     said = page.text_content(".view")
-    assert said.startswith("image 1, 4 × 4 tokens: 1 of the token's weight; most, 1, on r2c1")
+    assert said.startswith("image 1, 4 × 4 tokens: 1 of the token's weight; most: 1, r2c1")
     place = page.eval_on_selector('.patches .token:text-is("image 1 r2c1")', "t => t.style.gridArea")
     assert place.startswith("3 / 2")
 

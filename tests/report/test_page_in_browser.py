@@ -57,7 +57,7 @@ def test_a_click_fills_the_panel(visit, path, made):
     assert page.evaluate("location.hash") == "#1.2"
 
 
-def test_what_equal_weights_give_stands_beside_what_has_a_null(visit, path, made, tmp_path):
+def test_uniform_attention_is_next_to_what_has_a_null(visit, path, made, tmp_path):
     assert "Uniform" not in visit(path).text_content("#numbers thead")
     layers = np.linspace(1.0, 2.0, made.result.sizes["layer"])
     even = xr.DataArray(layers, dims="layer") + xr.zeros_like(made.result.length, dtype=float)

@@ -141,7 +141,7 @@ def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypa
         (lambda m, path: write_report(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
     ],
 )
-def test_refusals(made, tmp_path, call, message):
+def test_errors_name_what_is_wrong(made, tmp_path, call, message):
     (tmp_path / "file").write_text("")
     with pytest.raises(AttnscopeError, match=message):
         call(made, tmp_path / "r.html")

@@ -58,7 +58,7 @@ def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
     assert kept.tokenizer.mask_token_id is not None
 
 
-def test_explain_refuses_before_it_reads_the_texts(tmp_path):
+def test_explain_rejects_before_it_reads_the_texts(tmp_path):
     with pytest.raises(AttnscopeError, match=r"relearn .* is 0"):
         relearned_analysis(0)
     model = load_model(MODEL, device="cpu")
@@ -120,13 +120,13 @@ def test_reserved_rows_and_rows_beyond_the_window_are_not_trained():
         ({"model": tiny("llama")}, "is a Llama.*masked language model"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(changes, message):
+def test_what_cannot_be_learned_is_rejected(changes, message):
     options = {"tokenizer": MODEL} if "model" in changes else {}
     with pytest.raises(AttnscopeError, match=message):
         relearn_positions(**options | changes)
 
 
-def test_a_tokenizer_without_mask_is_refused():
+def test_a_tokenizer_without_mask_is_rejected():
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     tokenizer.mask_token = None
     with pytest.raises(AttnscopeError, match="has no mask token"):

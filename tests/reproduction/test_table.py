@@ -13,10 +13,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, RobertaForMaskedLM
 
 from attnscope import AttnscopeError, explain
 from attnscope.explanation import explain as _explain
-from attnscope.explanation.catalogue import known_analyses, requested_analyses
+from attnscope.explanation.catalogue import known_analyses
 from attnscope.explanation.study import Study
 from attnscope_yamamoto2023 import rows as paper_figures
-from attnscope_yamamoto2023.models import SHAPES, Subject, is_shaped_like, published_name
+from attnscope_yamamoto2023.models import SHAPES, Subject, is_shaped_like
 from attnscope_yamamoto2023.rows import ROWS, other_side, paper_table
 from tests.families import tiny
 from tests.mechanism.planted_roberta import FULL, HEADS, SHARES, SMALL, config_of, planted_roberta, random_ids
@@ -144,34 +144,12 @@ def gpt2_ids(texts=2, length=128):
     return np.random.default_rng(0).integers(0, 60, (texts, length)).tolist()
 
 
-def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
-    assert published_name("FacebookAI/roberta-base", {"revision": "e2da8e2f"}) == "roberta-base"
-    assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
-    assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
-    with pytest.raises(AttnscopeError, match="--analyses is yamamoto2023='bert': expected roberta-base or gpt2"):
-        requested_analyses(["yamamoto2023=bert"])
-
-
-def test_the_planted_wave_of_gpt2_is_told():
+def test_the_planted_wave_of_gpt2_is_reported():
     found = paper_table(planted_gpt2(), gpt2_ids(), published_as="gpt2")
     assert value(found, 20) == pytest.approx(100)
     assert verdicts(found)[20] == "agrees"
     assert value(found, 21) == 1  # one head of eight scores by position
     assert found.ours.sel(row=21).item().endswith("by layer 1.0 0.0")
-
-
-def test_causal_heads_have_figures_of_their_scores():
-    """Scores before mask and softmax (EMNLP figures 14 and 15): a mask has not cut the right side."""
-    model = planted_gpt2()
-    case = Subject(Study(model, gpt2_ids()))
-    clusters = case.score_clusters
-    small = int(clusters.label_share.sum(["layer", "head"]).argmin("cluster"))
-    assert clusters.label_share.isel(cluster=small).sel(layer=0).values.tolist() == [0, 1, 0, 0]
-    shown = [paper_figures.ShownHead("1.2", *case.head(1, 2))]
-    score = paper_figures.scores(case, shown).score[0].values
-    traces = [np.trace(score, offset=t) / (128 - abs(t)) for t in range(-30, 31)]
-    assert np.argmax(traces) - 30 == WAVE_OFFSET
-    assert traces[-1] < 0 < traces[30]
 
 
 def take_for_the_real_one(model, name, monkeypatch):
@@ -181,7 +159,7 @@ def take_for_the_real_one(model, name, monkeypatch):
     monkeypatch.setitem(SHAPES, name, replace(SHAPES[name], sizes=sizes))
 
 
-def test_a_model_without_a_table_is_refused():
+def test_a_model_without_a_table_is_rejected():
     with pytest.raises(AttnscopeError, match=r"no table of absolute positions.*RoPE"):
         paper_table(tiny("llama"), [[3, 4, 5, 6]] * 2)
 

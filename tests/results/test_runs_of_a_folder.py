@@ -11,10 +11,9 @@ import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError, open_run
-from attnscope.lineage.align import Aligned
 from attnscope.results.describe import describe
 from attnscope.results.export import export
-from attnscope.results.open import chosen, nodes_of, run_at, runs, tree_of_alignment
+from attnscope.results.open import chosen, nodes_of, run_at, runs
 from attnscope.results.reports import report_of
 from attnscope.store.files import MANIFEST
 from attnscope.store.folder import OwnedFolder
@@ -47,7 +46,7 @@ def test_what_a_run_says_of_itself(tmp_path):
 
 
 @pytest.mark.parametrize(("command", "unit"), [("scan", "windows"), ("align", "pairs")])
-def test_tasks_are_told_as_the_run_that_they_are_parts_of(command, unit, tmp_path):
+def test_tasks_are_reported_as_the_run_that_they_are_parts_of(command, unit, tmp_path):
     for number, done in ((1, True), (2, False)):
         with RunFolder(Task(number, 3).folder(tmp_path / "run"), {"command": command, **SIGNATURE}) as part:
             part.append(piece(4 * number, 4), 4 * number)
@@ -80,14 +79,6 @@ def test_a_damaged_manifest_is_reported_and_hides_no_other_run(tmp_path):
     (tmp_path / "foreign" / MANIFEST).write_text("{}")
     found = {run.path.name: run.progress for run in runs(tmp_path)}
     assert found == {"whole": "all 5 windows", "damaged": "damaged"}
-
-
-@pytest.mark.parametrize("odd", [{"pieces/one": b""}, {}])
-def test_a_manifest_of_another_version_is_reported(odd, tmp_path):
-    with OwnedFolder(tmp_path / "run", "scan") as folder:
-        folder.write(odd, signature=None if odd else {"command": "scan", "models": ["one"]})
-    (run,) = runs(tmp_path)
-    assert "version of attnscope" in run.damage
 
 
 @pytest.mark.parametrize("given", ["nowhere", 3])
@@ -151,14 +142,6 @@ def test_an_unfinished_run_shows_what_is_there(tmp_path):
     assert describe(tmp_path / "train").files == {"checkpoints": (1, 2), "config.json": (1, 1)}
 
 
-def test_parts_of_tasks_are_told_before_there_is_a_run(tmp_path):
-    with RunFolder(Task(2, 3).folder(tmp_path / "run"), {"command": "scan", **SIGNATURE}) as part:
-        part.append(piece(0, 4), 0)
-    told = describe(tmp_path / "run")
-    assert [part.path.name for part in told.parts] == ["2-of-3"]
-    assert told.run.progress == "0 of 3 tasks, 4 windows"
-
-
 def test_damage_is_looked_for_only_where_it_is_requested(tmp_path):
     run = scan_run(tmp_path / "run")
     *_, last = sorted((run / "pieces").iterdir())
@@ -205,11 +188,3 @@ def test_a_tree_has_a_node_for_each_dataset(tmp_path):
     assert [list(next(node.pieces()).data_vars) for node in chosen(nodes, ["form"])] == [["form"], ["form"]]
     with pytest.raises(AttnscopeError, match=r"no variable 'entropy': choose from agree, chance, form, share, swapped"):
         chosen(nodes, ["form", "entropy"])
-
-
-def test_links_of_an_alignment_are_rows():
-    links = [frozenset({(1, 0), (0, 2)}), frozenset[tuple[int, int]](), frozenset({(4, 4)})]
-    tree = tree_of_alignment(Aligned("m", None, None, False, links, None, None, 0, [], "{}"))
-    rows = tree["links"].to_dataset()
-    found = np.stack([rows.line, rows.source_word, rows.target_word], -1).tolist()
-    assert found == [[1, 0, 2], [1, 1, 0], [3, 4, 4]]

@@ -67,7 +67,7 @@ def test_only_what_is_missing_is_to_be_done(tmp_path):
 
 
 @pytest.mark.parametrize("calls", range(1, 80))
-def test_stopped_at_any_moment_it_goes_on(tmp_path, monkeypatch, calls):
+def test_stopped_at_any_moment_it_resumes(tmp_path, monkeypatch, calls):
     """A process that dies at the n-th call by which something reaches the disk, whichever that is."""
     left = iter(range(calls - 1, -1, -1))
 
@@ -102,7 +102,7 @@ def test_stopped_at_any_moment_it_goes_on(tmp_path, monkeypatch, calls):
         assert not run.damaged()
 
 
-def test_another_signature_is_refused_and_nothing_is_touched(finished, tmp_path):
+def test_another_signature_is_rejected_and_nothing_is_touched(finished, tmp_path):
     before = contents(finished)
     other = {**SIGNATURE, "settings": {"band": 5}}
     with (
@@ -114,7 +114,7 @@ def test_another_signature_is_refused_and_nothing_is_touched(finished, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", ".x.partial", ".lock", "run.json", "manifest.json"])
-def test_a_folder_with_other_files_is_refused(tmp_path, name):
+def test_a_folder_with_other_files_is_rejected(tmp_path, name):
     place = tmp_path / "run"
     place.mkdir()
     (place / name).write_text('{"years": "of work"}')
@@ -138,14 +138,6 @@ def test_files_that_others_put_there_stay(finished, tmp_path):
     for name in ("notes.txt", "pieces/notes.txt", ".x.partial", "figures/mine.svg"):
         assert (finished / name).read_text() == "mine"
     assert {path.name for path in (finished / "pieces").iterdir()} == {"notes.txt"}
-
-
-def test_a_folder_of_another_command_is_refused(finished):
-    with (
-        pytest.raises(AttnscopeError, match="belongs to attnscope scan, not to attnscope explain"),
-        RunFolder(finished, {**SIGNATURE, "command": "explain"}),
-    ):
-        pass
 
 
 def test_what_another_writes_meanwhile_is_not_taken_for_damage(tmp_path, monkeypatch):
@@ -187,7 +179,7 @@ def test_no_link_is_followed(tmp_path, place):
 
 
 class TestDamage:
-    def test_of_a_finished_run_is_said(self, finished, tmp_path):
+    def test_of_a_finished_run_is_reported(self, finished, tmp_path):
         (piece, _) = sorted((finished / "pieces").iterdir())
         flip(piece)
         before = contents(finished)
@@ -226,7 +218,7 @@ class TestDamage:
             assert "report.html" not in run.files
             assert "views" not in run.state
 
-    def test_while_it_is_read_is_said(self, finished, tmp_path):
+    def test_while_it_is_read_is_reported(self, finished, tmp_path):
         with opened(tmp_path) as run:
             flip(finished / "summary.npz")
             with pytest.raises(AttnscopeError, match=r"summary\.npz is not what was written"):
@@ -279,7 +271,7 @@ for user in (0, 65534):
     assert found.stdout.split() == ["5", "0", "5", "False"], found.stderr
 
 
-def test_what_was_refused_before_anything_was_measured_leaves_nothing(tmp_path):
+def test_what_was_rejected_before_anything_was_measured_leaves_nothing(tmp_path):
     """Else it would be listed as unfinished, and the same command would be refused again and again."""
     there = tmp_path / "there"
     there.mkdir()
@@ -290,7 +282,7 @@ def test_what_was_refused_before_anything_was_measured_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("task", [None, "1/2"])
-def test_a_command_that_refuses_the_model_leaves_nothing(tmp_path, task):
+def test_a_command_that_rejects_the_model_leaves_nothing(tmp_path, task):
     texts = ["a hat and a bat are on the mat but the cat sat on the hat of a man who ran. " * 4]
     settings = {"tokenizer": small_tokenizer(), "window": 24, "limit": 2, "task": task}
     for verb in (explain, intervene):

@@ -41,6 +41,6 @@ def test_two_signatures_differ_where_anything_in_them_differs():
     assert WHOLE.differences(WHOLE) == []
 
 
-def test_a_part_that_no_signature_has_is_refused():
+def test_a_part_that_no_signature_has_is_rejected():
     with pytest.raises(AttnscopeError, match="colour of a signature is 'red'"):
         Signature.of({"command": "scan", "colour": "red"})

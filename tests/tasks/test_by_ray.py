@@ -69,7 +69,7 @@ def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
+def test_a_command_that_was_stopped_resumes(verb, call, here, tmp_path):
     def stop(progress):
         if progress.details.get("texts", 0) >= 4:
             raise KeyboardInterrupt
@@ -88,7 +88,7 @@ def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
     assert not kept & {first for _, first in measured}
 
 
-def test_workers_that_read_other_texts_are_refused():
+def test_workers_that_read_other_texts_are_rejected():
     agreed = _units.agreed_on(Signature("align", text={"source_sha256": "a"}))
     agreed(Signature("align", text={"source_sha256": "a"}))
     with pytest.raises(AttnscopeError, match=r"workers do not agree: with one of them text\.source_sha256 is"):
@@ -108,7 +108,7 @@ def test_workers_that_read_other_texts_are_refused():
         ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),
     ],
 )
-def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
+def test_what_does_not_go_with_ray_is_rejected(verb, given, said, tmp_path):
     given = {"model": "bundled", "texts": LINES, "out": tmp_path / "run"} | OPTIONS[verb] | given
     if verb == "patch":
         texts = given.pop("texts")
@@ -120,7 +120,7 @@ def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_without_ray_it_is_said_how_to_get_it(verb, call, tmp_path, monkeypatch):
+def test_without_ray_it_is_reported_how_to_get_it(verb, call, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(AttnscopeError, match=r"needs the package ray.*pip install 'attnscope\[ray\]'"):
         call(verb, tmp_path / "run", ray="local")

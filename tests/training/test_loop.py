@@ -1,6 +1,5 @@
 """A training that was stopped is one that was not; two processes are one with all of the batch; wrong settings."""
 
-import json
 import resource
 import shutil
 import signal
@@ -17,7 +16,7 @@ from attnscope import AttnscopeError
 from attnscope.lineage import checkpoints
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.checkpoints import LOG, Log, read_log
-from attnscope.lineage.config import PRESETS, TrainConfig, read_config
+from attnscope.lineage.config import TrainConfig, read_config
 from attnscope.lineage.train import Processes, Training, train
 from attnscope.store.folder import OwnedFolder, manifest_of
 from tests.process import Started, wait_until
@@ -106,24 +105,6 @@ def test_two_processes_are_one_with_all_of_the_batch(tmp_path):
     assert curves[0][-1] < curves[0][0]
 
 
-def test_the_last_that_is_reported_is_the_end(tmp_path):
-    told = []
-    found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
-    last = told[-1]
-    assert (last.name, last.share, last.details["update"]) == ("train", 1.0, 3)
-    metrics = {name: float(found[name]) for name in ("loss", "bleu", "alignment_error_rate")}
-    assert {name: last.details[f"validation {name}"] for name in metrics} == metrics
-    assert found.training_update.values.tolist() == [3]
-    assert found.validation_loss.sizes == {"validation_update": 1}
-    assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
-
-
-def _written(folder):
-    file = folder / "settings.yaml"
-    file.write_text(json.dumps(SMALL | RECURRENT | {"updates": 3, "log_every": 50}))
-    return file
-
-
 def test_what_is_left_is_a_model_of_transformers(unbroken):
     folder = unbroken["transformer"]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -146,14 +127,6 @@ def test_masked_language_model(tmp_path):
     kept = {int(place.name) for place in (tmp_path / "out" / "checkpoints").iterdir()}
     assert kept >= {24, 28, 32, 36, 40}
     assert len(kept) <= 6  # with the best
-
-
-def test_without_data_the_generated_task_is_learned_by_its_preset(tmp_path):
-    train(out=tmp_path, **SMALL | {"dropout": 0.2})
-    found = read_config(tmp_path / "config.yaml")
-    assert (found.model, found.attention, found.join) == ("recurrent", "additive", PRESETS["additive"].join)
-    assert (found.dropout, found.updates) == (0.2, SMALL["updates"])
-    assert 0 <= read_log(tmp_path)[-1]["final_alignment_error_rate"] <= 1
 
 
 @pytest.mark.parametrize(

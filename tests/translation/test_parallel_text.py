@@ -52,14 +52,6 @@ def test_json_lines(write):
     assert pairs(write("y.jsonl", b'{"de": "1", "en": "a"}'), sides=("en", "de")) == [("a", "1")]
 
 
-def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
-    first = read_parallel(write("s", b"a\nb"), write("t", b"1\n2"))
-    again = read_parallel(write("x.jsonl", b'{"source":"a","target":"1"}\n{"source":"b","target":"2"}'))
-    assert first.sha256() == again.sha256()
-    moved = ParallelText(["a", "b1"], ["1", "2"]), ParallelText(["a", "b"], ["11", "2"])
-    assert len({first.sha256(), *(text.sha256() for text in moved)}) == 3
-
-
 @pytest.mark.parametrize(
     ("files", "arguments", "message"),
     [
@@ -79,7 +71,7 @@ def test_the_hash_is_of_the_pairs_and_not_of_the_place(write):
         ({"x.jsonl": b'{"source": "\\ud800", "target": "1"}'}, ("x.jsonl",), r"line 1: found a lone surrogate"),
     ],
 )
-def test_refusals_name_file_and_line(write, tmp_path, files, arguments, message):
+def test_errors_name_file_and_line(write, tmp_path, files, arguments, message):
     for name, data in files.items():
         write(name, data)
     with pytest.raises(AttnscopeError, match=message):

@@ -81,14 +81,6 @@ def test_weights_are_those_of_eager_attention(family):
     assert_allclose(found["weights"], eager[1][0, 2], atol=1e-5)
 
 
-def test_a_real_rope_model(models):
-    found = walk(models / "stories260K-llama", "Once upon a time there was a cat.", layer=2, head=5)
-    assert found.form == "rope"
-    assert max(found.errors.values()) < 1e-5
-    assert found.kv_heads < found.heads
-    assert np.array_equal(found["allowed"], np.tril(found["allowed"]))
-
-
 class TestTheFollowedToken:
     SENTENCE = "The animal didn't cross the street because it was too tired."
 

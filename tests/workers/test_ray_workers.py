@@ -28,7 +28,7 @@ from attnscope.store.workers import Cluster, Crew, RayEngine
         ({"gpus": 1.5}, "expected a part of one GPU, or a whole number"),
     ],
 )
-def test_what_is_none_is_refused(given, said):
+def test_what_is_none_is_rejected(given, said):
     with pytest.raises(AttnscopeError, match=said):
         Cluster(**given)
 
@@ -44,7 +44,7 @@ def test_workers_share_a_gpu_and_never_parts_of_two(machine, wanted, room):
 # --- workers that are Ray's actors: on this machine alone, and gone when all is done ---
 
 
-def test_without_ray_it_is_said_how_to_get_it(monkeypatch):
+def test_without_ray_it_is_reported_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(AttnscopeError, match=r"needs the package ray.*pip install 'attnscope\[ray\]'"):
         RayEngine(Cluster(), begin).__enter__()
@@ -110,7 +110,7 @@ def test_killed_actors_are_replaced_and_nothing_is_left(temporary):
     assert not [*temporary.iterdir()]
 
 
-def test_what_cannot_be_reached_or_sent_is_refused(monkeypatch):
+def test_what_cannot_be_reached_or_sent_is_rejected(monkeypatch):
     pytest.importorskip("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -48,7 +48,7 @@ def test_scores_are_the_kernel_moved_to_the_offset(positions, offset):
 
 
 @pytest.mark.parametrize("positions", [Waves(LENGTH, np.random.default_rng(0)), Rotary(LENGTH, WIDTH)])
-def test_the_gap_is_what_was_asked_for(positions):
+def test_the_gap_is_what_was_requested(positions):
     scores = scores_of(positions, at(-2, gap=7.0))
     row = scores[10, :11]  # what a query in the middle sees of the past
     assert row.argmax() == 8

@@ -77,11 +77,6 @@ def test_of_norms(scored):
     np.testing.assert_allclose(found.score.sel(estimator="norms")[:, : expected.shape[1]], expected, atol=1e-9)
 
 
-def test_block_norms_rolled_out_keep_all_that_there_is(scored):
-    _, found, _ = scored
-    np.testing.assert_allclose(found.score.sel(estimator="block_norms_rollout").sum("token"), 1, atol=1e-9)
-
-
 def test_relevance_is_that_of_each_predictions_own_gradient(scored):
     model, found, _ = scored
     sizes = sizes_of(model)
@@ -145,7 +140,7 @@ def test_leaving_a_token_out_is_hiding_it_by_the_models_own_mask(scored):
             np.testing.assert_allclose(here, expected, atol=1e-9)
 
 
-def test_a_body_has_all_but_what_is_said_of_predictions():
+def test_a_model_without_a_head_has_all_methods_but_those_of_predictions():
     found = token_contributions(given(tiny("bert").bert), positions=[2])
     left = ["gradient_attention", "gradient", "gradient_input", "leave_one_out"]
     assert [one for one in TOKEN_ESTIMATORS if one not in found.estimator.values] == left
@@ -155,7 +150,7 @@ def test_a_body_has_all_but_what_is_said_of_predictions():
         token_contributions(given(tiny("bert").bert), estimators=["gradient"])
 
 
-def test_bad_input_is_refused(monkeypatch):
+def test_bad_input_is_rejected(monkeypatch):
     monkeypatch.setattr(_tokens, "FLOW_TOKENS", 8)
     one = given(tiny("bert"))
     with pytest.raises(AttnscopeError, match="there is no position 12: positions go from 0 to 11"):

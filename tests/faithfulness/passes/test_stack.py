@@ -96,7 +96,7 @@ def test_the_model_is_given_back():
         assert name not in before or module.forward.__func__ is before[name]
 
 
-def test_a_layer_that_nothing_linear_reads_is_told_of():
+def test_a_layer_without_an_output_projection_is_reported():
     model = build("bert")
     layer = model.bert.encoder.layer[1].attention
     own = layer.self.forward

@@ -104,7 +104,7 @@ def lab(colour, seen):
 
 @pytest.mark.parametrize("names", [[*NAMES, *"abcd"], ["leftward", *(f"leftward {i}" for i in range(2, 11))]])
 @pytest.mark.parametrize("seen", list(_SEEN))
-def test_colours_of_clusters_can_be_told_apart_by_everyone(names, seen):
+def test_colours_of_clusters_differ_with_any_colour_vision(names, seen):
     points = [lab(colour, _SEEN[seen]) for colour in cluster_colours(names)]
     assert min(np.linalg.norm(one - other) for one, other in combinations(points, 2)) > 15
 
@@ -182,15 +182,7 @@ def test_profile_is_the_mean_and_the_band_the_quantiles(made):
         assert (edge.min(), edge.max()) == (pytest.approx(low), pytest.approx(high))
 
 
-def test_overview_is_the_mean_over_texts(made):
-    figure = overview(made.result, "entropy")
-    shown = figure.axes[0].images[0].get_array()
-    np.testing.assert_allclose(shown, made.result["entropy"].mean("window"))
-    assert figure.axes[0].get_title(loc="left") == "Entropy of the weights (nats), mean over 12 windows"
-    assert figure.axes[1].get_ylabel() == "nats"
-
-
-def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
+def test_every_head_is_a_dot_beside_the_median_and_uniform_attention(made):
     result = with_blocks(made.result)
     figure = drawn(block_shares(result))
     assert in_figure(figure)
@@ -207,7 +199,7 @@ def test_every_head_is_a_dot_beside_the_median_and_equal_weights(made):
         np.testing.assert_allclose(axes.patches[0].get_data().values, equal)
 
 
-def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
+def test_every_head_is_a_row_of_shares_beside_uniform_attention_on_one_scale(made):
     result = with_bins(made.result)
     figure = drawn(offset_shares(result))
     assert in_figure(figure)
@@ -237,7 +229,7 @@ def test_every_head_is_a_row_of_shares_beside_equal_weights_on_one_scale(made):
         (lambda m: label_pies(m.result.drop_vars("label")), "needs label"),
     ],
 )
-def test_refusals_say_what_exists(made, call, message):
+def test_errors_say_what_exists(made, call, message):
     with pytest.raises(AttnscopeError, match=message):
         call(made)
 

@@ -36,7 +36,7 @@ def test_a_head_that_goes_by_position_has_neither(shift):
     np.testing.assert_allclose(found[["duplicate", "induction"]].to_array(), 0, atol=1e-6)
 
 
-def test_texts_of_one_word_are_refused():
+def test_texts_of_one_word_are_rejected():
     study = Study(mixed_bert().eval(), [[5] * 16, [5] * 16])
     with pytest.raises(AttnscopeError, match="found 1 different tokens in windows of 16; expected 4 or more"):
         repeated_tokens(study)

@@ -49,7 +49,7 @@ def test_where_the_tables_waves_are_all_that_counts_the_fit_is_exact(frequencies
     assert float(removed.fit) > 0.999
 
 
-def test_behind_other_layers_nine_tenths_of_the_change_is_foretold_and_not_by_other_heads():
+def test_behind_other_layers_nine_tenths_of_the_change_is_predicted_and_not_by_other_heads():
     model = planted_roberta(SMALL, heads=HEADS)
     removed = wave_removal(model, random_ids(SMALL, 6), draws=100)
     assert set(range(removed.attrs["frequencies"][0], removed.attrs["frequencies"][1] + 1)) <= set(range(7, 16))
@@ -66,7 +66,7 @@ def test_random_weights_give_no_cause(family):
     assert float(removed.fit) < 0.5
 
 
-def test_the_model_is_as_it_was_and_bad_frequencies_are_refused():
+def test_the_model_is_as_it_was_and_bad_frequencies_are_rejected():
     model = tiny("bert")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     study = mechanism_study(model, TINY_TEXTS)

@@ -136,7 +136,7 @@ def test_a_planted_head_of_two_causes_has_both():
 
 
 @pytest.mark.parametrize(("term", "query_reads", "key_reads"), [("PC", 0, 64), ("CP", 64, 0)])
-def test_queries_by_position_and_keys_by_content_are_told_from_the_reverse(term, query_reads, key_reads):
+def test_queries_by_position_and_keys_by_content_are_distinguished_from_the_reverse(term, query_reads, key_reads):
     """Positions lie in the first 64 columns of X and words in the others: only one term has any scores."""
     model, generator = mixed_bert(), torch.Generator().manual_seed(0)
     attention = model.bert.encoder.layer[0].attention.self
@@ -220,7 +220,7 @@ def test_shapley_values_share_out_the_worth():
     assert np.isnan(covariance_share(np.ones((2, 3)))).all()
 
 
-def test_what_cannot_be_split_is_refused():
+def test_what_cannot_be_split_is_rejected():
     model = tiny("bert")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])

@@ -124,7 +124,7 @@ def test_random_rotary_models_agree_as_often_as_chance_says():
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "rope", "learned"])
-def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
+def test_a_head_that_goes_by_its_scheme_is_reported_as_such(scheme):
     """In the verdict, the table and the words: position is all, and nothing is said to work against it."""
     model, _ = planted(scheme, -3, 3.0, 1e-3)  # a head without any queries has no waves to look for
     loaded = LoadedModel(model, None, "planted", {})

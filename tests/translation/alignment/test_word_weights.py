@@ -51,13 +51,6 @@ def test_sources_sum_and_targets_average():
     np.testing.assert_allclose(merged.sum(1), 1, rtol=1e-14)
 
 
-def test_null_leaves_out_the_words_that_look_at_the_end():
-    weights = np.array([[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.0, 0.0, 1.0]])
-    merged = word_weights(weights, np.array([0, 1, -1]), np.array([0, 1, -1]), end="null")
-    np.testing.assert_allclose(merged, [[0, 0], [3 / 7, 4 / 7]], rtol=1e-14)
-    assert links(merged) == {(1, 1)}
-
-
 def test_the_step_that_reads_a_token_is_the_next_row():
     weights = random_weights()
     later = word_weights(weights, SOURCE_WORDS, TARGET_WORDS, step="reads")
