@@ -45,8 +45,8 @@ def test_flags_and_parameters_have_the_same_names(name):
     assert named == parameters - PARAMETERS_ALONE.get(name, set())
 
 
-#: Packages whose messages tell of one command. What they name must be flags of that one; of others, of any.
-COMMAND_OF = {"detection": "roles", "explanation": "explain"}
+#: Packages whose messages are of these commands alone: what they name must be their flags; of others, of any.
+COMMANDS_OF = {"detection": ("roles", "examples"), "explanation": ("explain",)}
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OF_OTHERS = {"--nproc-per-node", "--help", "--models", "--texts"}  # of torchrun, typer and benchmarks
 
@@ -60,7 +60,10 @@ def flags_below(command):
 def flags_here():
     """The flags that a file of the package may name, by its path."""
     everything = typer.main.get_command(app)
-    known = {place: flags_below(everything.commands[name]) for place, name in COMMAND_OF.items()}
+    commands = everything.commands
+    known = {
+        place: set().union(*(flags_below(commands[name]) for name in names)) for place, names in COMMANDS_OF.items()
+    }
 
     def here(path):
         place = path.relative_to(SOURCE).parent.as_posix()
