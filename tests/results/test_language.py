@@ -97,7 +97,7 @@ def shown(page):
     return html.unescape("\n".join([*re.split(r"<[^>]*>", page), *described]))
 
 
-COMMANDS = {"scan": ("--limit", "4")}
+COMMANDS = {"scan": ("--limit", "4"), "intervene": ("--limit", "4")}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

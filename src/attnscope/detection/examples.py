@@ -182,7 +182,7 @@ class ExampleReader(TextReader):
         known = [(site.index, head) for site in self.sites for head in range(site.heads)]
         self.heads = checked_heads(heads, known, "head")
         if "places" in self.notes:
-            raise AttnscopeError(f"{self.notes['places']} Examples need attention between tokens")
+            raise AttnscopeError(f"{self.notes['places']} " + "Examples need attention between tokens")
 
     def signature_settings(self) -> dict[str, Any]:
         """The settings behind the numbers."""

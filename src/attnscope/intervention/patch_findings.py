@@ -203,7 +203,7 @@ def _unsolved(right: int, pairs: int) -> list[str]:
     if right == pairs or chance <= SURE:
         return []
     doubt = f"This is no better than guessing (p = {chance:.2f}): the model may not know these answers."
-    return [f"{doubt} Heads can carry a difference all the same, as they do with random weights."]
+    return [f"{doubt} " + "Heads can carry a difference all the same, as they do with random weights."]
 
 
 def _describe_share(row: Row, effect: Effect) -> str:

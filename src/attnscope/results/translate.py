@@ -96,9 +96,9 @@ def catalogue(name: str) -> _Catalogue:
 _ENGLISH = re.compile(r"(?<![\w'\"“./\\=-])[A-Za-z]?[a-z]{2,}(?![\w'\"”/\\=]|\.\w)")
 SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[^a-z\s])")
 _ENDS = {".": "。", ":": ":", ",": "、", ";": "。"}
-_LISTS = (("; ", "。"), (", ", "、"), (": ", ": "), (" and ", "と"))
+_LISTS = (("; ", "。"), (", ", "、"), (": ", ": "), (" and ", "と"), (" or ", "または"))
 _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
-_FORMS = tuple(map(re.compile, (r"(.+) (\(.+\))", r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)")))
+_FORMS = tuple(map(re.compile, (r"(.+)( \(.+\))", r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)", r"(.+)( [−+-]?\d[\d.,]*%?)")))
 
 
 def translate(text: str) -> str:
@@ -154,7 +154,7 @@ def _whole(name: str, text: str) -> str | None:
 def _joined(parts: Sequence[str], between: str = "") -> str | None:
     """Parts of a list, or a text and a remark, if at least one is translated and the others are values."""
     shown = list(map(translate, parts)) if len(parts) > 1 else parts
-    return between.join(shown) if shown != parts and all(map(fits, shown)) else None
+    return between.join(shown).replace(" （", "（") if shown != parts and all(map(fits, shown)) else None
 
 
 #: Elements within a sentence; all others begin and end one.
@@ -192,8 +192,9 @@ def _run(text: str) -> str:
     inner = core[begin.end() : end.start()] if begin and end else core
     sentence = re.sub(r"</?bdi>", "", inner)
     whole = _unescaped(sentence, translate) if not _TAG.search(sentence) else translate(sentence)
-    if whole == sentence and _TAG.search(inner):
-        whole = re.sub(r"[^<>]+(?=<|$)", lambda piece: _unescaped(piece[0], translate), inner)
+    if _TAG.search(inner):
+        begun = inner if whole == sentence else whole
+        whole = re.sub(r"[^<>]+(?=<|$)", lambda piece: _unescaped(piece[0], translate), begun)
     return (
         text
         if whole == inner

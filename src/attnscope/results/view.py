@@ -25,6 +25,7 @@ from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
 from attnscope.measure.texts import window_length
 from attnscope.results.figures.attention import attention
+from attnscope.results.translate import language, messages_of_script, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 
@@ -92,6 +93,12 @@ class Maps:
             "side": side,
             "thumbs": base64.b64encode(thumbs.tobytes()).decode("ascii"),
         }
+
+
+def _words() -> dict[str, str]:
+    """The messages of the view's script in the language of pages."""
+    messages = messages_of_script((_HERE / "view.js").read_text(encoding="utf-8"))
+    return {message: other for message in messages if (other := translate(message)) != message}
 
 
 def coded(weights: np.ndarray) -> np.ndarray:
@@ -165,11 +172,12 @@ class View:
             codes = self.maps.codes(*place, max(cells, 1))
             held["{}.{}".format(*place)] = codes | {"codes": base64.b64encode(codes["codes"].tobytes()).decode("ascii")}
         data = {"meta": meta, "held": held, "start": {"layer": self.layer, "head": self.head, "token": self.token}}
+        data["words"] = _words()
         script = (_HERE / "view.js").read_text(encoding="utf-8").replace("export default { render };", "")
         script = script.replace("export function", "function")
         written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
         return (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
             'script-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
@@ -202,9 +210,10 @@ def _widget_class() -> Any:
         token = traitlets.Int(None, allow_none=True).tag(sync=True)
         span = traitlets.List(traitlets.Int(), None, allow_none=True).tag(sync=True)
         _meta = traitlets.Dict().tag(sync=True)
+        _words = traitlets.Dict().tag(sync=True)
 
         def __init__(self, maps: Maps, layer: int, head: int, name: str) -> None:
-            anywidget.AnyWidget.__init__(self, _meta=maps.meta())
+            anywidget.AnyWidget.__init__(self, _meta=maps.meta(), _words=_words())
             View.__init__(self, maps, layer, head, name)
             self.on_msg(self._answer)
 

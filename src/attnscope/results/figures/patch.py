@@ -29,7 +29,7 @@ _CAPTIONS = {
     "recovered-by-position": (
         "Share of the difference that is recovered, by position",
         (
-            f"{_COLOURS} At most 24 heads are drawn. a/b: token a in the clean text, b in the "
+            f"{_COLOURS} " + "At most 24 heads are drawn. a/b: token a in the clean text, b in the "
             "corrupted one. …: the token differs between pairs."
         ),
         _DOT,

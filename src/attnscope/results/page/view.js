@@ -209,34 +209,41 @@ export function mount(root, source, changed = () => {}) {
   };
 }
 
-const english = {
-  heads: "All heads, layers below each other",
-  head: (layer, head) => `Layer ${layer}, head ${head}`,
-  queries: "Queries:",
-  keys: "Keys:",
-  hint: "Point at a token, or at the map; click to keep it.",
-  keyAxis: "keys →",
-  queryAxis: "queries ↓",
-  show: "Show",
-  attends: "where a token attends",
-  receives: "which tokens attend to it",
-  parts: "Sentences",
-  all: "all",
-  absent: "This page does not hold the map of this head. In a notebook, every head opens.",
-  flat: (token, weight) => `“${token}” attends nearly uniformly: its largest weight is ${weight}.`,
-  from: (token, other, weight) => `“${token}” attends most to “${other}” (${weight}).`,
-  to: (token, other, weight) => `“${token}” receives most from “${other}” (${weight} of that query's weight).`,
-  map: (layer, head) => `Weights of layer ${layer}, head ${head}: queries from top to bottom, keys from left to right`,
-  cell: (query, i, key, j, weight) => `query ${i} “${query}” → key ${j} “${key}”: ${weight}`,
-};
+/** The words of a view: `translated` has messages, their values numbered, in another language. */
+function wordsIn(translated = {}) {
+  const t = (parts, ...values) => {
+    const message = parts.reduce((all, part, i) => `${all}{${i - 1}}${part}`);
+    return (translated[message] ?? message).replace(/\{(\d+)\}/g, (_, i) => values[i]);
+  };
+  return {
+    heads: t`All heads, layers below each other`,
+    head: (layer, head) => t`Layer ${layer}, head ${head}`,
+    queries: t`Queries:`,
+    keys: t`Keys:`,
+    hint: t`Point at a token, or at the map; click to keep it.`,
+    keyAxis: t`keys →`,
+    queryAxis: t`queries ↓`,
+    show: t`Show`,
+    attends: t`where a token attends`,
+    receives: t`which tokens attend to it`,
+    parts: t`Sentences`,
+    all: t`all`,
+    absent: t`This page does not hold the map of this head. In a notebook, every head opens.`,
+    flat: (token, weight) => t`“${token}” attends nearly uniformly: its largest weight is ${weight}.`,
+    from: (token, other, weight) => t`“${token}” attends most to “${other}” (${weight}).`,
+    to: (token, other, weight) => t`“${token}” receives most from “${other}” (${weight} of that query's weight).`,
+    map: (layer, head) => t`Weights of layer ${layer}, head ${head}: queries from top to bottom, keys from left to right`,
+    cell: (query, i, key, j, weight) => t`query ${i} “${query}” → key ${j} “${key}”: ${weight}`,
+  };
+}
 
 /** A view whose maps are in the page: `held` has codes by "layer.head", in base 64. */
-export function page(root, { meta, start, held }) {
+export function page(root, { meta, start, held, words }) {
   const map = async (layer, head) => {
     const found = held[`${layer}.${head}`];
     return found ? { ...found, codes: bytesOf(found.codes) } : null;
   };
-  return mount(root, { meta, start, map, words: english });
+  return mount(root, { meta, start, map, words: wordsIn(words) });
 }
 
 /** The same in a notebook, where Python answers. */
@@ -253,7 +260,7 @@ function render({ model, el }) {
   model.on("msg:custom", listen);
   const source = {
     meta: model.get("_meta"),
-    words: english,
+    words: wordsIn(model.get("_words")),
     start: { layer: model.get("layer"), head: model.get("head"), token: model.get("token") },
     async map(layer, head) {
       const name = `${layer}.${head}`;
