@@ -67,8 +67,9 @@ def test_heads_are_counted_in_whole_sentences():
     said = sentences("intervene", planted_intervention())[1]
     assert said.startswith(
         "Removing one head at a time significantly raises the loss for 1 of 6 heads and lowers it for 0, under each of "
-        "zero, mean and resample ablation; for 1 more it depends on the ablation; 4 have no significant effect ("
+        "zero, mean and resample ablation (p < 0.05"
     )
+    assert said.endswith("). For 1 more it depends on the ablation. 4 have no significant effect.")
 
 
 @pytest.mark.parametrize(
