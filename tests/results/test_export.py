@@ -166,11 +166,13 @@ def test_damage_in_the_last_piece_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize(("package", "extra"), [("pyarrow", "data"), ("h5py", "netcdf")])
-def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, scan, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "extra", "to"), [("pyarrow", "data", "parquet"), ("h5netcdf", "netcdf", "nc"), ("zarr", "zarr", "zarr")]
+)
+def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, to, scan, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(AttnscopeError, match=rf"pip install 'attnscope\[{extra}\]'"):
-        export(scan, "nc" if extra == "netcdf" else "parquet", out=tmp_path / "out")
+        export(scan, to, out=tmp_path / "out")
 
 
 def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):

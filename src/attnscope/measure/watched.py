@@ -20,8 +20,7 @@ from attnscope.capture.functional import PassObserver, calls_inside
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import call_of_weights
-from attnscope.measure.generation import generation_dataset
-from attnscope.measure.generation_pass import GenerationCall, Written
+from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.labels import NEEDED, summarize
 from attnscope.measure.passes import Marks, labelled, measure_call, stacked
 from attnscope.measure.pools import joined
@@ -118,7 +117,7 @@ class WatchedCalls:
         self._passes: list[MeasuredPass] = []
         self._now = MeasuredPass()
         self._without = 0  # passes without captured calls
-        self._written: list[Written] = []
+        self._written: list[xr.Dataset] = []
         self._calls: ModuleCalls | None = None
 
     def __len__(self) -> int:
@@ -133,7 +132,7 @@ class WatchedCalls:
                     f"captured both plain passes and generate() of {self._module}, which give different results: use a "
                     "new `watch` for each"
                 )
-            return generation_dataset(self._written).assign_attrs(model=self._module, capture="generate()")
+            return together(self._written).assign_attrs(model=self._module, capture="generate()")
         if not self._passes:
             passes = f"{self._without} passes without one" if self._without else "no pass"
             raise AttnscopeError(
@@ -286,7 +285,7 @@ def watch(
 
 @contextmanager
 def _generating(
-    module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[Written]], None]
+    module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[xr.Dataset]], None]
 ) -> Generator[None]:
     """Watch ``generate()`` of each model of transformers within a module, called from outside."""
 
