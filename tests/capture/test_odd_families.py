@@ -74,7 +74,7 @@ HYBRIDS = {
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_a_hybrid_says_which_of_its_layers_are_counted(family):
     make, own = HYBRIDS[family]
-    sites, _ = verify(made(make()), {"input_ids": IDS})
+    sites = verify(made(make()), {"input_ids": IDS})
     assert [site.index for site in sites] == [0, 1]
     note = numbering_note([site.name for site in sites])
     expected = ", ".join(f"{number} is model.layers.{layer}" for number, layer in enumerate(own))
@@ -85,7 +85,7 @@ def test_a_hybrid_says_which_of_its_layers_are_counted(family):
 def test_linear_attention_has_no_weights_to_be_missed(family):
     """The other layer of two attends with weights, and is seen."""
     model = tiny_model(family)
-    sites, _ = verify(model, inputs_of(model))
+    sites = verify(model, inputs_of(model))
     assert len(sites) == 1
     assert sites[0].kind == "causal"
 
@@ -98,7 +98,7 @@ def test_layers_that_are_all_counted_need_no_note():
 
 def test_a_layer_that_attends_twice_with_the_same_weights_is_one_layer():
     model = made(T.DiffLlamaForCausalLM(T.DiffLlamaConfig(**_DECODER)))
-    sites, _ = verify(model, {"input_ids": IDS})
+    sites = verify(model, {"input_ids": IDS})
     assert [(site.index, site.name) for site in sites] == [
         (0, "model.layers.0.self_attn"),
         (1, "model.layers.1.self_attn"),
@@ -108,7 +108,7 @@ def test_a_layer_that_attends_twice_with_the_same_weights_is_one_layer():
 def test_a_text_model_whose_layers_do_not_say_that_they_look_both_ways():
     """Its weights are those of eager attention, in `verify` and after."""
     model = made(T.ClapTextModel(T.ClapTextConfig(**_ENCODER)))
-    sites, _ = verify(model, {"input_ids": IDS})
+    sites = verify(model, {"input_ids": IDS})
     assert [site.kind for site in sites] == ["self", "self"]
     ahead = []
 
@@ -124,7 +124,7 @@ def test_a_text_model_whose_layers_do_not_say_that_they_look_both_ways():
     with torch.no_grad():
         torch.testing.assert_close(captured, model(IDS).last_hidden_state, atol=1e-5, rtol=1e-4)
     causal = made(T.GPT2LMHeadModel(T.GPT2Config(n_embd=32, n_head=4, n_layer=1, vocab_size=60)))
-    assert [site.kind for site in verify(causal, {"input_ids": IDS})[0]] == ["causal"]
+    assert [site.kind for site in verify(causal, {"input_ids": IDS})] == ["causal"]
 
 
 def test_a_model_that_reads_its_masks_elsewhere_is_refused_by_that():

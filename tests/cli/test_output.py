@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.cli.output import emit, new_console, printable, progress_bar
+from attnscope.cli.output import emit, new_console, progress_bar
 from attnscope.support.progress import Progress
 from tests.cli.command import attnscope
 from tests.process import Started
@@ -35,10 +35,6 @@ def test_nothing_acts_on_the_terminal(capsys):
     shown = capsys.readouterr().out
     assert "␛" in shown
     assert not acting(shown)
-
-
-def test_a_lone_surrogate_can_be_printed():
-    assert printable("caf\udce9") == "caf\\udce9"
 
 
 def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):
@@ -68,7 +64,7 @@ def run(*words, **options):
     return subprocess.run([*COMMAND, *words], capture_output="stdout" not in options, text=True, check=False, **options)
 
 
-def test_a_full_standard_output_is_told_of():
+def test_a_full_standard_output_is_reported():
     with Path("/dev/full").open("w") as full:
         found = run("scan", "--statistics", "list", stdout=full, stderr=subprocess.PIPE)
     assert found.returncode == 2
@@ -76,7 +72,7 @@ def test_a_full_standard_output_is_told_of():
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_a_closed_standard_output_is_told_of():
+def test_a_closed_standard_output_is_reported():
     found = run("scan", "--statistics", "list", preexec_fn=lambda: os.close(1), stdout=None, stderr=subprocess.PIPE)
     assert found.returncode == 2
     assert found.stderr.startswith("attnscope: standard output cannot be written: it is closed")

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture.parameters import OBSERVATION, ScanReading
 from attnscope.cli import options
 from attnscope.cli.options import INPUT, SCALE, argument, option, varied
 from attnscope.cli.output import emit, new_console, run
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from attnscope.measure.quantities import Wording
     from attnscope.results.schema import Report
 
-_LAST = 32  # queries of the observation window, as `attnscope.scan` has them
 _TEXT = (
     "Files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images (.png .jpg .webp), "
     "folders of frames, or sounds (.wav)."
@@ -39,6 +39,7 @@ _TEXT = (
     target=varied(
         "target", help="Translation for the decoder, or transcripts of sounds, line by line; may be repeated."
     ),
+    others=ScanReading,
     own={
         "statistics": option(
             str | None, None,
@@ -50,7 +51,8 @@ _TEXT = (
             str | None, None, "Offsets whose share of weight is measured, such as -1,-64.", metavar="OFFSET,..."
         ),
         "observation": option(
-            int | None, None, "Queries at the end of each window for statistics recent_...", show_default=str(_LAST)
+            int | None, None, "Queries at the end of each window for statistics recent_...",
+            show_default=str(OBSERVATION),
         ),
         "groups": option(
             str | None, None,
@@ -102,7 +104,7 @@ def scan(arguments: dict[str, Any], output: options.Output) -> None:
         )
     arguments |= {
         "offsets": None if offsets is None else options.numbers_of("--offsets", offsets, "-1,-64"),
-        "observation": _LAST if arguments["observation"] is None else arguments["observation"],
+        "observation": OBSERVATION if arguments["observation"] is None else arguments["observation"],
         "groups": options.rule_or_file(arguments["groups"], options.GROUPS),
         "words": options.rule_or_file(arguments["words"], options.WORDS),
         "show": heads if output.report else False,
@@ -177,7 +179,7 @@ def generate(arguments: dict[str, Any], output: options.Output) -> None:
     """Measure where every head attends while the model writes: each new token of continued texts."""
     prompt = arguments.pop("prompt")
     if prompt and arguments["texts"]:
-        raise AttnscopeError("both files of text and --prompt were given: leave out one of them")
+        raise AttnscopeError("found both files of text and --prompt; expected one of them")
     arguments["texts"] = prompt or arguments["texts"]
     arguments["groups"] = options.rule_or_file(arguments["groups"], options.GROUPS)
     arguments["spans"] = _spans(arguments.pop("span") or [])
@@ -221,7 +223,7 @@ def _print_texts(results: xr.Dataset) -> None:
     batch_size=varied("batch_size", show_default="about 2,048 tokens' worth"),
     own={
         "only": option(
-            str | None, None, "Roles to look for, with commas between; list names them all.", show_default="all"
+            str | None, None, "Roles to score, with commas between; list names them all.", show_default="all"
         ),
         "needles": option(
             Path | None, None, "File of needles for retrieval heads: JSON Lines with needle and question in each line.",
@@ -274,7 +276,7 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
     ),
 )  # fmt: skip
 def examples(arguments: dict[str, Any], output: options.Output) -> None:
-    """Find where in a corpus heads attend most strongly, in context, and what these places have in common."""
+    """Find where in a corpus heads attend most strongly, in context, and the features that these windows share."""
     arguments["head"] = options.heads_of("--head", arguments["head"])
     run("examples", output, **arguments)
 
@@ -382,19 +384,19 @@ def _print_text_tables(tree: xr.DataTree) -> None:
         ),
         "steps": option(int, 5, "Points of the integrated gradients; 0 leaves out all estimates."),
         "search": option(
-            bool, False, "Search too: random sets of heads taken out, and a sparse regression.", "--search"
+            bool, False, "Search too: random sets of heads ablated, and a sparse regression.", "--search"
         ),
-        "curves": option(bool, False, "Curves too: more and more heads taken out, in several orders.", "--curves"),
+        "curves": option(bool, False, "Curves too: more and more heads ablated, in several orders.", "--curves"),
         "together": option(
             list[str] | None, None, "Heads ablated together, in addition to each alone, as in 0.1,0.3; may be repeated."
         ),
         "forbid_offset": option(
             list[int] | None, None,
-            "Offset (key minus query) at which heads may not look: -1 is the token before; may be repeated.",
+            "Offset (key minus query) that heads may not attend to: -1 is the token before; may be repeated.",
         ),
         "forbid_first": option(bool, False, "First token: heads may not attend to it.", "--forbid-first"),
         "forbid_token": option(
-            list[str] | None, None, "Token at which heads may not look, by its text; may be repeated."
+            list[str] | None, None, "Token that heads may not attend to, by its text; may be repeated."
         ),
         "renormalise": option(bool, True, "Rows scaled to their sum before, where something in them is forbidden."),
         "why": option(bool, True, "Causes next to the effects, as in explain."),

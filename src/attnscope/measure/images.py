@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.load import Model
+    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
-    from attnscope.measure.reader import ScanSettings
     from attnscope.read.images import Images
 
 
@@ -116,7 +116,7 @@ Pixels = tuple[str, "Tensor"]  # name of an image, and ``(1, channel, row, colum
 class ImageReader(Reader):
     """Images of a vision encoder; consecutive images of one size form a batch."""
 
-    reads = called = "images"
+    called = "images"
     accepts = frozenset({"batch_size"})
     packages = ("pillow",)
 

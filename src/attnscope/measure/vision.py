@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
+    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.reader import ScanSettings
     from attnscope.read.image_text import PicturedText, PicturedTexts
     from attnscope.read.videos import Clip, Videos
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 class ImageTextReader(Reader):
     """Texts with images, read one at a time."""
 
-    reads = "texts with images"
     accepts = frozenset({"groups", "chat", "chat_template"})
     packages = ("pillow",)
 
@@ -78,7 +77,7 @@ class ImageTextReader(Reader):
         self.images = max(len(item.images) for item in self.texts)
         self.videos = max(len(item.videos) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
-        self.band = settings.band_within(self.reach, f"texts of {self.reach + 1} tokens")
+        self.band = self.band_within(self.reach, f"texts of {self.reach + 1} tokens")
         self._check()
         self.notes["tower"] = (
             f"Only {type(self.watched).__name__} is measured, which reads the text with its images, not the vision "
@@ -326,7 +325,7 @@ def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
 class VideoReader(Reader):
     """Videos of a video encoder, read one at a time, all with the same tubelets."""
 
-    reads = called = "videos"
+    called = "videos"
     packages = ("pillow",)
 
     def __init__(self, model: Model, videos: Videos, settings: ScanSettings) -> None:
@@ -346,7 +345,7 @@ class VideoReader(Reader):
         self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
         self.groups = self.grouping.names
         self.reach = self.tubelets.tokens - 1
-        self.band = settings.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
+        self.band = self.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
         self.notes["videos"] = self._note()
 
     def signature_settings(self) -> dict[str, Any]:
