@@ -15,12 +15,12 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import capture_of, watching
 from attnscope.intervention.intervene import intervene
 from attnscope.kernels.engines import attend_in_full, output_of
-from tests.every_family.given import inputs_of
+from tests.every_family.inputs import inputs_of
 from tests.every_family.judge import EAGER, FAST, REFUSED, judge, larger
-from tests.every_family.making import tiny_model
+from tests.every_family.models import tiny_model
 
 BY_WEIGHTS = [
-    *("bloom", "gptj", "codegen", "mpt", "xlnet", "xlm", "longformer", "funnel", "fsmt", "ibert"),
+    *("bloom", "gptj", "mpt", "xlnet", "xlm", "longformer", "funnel", "fsmt", "ibert"),
     *("cpmant", "canine", "longt5", "lxmert", "vilt"),
 ]
 WITHOUT_WEIGHTS = {
@@ -121,32 +121,27 @@ def test_weights_beside_what_a_layer_computes_are_found_out(monkeypatch):
         verify(larger(tiny_model("falcon")), given, weights_suffice=True)
 
 
-def test_weights_that_were_not_used_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            lambda weights: torch.softmax(weights, -1),
+            r"weights that it does not use \(transformer.h.1.self_attention\)",
+        ),
+        (lambda weights: weights / 2, r"layer 1 .*: the weights of a row sum to 0\.5000, not to 1"),
+    ],
+)
+def test_weights_that_were_not_used_are_rejected(monkeypatch, other, message):
     model, given = of("bloom")
     layer = model.transformer.h[1].self_attention
     forward = type(layer).forward
 
     def of_other_scores(*arguments, **options):
         output, weights = forward(layer, *arguments, **options)
-        return output, torch.softmax(weights, -1)
+        return output, other(weights)
 
     monkeypatch.setattr(layer, "forward", of_other_scores)
-    with pytest.raises(AttnscopeError, match=r"weights that it does not use \(transformer.h.1.self_attention\)"):
-        verify(model, given, weights_suffice=True)
-
-
-def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
-    model, given = of("bloom")
-    verify(model, given, weights_suffice=True)
-    layer = model.transformer.h[1].self_attention
-    forward = type(layer).forward
-
-    def halved(*arguments, **options):
-        output, weights = forward(layer, *arguments, **options)
-        return output, weights / 2
-
-    monkeypatch.setattr(layer, "forward", halved)
-    with pytest.raises(AttnscopeError, match=r"layer 1 .*: the weights of a row sum to 0\.5000, not to 1"):
+    with pytest.raises(AttnscopeError, match=message):
         verify(model, given, weights_suffice=True)
 
 

@@ -63,8 +63,10 @@ def test_a_model_that_lies_on_the_disk_as_a_whole(folder, temporary):
     assert placed.identical(attnscope.scan(temporary / "model", texts, device="cpu"))
 
 
-def test_without_a_bound_there_is_one_device(temporary):
+def test_without_a_bound_or_by_a_map_there_is_one_device(folder, temporary):
     assert attnscope.scan("bundled", TEXT, device_map="auto").identical(attnscope.scan("bundled", TEXT, device="cpu"))
+    loaded = load_model(folder, placement=Placement({"": "cpu"}))
+    assert not any(one.is_meta for one in loaded.model.parameters())
 
 
 def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, temporary):
@@ -75,11 +77,6 @@ def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, tempor
     del loaded
     gc.collect()
     assert not list(temporary.glob("attnscope-*"))
-
-
-def test_a_map_of_ones_own(folder, room, temporary):
-    placement = Placement({"": "cpu"})
-    assert not any(one.is_meta for one in load_model(folder, placement=placement).model.parameters())
 
 
 def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):

@@ -21,9 +21,9 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Watch, way_of
 from attnscope.capture.watching import capture_of, watching
 from attnscope.kernels.engines import attend_in_full, output_of
-from tests.every_family.given import inputs_of
+from tests.every_family.inputs import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
-from tests.every_family.making import tiny_model
+from tests.every_family.models import tiny_model
 
 HIDDEN = torch.tensor([[False, False, False, True, True], [False, False, False, False, True]])
 MASKS = {

@@ -5,7 +5,7 @@ import torch
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from tests.every_family.judge import FAST, judge
-from tests.every_family.making import tiny_model
+from tests.every_family.models import tiny_model
 from tests.every_family.sessions import session_of
 
 

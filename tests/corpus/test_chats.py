@@ -94,11 +94,8 @@ def test_other_forms_are_the_same_chat(tokenizer, tmp_path):
     first, second = Chats(path, template=TEMPLATE).read_with(tokenizer)
     assert first.content == second.content
     assert [text.name for text in (first, second)] == ["a.jsonl:1", "a.jsonl:2"]
-
-
-def test_what_a_message_has_beside_its_content_stays():
-    found = messages_of([{"from": "gpt", "value": "Yes", "tool_calls": [1]}], "a.jsonl:1")
-    assert found == [{"role": "assistant", "content": "Yes", "tool_calls": [1]}]
+    call = messages_of([{"from": "gpt", "value": "Yes", "tool_calls": [1]}], "a.jsonl:1")
+    assert call == [{"role": "assistant", "content": "Yes", "tool_calls": [1]}]
 
 
 def test_what_is_written_out_is_what_is_signed(tokenizer):

@@ -43,12 +43,6 @@ def test_the_hash_stands_for_names_and_pixels(tmp_path):
     assert images_of(BLACK).sha256() != images_of(BLACK + 1).sha256()
 
 
-def test_transparent_and_grey_images_become_rgb():
-    for mode in ("RGBA", "L", "P", "1"):
-        (image,) = images_of(Image.new(mode, (8, 8)))
-        assert image.pixels.shape == (8, 8, 3)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -84,15 +78,15 @@ def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
         next(iter(images))
 
 
-def test_sixteen_bits_of_grey_are_not_cut_off(tmp_path):
-    grey = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+def test_transparent_and_grey_images_become_rgb(tmp_path):
+    for mode in ("RGBA", "L", "P", "1"):
+        (image,) = images_of(Image.new(mode, (8, 8)))
+        assert image.pixels.shape == (8, 8, 3)
+    grey = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)  # of 16 bits
     Image.fromarray(grey).save(tmp_path / "grey.png")
     for given in (tmp_path / "grey.png", Image.fromarray(grey)):
         (image,) = images_of(given)
         np.testing.assert_allclose(image.pixels, np.repeat((grey / 257)[..., None], 3, -1), atol=0.51)
-
-
-def test_numbers_of_which_nobody_knows_what_is_white_are_refused():
     with pytest.raises(AttnscopeError, match="without a known value for white"):
         images_of(Image.fromarray(np.ones((8, 8), np.float32)))
 

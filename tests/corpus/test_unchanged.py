@@ -53,7 +53,7 @@ def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library,
     np.testing.assert_array_equal(resumed.profile, whole.profile)
 
 
-def test_a_file_that_vanishes_in_a_scan_is_refused(library, tmp_path):
+def test_a_file_that_vanishes_in_a_scan_is_rejected(library, tmp_path):
     with pytest.raises(AttnscopeError, match=r"c\.txt: is gone while it was being read"):
         scan_of(library, out=tmp_path / "run", batch=1, change=(library / "c.txt").unlink)
 
@@ -122,12 +122,12 @@ def test_what_was_not_read_yet_may_change(tmp_path, small_blocks):
 
 def test_memory_does_not_grow_with_json_lines(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "%s"}\n' % ("a" * 10_000) * 1_500)
+    path.write_text('{"text": "%s"}\n' % ("a" * 50_000) * 200)
     corpus = Corpus.from_sources([path])
     tracemalloc.start()
     corpus.sha256()
     count = sum(1 for _ in corpus)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count == 1_500
+    assert count == 200
     assert peak < 5_000_000 < path.stat().st_size

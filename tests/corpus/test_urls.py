@@ -125,21 +125,19 @@ def test_chats_are_known_by_their_first_line(memory):
     assert [text.name for text in chats._corpus] == ["chats.jsonl.gz:1"]
 
 
-def test_nothing_is_fetched_for_a_text():
+def test_a_url_beside_texts_or_as_a_path_is_rejected_without_its_key(memory):
+    memory.pipe_file("/urls/a.txt", b"Mud.")
     for given in (
+        ["memory://urls/a.txt", "The tide is out."],
         ["The tide is out.", "s3://bucket/a.txt"],
         iter(["The tide is out.", "https://host/a.txt?key=pa55word"]),
     ):
-        with pytest.raises(AttnscopeError, match="among texts") as told:
+        with pytest.raises(AttnscopeError, match="among texts") as caught:
             Corpus.from_sources(given)
-        assert "pa55word" not in str(told.value)
-
-
-def test_a_url_beside_texts_is_refused_in_any_order(memory):
-    memory.pipe_file("/urls/a.txt", b"Mud.")
-    with pytest.raises(AttnscopeError, match="among texts"):
-        Corpus.from_sources(["memory://urls/a.txt", "The tide is out."])
-    found = Corpus.from_sources([Url("memory://urls/a.txt"), "The tide is out."])  # who says so means it
+        assert "pa55word" not in str(caught.value)
+    with pytest.raises(AttnscopeError, match="give a string"):
+        Corpus.from_sources(Path("s3://bucket/a.txt"))
+    found = Corpus.from_sources([Url("memory://urls/a.txt"), "The tide is out."])  # an object of Url is no text
     assert [text.content for text in found] == ["Mud.", "The tide is out."]
 
 
@@ -162,11 +160,6 @@ def test_what_is_no_text_is_told_by_its_url(memory, name, content, says, monkeyp
     with pytest.raises(AttnscopeError, match=says) as told:
         contents(given)
     assert str(told.value).startswith(given)
-
-
-def test_a_url_as_a_path_is_refused():
-    with pytest.raises(AttnscopeError, match="give a string"):
-        Corpus.from_sources(Path("s3://bucket/a.txt"))
 
 
 class _Secretive(http.server.SimpleHTTPRequestHandler):

@@ -61,12 +61,13 @@ def test_another_rate_is_another_corpus():
         ({"videos": [[]]}, "found no frames"),
         ({"video": np.zeros((2, 4, 4))}, "an array of shape"),
         ({"video": frames(2), "fps": 0}, "fps is 0; expected frames a second"),
+        ({"video": [*frames(1, 4, 4), *frames(1, 8, 4)]}, "have 4 x 4 and 8 x 4 pixels; expected one size"),
         ({"video": frames(2), "videos": [frames(2)]}, "has both video and videos"),
     ],
 )
 def test_what_is_no_video_is_refused(given, said):
     with pytest.raises(AttnscopeError) as caught:
-        pictured_of([{"text": "<video>", **given}])
+        video({"text": "<video>", **given}).pixels()
     assert said in str(caught.value)
     assert len(str(caught.value)) < 400
 
@@ -75,8 +76,3 @@ def test_a_film_itself_is_refused(tmp_path):
     (tmp_path / "a.mp4").write_bytes(bytes(9))
     with pytest.raises(AttnscopeError, match=r"a\.mp4 is a video file, .* in a line of JSON Lines"):
         pictured_of(tmp_path / "a.mp4")
-
-
-def test_frames_must_be_of_one_size():
-    with pytest.raises(AttnscopeError, match="have 4 x 4 and 8 x 4 pixels; expected one size"):
-        video({"text": "<video>", "video": [*frames(1, 4, 4), *frames(1, 8, 4)]}).pixels()

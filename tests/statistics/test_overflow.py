@@ -31,22 +31,14 @@ def model(tokenizer):
     return overflowing_bert(own)
 
 
-def test_a_text_on_which_the_model_overflows_is_named(model, tokenizer):
-    with pytest.raises(AttnscopeError, match=REFUSED + "Check the weights of the model and the tokens"):
-        attnscope.scan(model, TEXTS, tokenizer=tokenizer, batch_size=4)
-
-
-def test_half_precision_is_named_as_what_to_change(model, tokenizer):
+def test_the_text_is_named_with_what_to_change_and_the_batches_before_are_kept(model, tokenizer, tmp_path):
+    kept, options = 8, {"tokenizer": tokenizer, "batch_size": 4}
+    for _ in range(2):  # the second time it resumes there
+        with pytest.raises(AttnscopeError, match=REFUSED + "Check the weights of the model and the tokens"):
+            attnscope.scan(model, TEXTS, out=tmp_path / "run", **options)
     half = overflowing_bert(tokenizer("Bread").input_ids[1]).bfloat16()
     with pytest.raises(AttnscopeError, match=REFUSED + "The model runs in bfloat16: try --dtype float32"):
         attnscope.scan(half, TEXTS, tokenizer=tokenizer)
-
-
-def test_the_batches_before_are_kept(model, tokenizer, tmp_path):
-    kept, options = 8, {"tokenizer": tokenizer, "batch_size": 4}
-    for _ in range(2):  # the second time it goes on from there
-        with pytest.raises(AttnscopeError, match=ELEVENTH):
-            attnscope.scan(model, TEXTS, out=tmp_path / "run", **options)
     signature = json.loads((tmp_path / "run" / "run.json").read_text())
     with RunFolder(tmp_path / "run", signature) as run:
         assert not run.complete

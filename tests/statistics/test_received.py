@@ -150,15 +150,6 @@ def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_p
         assert row["recent_queries"] == packed["recent"][f"{row['window']}.{layer}"] == count
 
 
-def test_the_last_queries_are_kept_apart_only_where_a_statistic_is_over_them(tmp_path):
-    result = attnscope.scan(texts="The tide comes in.", statistics="top_key", out=tmp_path, show=[])
-    with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
-        sample = run.load(SAMPLE)
-    assert "recent" not in sample
-    assert "recent_keys" not in top_keys(sample, [(0, 0)])[0]
-    assert 'id="recent-keys"' not in write_report(result, sample, tmp_path / "page.html").read_text("utf-8")
-
-
 PLACE, LENGTH = 217, 1800
 
 

@@ -146,13 +146,6 @@ def test_skewed_rows_are_covered_where_the_interval_of_students_t_fails():
     assert share_that_holds(without, truth) < 0.925
 
 
-def test_the_third_moment_is_that_of_the_estimate():
-    values = np.random.default_rng(1).exponential(size=(20000, 16))
-    results = planted(values)
-    third = (results.x_skewness * results.x_error**3).mean().item()
-    assert third == pytest.approx(2 / 16**2, rel=0.1)  # an exponential variable's third moment is 2
-
-
 def test_no_interval_is_told_where_a_few_rows_hold_everything():
     values = np.zeros((1, 64))
     values[0, :7] = 1.0
@@ -219,15 +212,13 @@ def test_the_command_shows_intervals(tmp_path):
     table = run(*command, "--csv", cwd=tmp_path).stdout.splitlines()
     assert {"entropy_low", "entropy_high"} <= set(table[0].split(","))
     assert not any(end in table[0] for end in OF_ESTIMATES)
-    [notes] = [one for one in json.loads(run(*command, "--json", cwd=tmp_path).stdout)["notes"] if "Widest" in one]
-    assert "Widest 95% intervals of a head's mean over these windows: entropy 0." in notes
+    notes = json.loads(run(*command, "--json", cwd=tmp_path).stdout)["notes"]
+    assert any("Widest 95% intervals of a head's mean over these windows: entropy 0." in one for one in notes)
     page = next((tmp_path / "attnscope-runs").glob("*/report.html")).read_text()
-    assert '"within":' in page
     lede, details = page.partition("</header>")[0].split('<details id="estimated">')
     assert "some numbers are estimates" in lede
-    assert "gini_simpson" not in lede
     assert "gini_simpson" in details
-    assert "Widest 95% intervals" in page
+    assert "gini_simpson" not in lede
 
 
 def test_two_scans_are_compared_by_their_statistics_alone():

@@ -46,12 +46,6 @@ def test_enough_of_the_mass_is_listed_and_nothing_larger_is_left_out(call, monke
     assert (counts >= np.minimum(8, (full > 2.0**-19.9).sum(1))).all()
 
 
-def test_a_map_keeps_to_its_room(call):
-    counts, *_ = _map_weights.largest_weights(call, 0, room=4000)
-    assert counts.sum() <= 4000 + 8 * 300
-    assert counts.sum() > 2000
-
-
 def test_room_that_one_map_does_not_need_goes_to_the_others_in_any_order(call, monkeypatch):
     monkeypatch.setattr(_map_weights, "_EACH_ROW", 2)
     monkeypatch.setattr(_map_weights, "_SMALL", 0)

@@ -105,13 +105,6 @@ def test_padded_batches_equal_each_pair_alone(kind):
     assert all(row["attention"] == kinds[row["layer"]] for row in ranked)
 
 
-def test_a_model_without_start_token_is_refused():
-    model = small_model("bart")
-    model.config.decoder_start_token_id = None
-    with pytest.raises(AttnscopeError, match="the first token of the decoder"):
-        attnscope.scan(model, ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
-
-
 def test_a_start_that_depends_on_the_language_is_the_models_own():
     """mBART's decoder begins with the mark of the language, the last token of what is said."""
     from transformers import MBartConfig, MBartForConditionalGeneration
@@ -212,15 +205,24 @@ def test_what_is_not_parallel_is_refused(given, message):
     assert len(str(caught.value).splitlines()) <= 2
 
 
-def test_a_model_without_a_decoder_beside_an_encoder_is_refused():
-    for family in ("bert", "gpt2"):
-        with pytest.raises(AttnscopeError, match=r"cannot read targets. Leave out targets \(--target\)"):
-            attnscope.scan(tiny(family), ["a"], targets=["b"], tokenizer=small_tokenizer(), window=20)
+def startless():
+    model = small_model("bart")
+    model.config.decoder_start_token_id = None
+    return model
 
 
-def test_a_fixed_vector_is_refused_as_it_has_no_attention():
-    with pytest.raises(AttnscopeError, match=r"^RecurrentForConditionalGeneration has no attention"):
-        attnscope.scan(small_recurrent("none"), ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (startless, "the first token of the decoder"),
+        (lambda: tiny("bert"), r"cannot read targets. Leave out targets \(--target\)"),
+        (lambda: tiny("gpt2"), r"cannot read targets. Leave out targets \(--target\)"),
+        (lambda: small_recurrent("none"), r"^RecurrentForConditionalGeneration has no attention"),
+    ],
+)
+def test_models_that_cannot_read_targets_are_rejected(make, message):
+    with pytest.raises(AttnscopeError, match=message):
+        attnscope.scan(make(), ["a hat"], targets=["ein hut"], tokenizer=small_tokenizer(), window=20)
 
 
 @pytest.mark.parametrize("attention", ["bilinear", "additive"])

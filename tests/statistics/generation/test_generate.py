@@ -94,6 +94,9 @@ def test_chats_are_answered_and_their_roles_are_spans(made):
     parts = own.sel(span=["system", "user", "template", "own output"]).sum("span")
     np.testing.assert_allclose(parts, 1.0, atol=1e-6)
     assert bool(own.sel(span="assistant").isnull().all())
+    long = [{"role": "user", "content": "Is the tide out? " * 30}]
+    with pytest.raises(AttnscopeError, match="has more than the 94 tokens that fit before the generated ones"):
+        attnscope.generate(model, [long], tokenizer=tokenizer, chat_template=TEMPLATE, new_tokens=2)
 
 
 def test_drawn_tokens_depend_on_the_seed_alone(made):
@@ -183,10 +186,3 @@ def test_texts_beyond_what_the_config_names_are_told(made, saved, tmp_path):
     said = command(*words, "--no-report", cwd=tmp_path).stdout
     told = "Texts with their new tokens may have 97 tokens, more than the 96 in the model's config"
     assert told in " ".join(said.split())
-
-
-def test_a_chat_that_does_not_fit_is_refused(made):
-    model, tokenizer = made
-    chat = [{"role": "user", "content": "Is the tide out? " * 30}]
-    with pytest.raises(AttnscopeError, match="has more than the 94 tokens that fit before the generated ones"):
-        attnscope.generate(model, [chat], tokenizer=tokenizer, chat_template=TEMPLATE, new_tokens=2)

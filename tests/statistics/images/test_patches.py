@@ -47,12 +47,6 @@ def test_every_number_is_that_of_the_matrix(more):
                     np.testing.assert_allclose(found[name][text, head], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_equal_weights_lie_on_what_may_be_seen_and_nowhere_else():
-    mask = forbidding()
-    weights = attend_in_full(evenly(random_call(mask=mask)))[1]
-    torch.testing.assert_close(weights, mask / mask.sum(-1, keepdim=True))
-
-
 def test_offsets_beyond_a_narrow_image_are_not_known():
     grid = Grid(rows=1, columns=3, start=0, tokens=3, class_token=None)
     x = torch.zeros(1, 1, 3, 4)

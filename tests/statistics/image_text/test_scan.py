@@ -230,6 +230,8 @@ def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_pat
         attnscope.scan(folder, place / "data" / "texts.jsonl")
     with pytest.raises(AttnscopeError, match=r"window \(--window\) needs texts"):
         attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
+    with pytest.raises(AttnscopeError, match="none of the texts is a chat"):
+        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", chat_template="{% for")
     with pytest.raises(AttnscopeError, match="but the model takes 512"):
         attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
 
@@ -256,8 +258,3 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert (found.reads, found.sizes["window"]) == ("images", 3)
     with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", data)
-
-
-def test_a_template_where_nothing_is_a_chat_is_refused(place):
-    with pytest.raises(AttnscopeError, match="none of the texts is a chat"):
-        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", chat_template="{% for")

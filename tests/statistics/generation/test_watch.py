@@ -244,14 +244,6 @@ def test_what_cannot_be_told_is_refused(models, options, spans, said):
         seen.result()
 
 
-def test_a_loop_of_ones_own_with_a_cache_is_refused(models):
-    model, ids = models["llama"], prompts(5)["input_ids"]
-    with torch.no_grad():
-        cache = model(ids).past_key_values
-        with attnscope.watch(model), pytest.raises(AttnscopeError, match="has a cache of keys"):
-            model(ids[:, -1:], past_key_values=cache)
-
-
 def test_plain_passes_and_generate_give_different_results(models):
     model, ids = models["llama"], prompts(5)["input_ids"]
     with attnscope.watch(model) as seen:

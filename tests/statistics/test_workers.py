@@ -146,16 +146,10 @@ def test_what_a_stopped_scan_has_measured_is_kept(first, runs, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ray": "nonsense"}, "ray .--ray. is 'nonsense'; expected local"),
-        ({"workers": 2}, "workers .--workers. and ray_gpus .--ray-gpus. are of Ray"),
         ({"ray_gpus": 0.5}, "are of Ray"),
-        ({"ray": "local", "task": "1/2", "out": Path("run")}, r"task \(--task\) does not go with ray"),
-        ({"ray": "local", "device": "cuda:1"}, "Ray says which GPU a worker has: give cuda"),
         ({"ray": "local", "texts": (one for one in ["a", "b"])}, "texts of a generator cannot go to workers .--ray."),
-        ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),
         ({"ray": "local", "texts": [Path("pipe")]}, "pipe is read once"),
         ({"ray": "local", "model": small_model("bart")}, "the model is an object in this process"),
-        ({"ray": "local", "tokenizer": small_tokenizer()}, "the tokenizer is an object in this process"),
         ({"ray": "local", "texts": Path("a.png")}, r"ray \(--ray\) needs texts, but the input is images"),
         ({"ray": "local", "texts": Path("nothing.txt"), "workers": 1}, "no such file or folder"),
     ],
