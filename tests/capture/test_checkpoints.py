@@ -92,14 +92,14 @@ def test_an_index_that_names_a_pickle_or_nothing_is_rejected_and_the_pickle_not_
 
 
 @pytest.mark.parametrize("name", ["../a.safetensors", "sub/../../a.safetensors", "{}/a.safetensors"])
-def test_an_index_that_names_a_file_elsewhere_is_refused(sharded, name):
+def test_an_index_that_names_a_file_elsewhere_is_rejected(sharded, name):
     shutil.move(sharded / "a.safetensors", sharded.parent)
     rename(sharded, name.format(sharded.parent))
     refused(sharded, "is outside the folder")
 
 
 @pytest.mark.parametrize("shard", ["a.safetensors", "model.safetensors"])
-def test_a_link_that_leads_out_of_the_folder_is_refused(sharded, shard):
+def test_a_link_that_leads_out_of_the_folder_is_rejected(sharded, shard):
     if shard == "model.safetensors":
         shutil.copy(MODEL / shard, sharded / shard)
     shutil.move(sharded / shard, sharded.parent / "elsewhere.safetensors")

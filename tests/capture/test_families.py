@@ -129,7 +129,7 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
 
 
 @pytest.mark.parametrize("family", UNREGISTERED)
-def test_a_model_off_the_registry_is_refused(family):
+def test_a_model_off_the_registry_is_rejected(family):
     given, valid = inputs(family, padded=False)
     with pytest.raises(AttnscopeError, match="does not use transformers' attention registry"):
         verify(tiny(family), given, valid)
@@ -170,7 +170,7 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
-def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
+def test_a_model_that_computes_otherwise_is_rejected(name, monkeypatch):
     """Sharper scores than the model's own are no matter of masks: no way of capturing it gives its output."""
     from attnscope.capture import registry
 

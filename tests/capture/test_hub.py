@@ -114,7 +114,7 @@ def test_the_weights_of_a_repository_are_checked_before_they_are_fetched(cache, 
         load_model("someone/model", device="cpu")
 
 
-def test_without_a_way_to_the_hub_it_is_not_asked(cache, monkeypatch):
+def test_without_a_way_to_the_hub_there_is_no_request(cache, monkeypatch):
     """A mistyped name, and a model that is in the cache: no request is made, so that nothing is waited for."""
     cache.add("main", bundled())
     with pytest.raises(AttnscopeError, match="found no folder someone/other, and no model") as caught:

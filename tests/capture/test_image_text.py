@@ -66,7 +66,7 @@ def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
         ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "refers to another checkpoint"),
     ],
 )
-def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, said):
+def test_processors_that_cannot_be_had_are_rejected(folder, tmp_path, settings, said):
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
     AutoImageProcessor.from_pretrained(folder, backend="pil").save_pretrained(tmp_path)
     (tmp_path / "processor_config.json").write_text(json.dumps(settings))

@@ -140,13 +140,13 @@ def test_reserved_rows_of_the_position_table_are_known(family, rows):
 
 
 @pytest.mark.parametrize("family", ["vit", "whisper"])
-def test_a_model_that_reads_no_text_is_refused_where_text_is_given(family):
+def test_a_model_that_reads_no_text_is_rejected_where_text_is_given(family):
     model = tiny(family)
     rejected(model, f"{type(model).__name__} reads {model.main_input_name}, not text")
     assert load_model(model, device="cpu", need_tokenizer=False).tokenizer is None
 
 
-def test_a_model_that_was_given_is_not_converted_without_a_word():
+def test_a_model_object_is_not_converted_silently():
     model = load_model("bundled", device="cpu").model
     tokenizer = load_model("bundled", device="cpu").tokenizer
     assert load_model(model, tokenizer=tokenizer, device="cpu", dtype="float32").model is model
@@ -158,7 +158,7 @@ def test_a_model_that_was_given_is_not_converted_without_a_word():
 @pytest.mark.parametrize(
     ("command", "says"), [("train", "its training has not finished"), ("scan", "it is a run of attnscope scan")]
 )
-def test_a_folder_of_ours_without_a_model_is_told_as_such(tmp_path, command, says):
+def test_a_folder_of_ours_without_a_model_is_reported_as_such(tmp_path, command, says):
     with OwnedFolder(tmp_path / "run", command) as folder:
         folder.write({"log.jsonl": b"{}"})
     with pytest.raises(AttnscopeError, match=says):

@@ -42,7 +42,7 @@ def test_layers_that_are_all_counted_need_no_note():
     assert numbering_note(hybrid).endswith(": 0 is model.layers.3, 1 is model.layers.7.")
 
 
-def test_a_text_model_whose_layers_do_not_say_that_they_look_both_ways():
+def test_a_text_model_whose_layers_do_not_declare_that_they_are_bidirectional():
     """Its weights are those of eager attention, in `verify` and after."""
     model = larger(T.ClapTextModel(T.ClapTextConfig(**_ENCODER)).eval())
     sites, _ = verify(model, {"input_ids": IDS})
@@ -64,7 +64,7 @@ def test_a_text_model_whose_layers_do_not_say_that_they_look_both_ways():
     assert [site.kind for site in verify(causal, {"input_ids": IDS})[0]] == ["causal"]
 
 
-def test_a_model_that_reads_its_masks_elsewhere_is_refused_by_that():
+def test_a_model_that_reads_its_masks_elsewhere_is_rejected_by_that():
     config = T.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
     with pytest.raises(AttnscopeError, match=r"part of its attention or its masks"):
         verify(larger(T.NllbMoeModel(config).eval()), {"input_ids": IDS, "decoder_input_ids": IDS})
@@ -107,7 +107,7 @@ def test_tables_are_found_with_the_rows_that_positions_read(family):
         position_table(rotating)
 
 
-def test_a_decoder_that_is_called_attention_does_not_hide_a_layer_that_nobody_saw():
+def test_a_decoder_that_is_called_attention_does_not_hide_an_uncaptured_layer():
     """Mask2Former's decoder has attention in its name: its cross-attention is seen, its self-attention is not."""
     model = larger(tiny_model("mask2former"))
     with pytest.raises(AttnscopeError, match=r"not captured \(transformer_module\.decoder\.layers\.0"):

@@ -89,7 +89,7 @@ def test_a_missing_or_numeric_column_and_damage_are_rejected(tmp_path):
             contents(path)
 
 
-def test_a_table_that_changes_is_refused(tmp_path):
+def test_a_table_that_changes_is_rejected(tmp_path):
     path = tables(tmp_path)[0]
     corpus = Corpus.from_sources(path)
     list(corpus)

@@ -77,7 +77,7 @@ def as_nobody():
         os.setresuid(0, 0, 0)
 
 
-def test_a_pipe_to_which_nobody_writes_is_refused_by_name(pipe, read, impatient):
+def test_a_pipe_to_which_nobody_writes_is_rejected_by_name(pipe, read, impatient):
     with pytest.raises(AttnscopeError, match=r"pipe: nothing wrote to this pipe for 0\.2 seconds"):
         read(pipe)
 

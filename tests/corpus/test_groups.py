@@ -24,7 +24,7 @@ def window_of(*tokens, special=()):
         (("\n", "", "it"), ["space", "space", "word start"]),
     ],
 )
-def test_kinds_are_told_by_characters(tokens, kinds):
+def test_kinds_of_tokens_follow_from_their_characters(tokens, kinds):
     assert kinds_of(window_of(*tokens)) == kinds
 
 
@@ -33,7 +33,7 @@ def groups_of(path, window):
     return [grouping.names[number] for number in grouping.marked(window).groups]
 
 
-def test_the_first_line_that_holds_a_token_says_its_group(tmp_path):
+def test_the_first_line_with_a_token_names_its_group(tmp_path):
     path = tmp_path / "rules.jsonl"
     path.write_text(
         '{"group": "he", "tokens": ["he", " him"]}\n'
@@ -66,7 +66,7 @@ def test_other_rules_have_another_signature(tmp_path):
         ("he", "not JSON"),
     ],
 )
-def test_what_is_no_rule_is_refused(tmp_path, line, message):
+def test_what_is_no_rule_is_rejected(tmp_path, line, message):
     path = tmp_path / "rules.jsonl"
     path.write_text(line)
     with pytest.raises(AttnscopeError, match=message) as caught:
@@ -74,7 +74,7 @@ def test_what_is_no_rule_is_refused(tmp_path, line, message):
     assert len(str(caught.value).splitlines()) <= 2
 
 
-def test_a_function_that_changes_its_mind_is_refused():
+def test_a_function_that_changes_its_mind_is_rejected():
     window = window_of("a", "b")
     answers = iter([["x", "y"], ["x", "z"]])
     grouping = grouping_of(lambda tokens: next(answers)).over([window])

@@ -96,7 +96,7 @@ def test_the_hash_knows_images_and_texts(folder):
         ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: found an array of shape (2, 2, 4)"),
     ],
 )
-def test_what_is_no_image_or_message_is_refused(line, said):
+def test_what_is_no_image_or_message_is_rejected(line, said):
     with pytest.raises(AttnscopeError) as caught:
         pictured_of([line])
     assert said in str(caught.value)
@@ -115,7 +115,7 @@ def test_a_folder_of_such_lines_is_read_and_not_their_text_alone(folder, tmp_pat
     assert pictured_of(tmp_path) is None
 
 
-def test_what_a_message_says_beside_its_content_is_kept():
+def test_fields_of_a_message_other_than_its_content_stay():
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
     found = one({"messages": [{"role": "user", "content": "<image>"}, call], "images": [picture(0)]})
     assert found.messages[1] == call | {"content": []}

@@ -35,7 +35,7 @@ def test_a_folder_gives_its_images_by_name(tmp_path):
     assert images_of(folder).beside_text
 
 
-def test_the_hash_stands_for_names_and_pixels(tmp_path):
+def test_the_hash_depends_on_names_and_pixels(tmp_path):
     folder = write_pictures(tmp_path / "pictures", count=2)
     one = images_of(folder).sha256()
     assert images_of([folder / "0.png", folder / "1.jpg"]).sha256() == one
@@ -44,7 +44,7 @@ def test_the_hash_stands_for_names_and_pixels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([BLACK, "a text"], "item 2 is 'a text', which is not an image"),
         ([BLACK, torch.zeros(3, 8, 8)], "found both pixel_values and images"),
@@ -52,13 +52,13 @@ def test_the_hash_stands_for_names_and_pixels(tmp_path):
         (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64; expected an image"),
     ],
 )
-def test_what_is_no_image_is_refused(given, said):
+def test_what_is_no_image_is_rejected(given, message):
     with pytest.raises(AttnscopeError) as caught:
         images_of(given)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
+def test_a_broken_file_and_one_that_changes_are_rejected(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(AttnscopeError, match="cannot be read as an image") as caught:
         next(iter(images_of(tmp_path / "broken.png")))
@@ -71,7 +71,7 @@ def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
         next(iter(images))
 
 
-def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_pillow_the_message_says_what_to_install(tmp_path, monkeypatch):
     images = images_of(write_pictures(tmp_path / "pictures", count=1))
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[images\]'"):

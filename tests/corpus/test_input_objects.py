@@ -121,7 +121,7 @@ def test_generators_are_read_once_and_give_the_texts_of_their_lists(tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"text": TEXTS, "label": [0, 1]}, r"of type dict with the keys or columns 'text', 'label'; .*give one"),
         (pd.DataFrame({"body": TEXTS}), r"row 1: no field 'text'; found the fields 'body'"),
@@ -141,13 +141,13 @@ def test_generators_are_read_once_and_give_the_texts_of_their_lists(tmp_path, mo
         (np.array([["a", "b"]]), "item 1 of the texts is of type list"),
     ],
 )  # fmt: skip
-def test_what_is_no_text_is_named(given, said):
+def test_what_is_no_text_is_named(given, message):
     for take in (Corpus.from_sources, texts_of):
-        with pytest.raises(AttnscopeError, match=said):
+        with pytest.raises(AttnscopeError, match=message):
             take(given)
 
 
-def test_an_open_file_is_refused(tmp_path):
+def test_an_open_file_is_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("words")
     with (tmp_path / "a.txt").open() as file, pytest.raises(AttnscopeError, match=r"open file; .*pathlib\.Path"):
         texts_of(file)
@@ -211,7 +211,7 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([[1, 0.5]], r"text 1 has 0\.5; expected token ids \(whole numbers from 0"),
         ([[1], [True]], "text 2 has True"),
@@ -231,8 +231,8 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
         ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' with the token ids"),
     ],
 )
-def test_what_is_no_token_id_is_named(given, said):
-    with pytest.raises(AttnscopeError, match=said):
+def test_what_is_no_token_id_is_named(given, message):
+    with pytest.raises(AttnscopeError, match=message):
         texts_of(given)
 
 
@@ -243,15 +243,15 @@ def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "said"),
+    ("rows", "options", "message"),
     [
         ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, but a window takes 8: cut it, .*--window"),
         ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer has \d+ tokens"),
         ([[1, 2]], {"stride": 3}, "stride needs running text"),
     ],
 )
-def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, said):
-    with pytest.raises(AttnscopeError, match=said):
+def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, message):
+    with pytest.raises(AttnscopeError, match=message):
         windows_of(texts_of(rows), tokenizer, length=8, **options)
 
 

@@ -79,7 +79,7 @@ def bert(positions=64):
 
 
 @pytest.mark.parametrize("form", ["token_type_ids", "position_ids", "attention_mask", "padded on the left"])
-def test_what_the_forward_pass_takes_is_given_to_it(rows, form):
+def test_arguments_of_the_forward_pass_are_passed_on(rows, form):
     model = bert()
     ids = torch.tensor([rows[0]])
     size = ids.shape[1]

@@ -21,7 +21,7 @@ def test_text_is_no_sound(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.float32])
-def test_samples_lie_between_minus_one_and_one_whatever_the_file_holds(tmp_path, kind):
+def test_samples_are_between_minus_one_and_one_whatever_the_file_has(tmp_path, kind):
     wave = np.array([-0.5, 0.0, 0.5])
     stored = wave
     if kind is np.uint8:
@@ -45,14 +45,14 @@ def test_channels_are_averaged_and_rates_changed(tmp_path):
     np.testing.assert_allclose(samples[100:-100], expected[100:-100], atol=2e-3)
 
 
-def test_the_hash_stands_for_names_and_samples(tmp_path):
+def test_the_hash_depends_on_names_and_samples(tmp_path):
     folder = write_sounds(tmp_path / "sounds")
     assert sounds_of(folder).sha256() == sounds_of(sorted(folder.glob("*.wav"))).sha256()
     assert sounds_of(folder).sha256() != sounds_of(folder / "0.wav").sha256()
     assert sounds_of(WAVE).sha256() != sounds_of(WAVE | {"sampling_rate": 16_000}).sha256()
 
 
-def test_transcripts_lie_beside(tmp_path):
+def test_transcripts_are_next_to_their_sounds(tmp_path):
     folder = write_sounds(tmp_path / "sounds")
     assert sounds_of(folder).transcripts() is None
     for number, said in enumerate(SAID):
@@ -73,7 +73,7 @@ def test_transcripts_lie_beside(tmp_path):
         (WAVE | {"array": np.array([0.0, np.nan])}, "sound 1 has samples that are NaN or infinite"),
     ],
 )
-def test_what_is_no_sound_is_refused(given, said):
+def test_what_is_no_sound_is_rejected(given, said):
     with pytest.raises(AttnscopeError) as caught:
         sounds_of(given)
     assert said in str(caught.value)
@@ -102,7 +102,7 @@ def test_bytes_of_24_bits_are_read_whole(tmp_path):
         np.testing.assert_array_equal(sound.samples, wave)
 
 
-def test_a_file_that_was_cut_is_refused_and_one_written_as_a_stream_is_not(tmp_path):
+def test_a_file_that_was_cut_is_rejected_and_one_written_as_a_stream_is_not(tmp_path):
     path = tmp_path / "a.wav"
     wavfile.write(path, 8_000, np.arange(100, dtype=np.int16))
     whole = path.read_bytes()

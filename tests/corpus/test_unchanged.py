@@ -41,7 +41,7 @@ def scan_of(path, *, out, batch, change):
     return attnscope.scan(texts=[path], out=out, window=32, batch_size=1, device="cpu", show=False, progress=tell)
 
 
-def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library, tmp_path):
+def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_rejected(library, tmp_path):
     file, out = library / "c.txt", tmp_path / "run"
     before = file.read_text()
     with pytest.raises(AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*repeat the command"):
@@ -58,7 +58,7 @@ def test_a_file_that_vanishes_in_a_scan_is_rejected(library, tmp_path):
         scan_of(library, out=tmp_path / "run", batch=1, change=(library / "c.txt").unlink)
 
 
-def test_json_lines_that_are_truncated_in_a_scan_are_refused(tmp_path, small_blocks):
+def test_json_lines_that_are_truncated_in_a_scan_are_rejected(tmp_path, small_blocks):
     file, done = tmp_path / "a.jsonl", []
     line = f'{{"text": "{SENTENCE}", "more": "{"-" * 20_000}"}}\n'  # more than is buffered
     file.write_text(line * 6)
@@ -95,7 +95,7 @@ def test_a_file_that_is_added_to_a_folder_later_is_not_read(library):
     ids=["last byte", "first byte", "one less", "half", "emptied", "one more", "a block more"],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_every_change_is_seen_before_a_changed_byte_is_handed_out(tmp_path, small_blocks, size, change, whole):
+def test_every_change_is_noticed_before_a_changed_byte_is_returned(tmp_path, small_blocks, size, change, whole):
     path = tmp_path / "a.txt"
     before = bytes(65 + i % 26 for i in range(size))
     path.write_bytes(before)

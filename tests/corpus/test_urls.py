@@ -108,7 +108,7 @@ def memory():
 
 
 @pytest.mark.parametrize("same_size", [True, False])
-def test_one_that_changes_between_readings_is_refused(memory, same_size):
+def test_one_that_changes_between_readings_is_rejected(memory, same_size):
     memory.pipe_file("/urls/a.txt", b"The tide is out.")
     corpus = Corpus.from_sources("memory://urls/a.txt")
     assert [*corpus] == [*corpus]
@@ -142,7 +142,7 @@ def test_a_url_beside_texts_or_as_a_path_is_rejected_without_its_key(memory):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("none.txt", None, "not found"),
         ("a/photo.png", b"\x89PNG", "no .txt, .md, .jsonl"),
@@ -153,11 +153,11 @@ def test_a_url_beside_texts_or_as_a_path_is_rejected_without_its_key(memory):
         ("a.jsonl", b"{", "line 1: not JSON"),
     ],
 )
-def test_what_is_no_text_is_told_by_its_url(memory, name, content, says, monkeypatch):
+def test_what_is_no_text_is_reported_by_its_url(memory, name, content, message, monkeypatch):
     if content is not None:
         memory.pipe_file(f"/urls/{name}", content)
     given = "memory://urls/a/" if name.startswith("a/") else f"memory://urls/{name}"
-    with pytest.raises(AttnscopeError, match=says) as told:
+    with pytest.raises(AttnscopeError, match=message) as told:
         contents(given)
     assert str(told.value).startswith(given)
 
@@ -195,24 +195,24 @@ def web(folder, monkeypatch):
     server.server_close()
 
 
-def test_the_web_is_read_and_keys_are_not_told(web, folder):
+def test_the_web_is_read_and_keys_are_not_shown(web, folder):
     for name in ("c.jsonl.gz", "b.txt", "rows.parquet", "caf%C3%A9%201.txt.bz2"):
         found = contents(f"{web}/{name}?key=pa55word")
         assert found == contents(folder / name.replace("%C3%A9%20", "\u00e9 "))
         assert "pa55word" not in str(found)
-    for path, says in (
+    for path, message in (
         ("b.txt?token=s3cret", "no permission"),
         ("none.txt?key=pa55word", "not found"),
         ("?key=pa55word", "cannot be listed"),
     ):
-        with pytest.raises(AttnscopeError, match=says) as told:
+        with pytest.raises(AttnscopeError, match=message) as told:
             contents(f"{web}/{path}")
         assert "s3cret" not in str(told.value)
         assert "pa55word" not in str(told.value)
         assert "\n" not in str(told.value)
 
 
-def test_a_server_that_is_not_there_is_told(monkeypatch):
+def test_a_server_that_is_not_there_is_reported(monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setattr(_calls, "WAITS", (0,))
     with pytest.raises(AttnscopeError, match=r"cannot be read .* check the network"):

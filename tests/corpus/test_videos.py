@@ -20,7 +20,7 @@ def video(line):
     return only
 
 
-def test_frames_of_a_folder_stand_by_their_numbers(tmp_path):
+def test_frames_of_a_folder_are_sorted_by_their_numbers(tmp_path):
     write_frames(tmp_path / "clip", COUNT)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "<video>", "video": "clip", "fps": 2}))
     [item] = pictured_of(tmp_path / "a.jsonl")
@@ -53,7 +53,7 @@ def test_another_rate_is_another_corpus():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"video": "a.mp4"}, "a.mp4 is a video file, which attnscope does not decode: give a folder of its frames"),
         ({"video": "gone"}, "there is no folder of frames gone"),
@@ -65,14 +65,14 @@ def test_another_rate_is_another_corpus():
         ({"video": frames(2), "videos": [frames(2)]}, "has both video and videos"),
     ],
 )
-def test_what_is_no_video_is_refused(given, said):
+def test_what_is_no_video_is_rejected(given, message):
     with pytest.raises(AttnscopeError) as caught:
         video({"text": "<video>", **given}).pixels()
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_a_film_itself_is_refused(tmp_path):
+def test_a_film_itself_is_rejected(tmp_path):
     (tmp_path / "a.mp4").write_bytes(bytes(9))
     with pytest.raises(AttnscopeError, match=r"a\.mp4 is a video file, .* in a line of JSON Lines"):
         pictured_of(tmp_path / "a.mp4")

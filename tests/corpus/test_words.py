@@ -98,7 +98,7 @@ def test_a_file_of_spans(tmp_path):
         ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for the text"),
     ],
 )
-def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):
+def test_what_is_no_file_of_spans_is_rejected(tmp_path, line, message):
     path = tmp_path / "spans.jsonl"
     path.write_text(line)
     with pytest.raises(AttnscopeError, match=message) as caught:

@@ -53,7 +53,7 @@ def test_the_best_blocks_of_each_row_and_of_the_map(call):
                 assert float(found[f"equal_{name}"][text, 0, at]) == pytest.approx(null, rel=1e-4)
 
 
-def test_a_scan_gives_them_if_asked_and_not_of_some_rows():
+def test_a_scan_measures_them_on_request_and_not_of_some_rows():
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 10
     result = attnscope.scan(texts=[text], statistics="block_recall,entropy")
     assert result.block_recall.dims == ("window", "layer", "head", "kept")

@@ -115,7 +115,7 @@ def test_what_cannot_be_looked_at_is_not_0():
         ([], r"offsets \(--offsets\) is empty"),
     ],
 )
-def test_what_is_no_offset_is_refused(no_types, offsets, message):
+def test_what_is_no_offset_is_rejected(no_types, offsets, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(texts=TEXTS, offsets=offsets)
 
@@ -141,7 +141,7 @@ def test_what_an_option_brings_may_be_named_beside_it():
         ("equal_entropy", "is computed automatically and cannot be requested by name"),
     ],
 )
-def test_what_is_listed_and_cannot_be_asked_for_is_not_said_to_be_unknown(name, said):
+def test_listed_statistics_that_need_an_option_name_it(name, said):
     with pytest.raises(AttnscopeError, match=f"^{re.escape(f'{name} {said}')}"):
         attnscope.scan(texts=TEXTS, statistics=f"entropy,{name}")
 

@@ -70,7 +70,7 @@ def test_two_clusters_of_one_kind_are_numbered_and_equal_profiles_are_one():
 
 @pytest.mark.usefixtures("no_types")
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: name_profile(np.full(3, np.nan)), "the profile has 3 entries of 3 that are NaN"),
         (lambda: name_profile(np.array([0.1, 0.8])), "found 2 offsets; expected an odd number"),
@@ -80,8 +80,8 @@ def test_two_clusters_of_one_kind_are_numbered_and_equal_profiles_are_one():
         (lambda: cluster_profiles(np.ones((4, 3)), clusters=0), r"clusters \(--clusters\) is 0; expected"),
     ],
 )
-def test_what_is_no_profile_is_refused(call, said):
-    with pytest.raises(AttnscopeError, match=said):
+def test_what_is_no_profile_is_rejected(call, message):
+    with pytest.raises(AttnscopeError, match=message):
         call()
 
 

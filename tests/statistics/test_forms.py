@@ -19,7 +19,7 @@ from attnscope.read.windows import Windows
 X = torch.randn(3, 2, 3, 40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_window_moves_the_weight_that_lies_beyond_it():
+def test_a_window_moves_the_weight_beyond_it():
     """Renormalised after leaving keys out, a row differs from the full one by exactly the weight left out."""
     query, key, value = X
     found = compare_forms(query, key, value, usual_forms(reach=5)).sel(form="window of 5")
@@ -63,15 +63,15 @@ def test_grouped_queries_and_the_scale_of_the_call_are_respected():
 
 
 @pytest.mark.parametrize(
-    ("extra", "says"),
+    ("extra", "message"),
     [
         ({"softcap": 5.0}, "the call has softcap"),
         ({"bias": torch.zeros(1, 1, 40, 40)}, "the call has bias"),
         ({"mask": window_mask(40, 40, left=3, right=3)[None, None]}, "found a mask beyond the causal one"),
     ],
 )
-def test_what_the_forms_do_not_know_is_refused(extra, says):
-    with pytest.raises(AttnscopeError, match=says):
+def test_what_the_forms_do_not_know_is_rejected(extra, message):
+    with pytest.raises(AttnscopeError, match=message):
         compare_call(AttentionCall(*X, scale=0.5, **extra))
 
 

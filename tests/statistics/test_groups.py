@@ -78,7 +78,7 @@ def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["plain", "padding, causal", "gaps"])
-def test_a_head_that_knows_its_place_alone_is_foretold_by_its_places(name):
+def test_a_head_of_positions_alone_is_predicted_by_positions(name):
     """Scores of each offset and of the first token at random: weights on groups follow from these alone."""
     generator = torch.Generator().manual_seed(2)
     offset = torch.arange(N)[None] - torch.arange(N)[:, None]

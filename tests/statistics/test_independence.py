@@ -114,7 +114,7 @@ def test_windows_of_one_document_are_not_counted_as_so_many_texts():
     assert width(9, None) < 0.5 * once
 
 
-def test_of_fewer_than_six_units_no_interval_is_told():
+def test_fewer_than_six_units_have_no_interval():
     profiles = np.random.default_rng(0).random((6, 3, 4))
     for count in (5, 6):
         some = profiles[:count]

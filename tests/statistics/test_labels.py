@@ -105,7 +105,7 @@ def test_a_weight_that_equal_weights_would_have_gives_no_name():
     assert set(np.ravel(majority_names(found))) == {"uniform over the past"}
 
 
-def test_a_head_that_looks_at_one_token_looks_to_no_side():
+def test_a_head_that_attends_to_one_token_has_no_side():
     """A token in the last third is on the right of most, and is the same for all."""
     one = np.where(np.arange(N) == 260, 14.0, 0.0) + 0.0 * OFFSET
     results = scanned({"one token": one, "rightward": BOTH_SIDES["rightward"]}, "self")
@@ -169,7 +169,7 @@ def test_random_heads_that_suit_the_first_token_are_no_sinks():
     assert twice, "no head has twice what equal weights give: nothing is tried"
 
 
-def test_a_number_of_kinds_can_be_asked_for():
+def test_the_number_of_clusters_can_be_set():
     results = scanned(BOTH_SIDES, "self")
     found = summarize(results, clusters=4)
     assert found.sizes["cluster"] == 4
@@ -212,7 +212,7 @@ def test_the_chemistry_model_keeps_its_heads_through_its_layers(models):
 
 
 @pytest.mark.parametrize(("family", "told"), [("bloom", True), ("gpt2", False)])
-def test_local_heads_of_a_bias_by_distance_are_said_to_need_no_training(family, told):
+def test_local_heads_of_a_bias_by_distance_need_no_training_says_a_note(family, told):
     """Random weights: ALiBi alone makes heads local, and a model without a bias has no such note."""
     ids = np.random.default_rng(0).integers(3, 60, (16, 60)).tolist()
     scan = attnscope.scan(tiny(family), ids, tokenizer="bundled", device="cpu")

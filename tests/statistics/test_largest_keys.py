@@ -58,7 +58,7 @@ def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
         np.testing.assert_allclose(found[f"equal_{statistic}"][:, 0], even[statistic], rtol=1e-5, err_msg=statistic)
 
 
-def test_of_weights_that_are_given_the_first_of_several_largest_counts():
+def test_the_first_of_several_largest_weights_counts():
     weights = torch.tensor(
         [[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.25, 0.25, 0.25, 0.25]]], dtype=torch.float64
     )

@@ -161,7 +161,7 @@ def test_arrays_of_numpy_layers_of_other_heads_and_cross_attention():
     assert measure_weights(whole.numpy(), statistics="entropy").equals(listed)
 
 
-def test_tokens_give_lengths_and_stand_in_the_result():
+def test_tokens_give_lengths_and_are_in_the_result():
     weights = rows(2, 2, 4, 4)
     weights[1, :, :, 3] = 0
     weights = weights / weights.sum(-1, keepdim=True)

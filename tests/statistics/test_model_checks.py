@@ -85,7 +85,7 @@ def test_a_causal_model_is_causal_whatever_its_modules_say(tokenizer):
     assert json.loads(found.attrs["signature"])["settings"]["window"] > 32
 
 
-def test_a_causal_model_that_sees_the_future_is_told(tokenizer):
+def test_a_causal_model_that_sees_the_future_is_reported(tokenizer):
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
     given = {"tokenizer": tokenizer, "window": 32}

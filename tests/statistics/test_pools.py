@@ -167,7 +167,7 @@ def test_what_pools_have_is_described_and_of_each_window_not_of_their_mean(scans
     assert np.abs(alone - expected).max() > 0.01
 
 
-def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(scans, kept):
+def test_windows_are_stored_in_short_and_one_of_each_pool_in_full(scans, kept):
     windows, _ = scans("bundled")
     run, pools = kept
     assert "pooled_window" not in pools.dims
@@ -199,7 +199,7 @@ def test_what_is_lost_of_the_windows_is_measured_again(corpus, kept, tmp_path):
     assert open_run(tmp_path / "run", part="windows").identical(short)
 
 
-def test_what_is_said_of_a_scan_in_pools_is_said_of_pools(kept):
+def test_findings_of_a_scan_in_pools_are_over_pools(kept):
     """Of a pool only the first document is kept: no number of documents is known."""
     _, pools = kept
     assert json.loads(pools.attrs["summary"])["intervals_over"].startswith("pools")

@@ -139,7 +139,7 @@ def test_comparisons_of_pools_of_one_window_are_those_of_windows(corpus):
         )
 
 
-def test_contrasts_say_pools_and_their_windows(scans):
+def test_contrasts_count_pools_and_their_windows(scans):
     _, pools, numbers = scans("llama")
     found = contrasts(pools)
     of_german = [len(one) for one, kind in zip(numbers, pools.by.values, strict=True) if kind == "de"]

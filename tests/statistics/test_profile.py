@@ -50,7 +50,7 @@ def test_the_profile_read_is_the_profile_measured(name, tmp_path):
         assert alone.profile.identical(measured.profile)
 
 
-def test_a_profile_that_the_lengths_do_not_give_is_kept(tmp_path):
+def test_a_profile_that_does_not_follow_from_the_lengths_is_stored(tmp_path):
     """Funnel pools its tokens, so that layers have other places than tokens."""
     config = T.FunnelConfig(
         vocab_size=60, block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8, d_inner=48

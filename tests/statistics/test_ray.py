@@ -44,7 +44,7 @@ def test_actors_that_are_killed_change_no_number(tmp_path):
     assert short.identical(again)
 
 
-def test_a_command_that_was_killed_goes_on(tmp_path):
+def test_a_command_that_was_killed_resumes(tmp_path):
     out = tmp_path / "run"
     sizes = [part for name, value in GIVEN.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = ["scan", "bundled", str(TEXT), *sizes, "--pool", "2", "--no-report", "--out", str(out)]

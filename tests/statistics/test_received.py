@@ -92,7 +92,7 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
 
 
 @pytest.mark.parametrize(
-    ("window", "observation", "says"),
+    ("window", "observation", "message"),
     [
         (16, 16, "Windows have at most 16 tokens and --observation is 16, so recent_top_key"),
         (16, 15, "1 of 3 windows has at most 15 queries (--observation): there recent_top_key"),
@@ -100,13 +100,13 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
         (16, 8, None),
     ],
 )
-def test_a_window_with_no_more_queries_than_its_observation_window_is_told(window, observation, says):
+def test_a_window_with_no_more_queries_than_its_observation_window_is_reported(window, observation, message):
     texts = ["The tide comes in twice a day, and twice a day it goes out.", "The tide comes in again."]
     found = attnscope.scan(
         "bundled", texts, window=window, band=2, statistics="recent_top_key,top_key", observation=observation
     )
     told = notes_of(found).get("observation")
-    assert says in told if says else told is None
+    assert message in told if message else told is None
     alike = (found.recent_top_key == found.top_key).all(("layer", "head"))
     np.testing.assert_array_equal(alike, found.length <= observation)
 

@@ -67,7 +67,7 @@ def test_texts_of_all_lengths_together_equal_each_alone():
     assert together.length.values.tolist() == [int(one.length[0]) for one in alone]
 
 
-def test_a_result_says_what_it_depends_on():
+def test_a_result_records_what_it_depends_on():
     first = attnscope.scan(texts=["The tide comes in."])
     signature = json.loads(first.attrs["signature"])
     assert signature["model"]["name"] == "small-mlm"

@@ -37,7 +37,7 @@ def test_special_tokens_added_twice_and_several_documents_in_a_window_are_noted(
     assert "packed" not in notes("bundled", [text])  # an encoder reads pairs of sentences
 
 
-def test_what_was_said_before_a_stop_is_said_at_the_end(causal, tmp_path):
+def test_notes_from_before_a_stop_are_in_the_result(causal, tmp_path):
     class Stopped(Exception):  # noqa: N818 says what it is
         pass
 

@@ -171,7 +171,7 @@ def test_lines_stay_beside_each_other(tmp_path):
     assert found.target_length.values.tolist() == [9, 3]
 
 
-def test_a_result_says_what_the_decoder_read():
+def test_a_result_records_what_the_decoder_read():
     given = {"tokenizer": small_tokenizer(), "window": 20, "statistics": "entropy", "device": "cpu"}
     same = attnscope.scan(small_model("t5"), ["a hat"], **given)
     assert same.attrs["decoder"].startswith("The decoder read the same text as the encoder")
@@ -198,7 +198,7 @@ def test_a_result_says_what_the_decoder_read():
         ({"texts": None}, "a target without the text that it translates"),
     ],
 )
-def test_what_is_not_parallel_is_refused(given, message):
+def test_what_is_not_parallel_is_rejected(given, message):
     options = {"texts": ["a", "b"], "targets": ["a", "b"], "window": 30, **given}
     with pytest.raises(AttnscopeError, match=message) as caught:
         attnscope.scan(small_model("t5"), options.pop("texts"), tokenizer=small_tokenizer(), **options)
@@ -226,7 +226,7 @@ def test_models_that_cannot_read_targets_are_rejected(make, message):
 
 
 @pytest.mark.parametrize("attention", ["bilinear", "additive"])
-def test_what_needs_self_attention_says_that_a_recurrent_model_has_none(attention):
+def test_verbs_of_self_attention_reject_a_recurrent_model(attention):
     model, tokenizer = small_recurrent(attention), small_tokenizer()
     texts = ["the hat of a man is a hat", "a long one that goes on"]
     for refused in (

@@ -21,7 +21,7 @@ def of_shares(values, documents):
     )
 
 
-def test_the_interval_covers_the_mean_as_often_as_it_says():
+def test_intervals_cover_the_mean_at_their_nominal_rate():
     """Documents of 1 to 6 windows that are alike: of 400 intervals of one head about 380 hold the mean."""
     rng = np.random.default_rng(0)
     hits = 0
@@ -91,7 +91,7 @@ def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monk
     assert attnscope.scan("bundled", TEXT, **given).identical(unbroken)
 
 
-def test_what_has_no_share_or_a_part_alone_is_refused(tmp_path):
+def test_what_has_no_share_or_a_part_alone_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="share of weight"):
         attnscope.scan("bundled", TEXT, until=0.1, statistics="entropy", **GIVEN)
     with pytest.raises(AttnscopeError, match="--task"):

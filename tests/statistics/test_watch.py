@@ -338,7 +338,7 @@ class Overflowing(Causal):
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "message"),
     [
         (
             flexible(flex_attention, score_mod=lambda s, b, h, q, k: s + (q * k).sum() / 9),
@@ -358,18 +358,18 @@ class Overflowing(Causal):
     ],
 )
 @torch.no_grad()
-def test_what_cannot_be_seen_is_refused(module, said, states):
+def test_what_cannot_be_captured_is_rejected(module, message, states):
     def run():
         with attnscope.watch(module) as seen:
             module(*[states] * (3 if isinstance(module, nn.MultiheadAttention) else 1))
         seen.result()
 
-    with pytest.raises(AttnscopeError, match=said):
+    with pytest.raises(AttnscopeError, match=message):
         run()
 
 
 @torch.no_grad()
-def test_a_cache_of_keys_is_refused(states):
+def test_a_cache_of_keys_is_rejected(states):
     """The second pass has one query and all keys: its offsets would be wrong."""
 
     class Cached(nn.Module):

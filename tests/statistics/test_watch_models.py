@@ -141,7 +141,7 @@ class Across(nn.Module):
         return functional.scaled_dot_product_attention(query, key, key)
 
 
-def test_layers_are_told_apart_by_their_weights_masks_and_sources():
+def test_layers_are_distinguished_by_their_weights_masks_and_sources():
     """Two calls with the same weights are one layer; other masks are another; a longer source is cross-attention."""
     twice = watched(large(DiffLlamaModel(DiffLlamaConfig(**SIZES))), IDS)
     assert twice.layer_name.values.tolist() == ["layers.0.self_attn", "layers.1.self_attn"]

@@ -50,12 +50,12 @@ def test_one_head_is_its_part_of_all():
 @pytest.mark.parametrize(
     ("texts", "found"), [(["The tide is out.", "It rained."], "several texts"), ([IDS, IDS], "2 rows of token ids")]
 )
-def test_several_texts_are_refused(verb, texts, found):
+def test_several_texts_are_rejected(verb, texts, found):
     with pytest.raises(AttnscopeError, match=f"found {found}; expected one: choose one"):
         verb("bundled", texts)
 
 
-def test_what_is_not_there_or_too_large_is_refused(monkeypatch):
+def test_what_is_not_there_or_too_large_is_rejected(monkeypatch):
     with pytest.raises(AttnscopeError, match="no attention layer 3"):
         attnscope.weights(texts="The tide is out.", layer=3)
     with pytest.raises(AttnscopeError, match="no head 4 in layer 0"):
@@ -104,7 +104,7 @@ def test_of_a_text_with_an_image_the_image_is_read(tmp_path):
     assert "r3c3" in "".join(found.key_token.values)
 
 
-def test_what_is_no_one_matrix_is_refused():
+def test_what_is_no_one_matrix_is_rejected():
     model, _ = vision_model("swin")
     with pytest.raises(AttnscopeError, match="attends in 4 windows of 16 positions"):
         attnscope.weights(model, PIXELS[:1], layer=0)
@@ -119,7 +119,7 @@ def test_what_is_no_one_matrix_is_refused():
 @pytest.mark.parametrize(
     "verb", [attnscope.explain, attnscope.intervene, attnscope.roles, attnscope.received, attnscope.generate]
 )
-def test_verbs_that_read_texts_alone_refuse_them_by_name(verb):
+def test_verbs_that_read_texts_alone_reject_them_by_name(verb):
     with pytest.raises(AttnscopeError, match=f"found images, and {verb.__name__} reads only texts. Use scan, "):
         verb(vision_model("vit")[0], PIXELS)
     line = {"text": "<image> What?", "images": [picture(0)]}

@@ -129,7 +129,7 @@ def test_a_head_of_equal_weights_on_tokens_has_the_entropy_of_equal_weights():
     assert (found.equal_entropy < np.log(found.length)).all()
 
 
-def test_words_of_the_target_look_at_words_of_the_source():
+def test_words_of_the_target_attend_to_words_of_the_source():
     model, tokenizer = small_model("bart"), small_tokenizer()
     text, target = "a bat, the hat", "ein hut"
     found = attnscope.scan(model, [text], targets=[target], tokenizer=tokenizer, window=40, band=1, words="space")
@@ -164,7 +164,7 @@ def test_groups_are_of_words():
     assert share == pytest.approx(tokens.mean())  # equal weights lie on tokens
 
 
-def test_a_run_with_words_is_another_run_and_says_so(tmp_path):
+def test_a_run_with_words_is_another_run_with_a_note(tmp_path):
     given = {"texts": TEXTS, "statistics": "entropy"}
     first = attnscope.scan(**given, words="unicode", out=tmp_path / "run", show=[])
     again = attnscope.scan(**given, words="unicode", out=tmp_path / "run", show=[])
@@ -191,7 +191,7 @@ def test_a_run_with_words_is_another_run_and_says_so(tmp_path):
         ({"texts": TEXTS, "words": lambda text: [(0, 999)]}, "have the span 0 to 999"),
     ],
 )
-def test_what_are_no_words_is_refused(given, message, tmp_path):
+def test_what_are_no_words_is_rejected(given, message, tmp_path):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(**given, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -52,12 +52,12 @@ class Shared(ViTModel):
 
 
 @pytest.mark.parametrize("maker", [Transposed, Shared])
-def test_what_is_not_one_token_a_patch_row_by_row_is_told(maker):
+def test_what_is_not_one_token_a_patch_row_by_row_is_reported(maker):
     reason = grid_of(maker(ViTConfig(**SMALL)).eval(), torch.zeros(1, 3, 32, 32))
     assert "a patch is not one token, or patches are not in row order" in reason
 
 
-def test_windows_and_missing_sizes_are_told():
+def test_windows_and_missing_sizes_are_reported():
     assert grid_of(vision_model("swin")[0], torch.zeros(1, 3, 32, 32)) == (
         "its first layer attends in 4 windows of an image"
     )

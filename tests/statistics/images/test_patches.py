@@ -35,7 +35,7 @@ def forbidding():
     ],
     ids=("plain", "mask", "bias", "soft cap"),
 )
-def test_every_number_is_that_of_the_matrix(more):
+def test_every_statistic_of_patches_is_that_of_the_matrix(more):
     call = random_call(**more)
     for of in (call, evenly(call)):
         weights = attend_in_full(of)[1].double().numpy()

@@ -138,7 +138,7 @@ def test_heads_of_random_weights_near_zero_have_no_kind():
     np.testing.assert_allclose(found.patch_profile, found.equal_patch_profile.expand_dims(head=4, axis=2))
 
 
-def test_a_model_of_windows_is_measured_in_its_own_rows_and_says_so(pictures):
+def test_a_model_of_windows_is_measured_in_its_own_rows_with_a_note(pictures):
     model, processor = vision_model("swin")
     found = attnscope.scan(model, pictures, tokenizer=processor)
     assert "No statistics of rows and columns of patches for SwinModel" in found.attrs["patches"]
@@ -174,8 +174,16 @@ def test_only_the_vision_tower_is_measured_and_a_pooling_head_is_reported(pictur
         (None, {"tokenizer": None}, "without its image processor"),
         (torch.zeros(1, 3, 40, 40), {}, "cannot read image 1"),
         (torch.full((1, 3, SIDE, SIDE), torch.nan), {}, "NaN or infinity"),
-        ([torch.zeros(3, SIDE, SIDE), torch.zeros(3, SIDE // 2, SIDE)], {}, "ViTModel cannot read image 2: "),
-        ([torch.zeros(3, SIDE, SIDE), torch.zeros(1, SIDE, SIDE)], {}, "ViTModel cannot read image 2: "),
+        (
+            [torch.zeros(3, SIDE, SIDE), torch.zeros(3, SIDE // 2, SIDE)],
+            {},
+            "ViTForImageClassification cannot read image 2: ",
+        ),
+        (
+            [torch.zeros(3, SIDE, SIDE), torch.zeros(1, SIDE, SIDE)],
+            {},
+            "ViTForImageClassification cannot read image 2: ",
+        ),
     ],
 )
 def test_settings_and_images_that_do_not_fit_are_rejected(pictures, images, settings, message):

@@ -71,7 +71,7 @@ def check(found, place, weights, frames):
     return rows
 
 
-def test_wav2vec2_is_measured_as_its_matrices_say(place):
+def test_wav2vec2_has_the_statistics_of_its_matrices(place):
     found = attnscope.scan(place / "wav2vec2", place / "sounds", device="cpu")
     model = AutoModel.from_pretrained(place / "wav2vec2", attn_implementation="eager").eval()
     extractor = AutoFeatureExtractor.from_pretrained(place / "wav2vec2")
@@ -118,7 +118,7 @@ def test_transcripts_give_decoder_and_cross_attention(place, told):
         np.testing.assert_allclose(found.special_tokens.values[number, 3], silence, rtol=2e-4)
 
 
-def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(heard):
+def test_no_head_leans_to_a_side_because_of_silence(heard):
     """From the mean key alone, half on the first frame and half on silence looks like all on the last frame."""
     found = heard
     assert found.frames.values.tolist() == [100] * 3
@@ -160,7 +160,7 @@ def test_a_run_folder_keeps_maps_with_times(place, told):
     assert sample.target_token.values[0, 0] == "<s>"
 
 
-def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
+def test_long_sounds_are_cut_and_beside_transcripts_rejected(place):
     long = {"array": np.random.default_rng(0).normal(size=16_000 * 31), "sampling_rate": 16_000}
     found = attnscope.scan(place / "wav2vec2", long, statistics="entropy")
     assert found.start.values.tolist() == [0, 30]
