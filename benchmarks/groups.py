@@ -50,7 +50,7 @@ def main() -> None:
             limit=given.limit,
             device="cpu",
         )
-        each = (found.group_weight - found.place_group_weight).transpose("window", ...).values
+        each = (found.group_weight - found.position_group_weight).transpose("window", ...).values
         units, called = units_of(found.source.values.tolist())
         interval = by_document(each, units)
         away.append(interval.mean.ravel())

@@ -604,7 +604,7 @@ def tiny(place: Path, _: list[Work], times: int, draw: random.Random) -> Counts:
     for number in range(times):
         text = " ".join(draw.choices("a I . the dog ran 猫 of and 3.5".split(), k=draw.randint(1, 40)))  # noqa: SIM905
         command = ("scan", "explain", "intervene", "roles", "walk")[number % 5]
-        more = draw.choice(([], ["--words", "unicode"], ["--groups", "kinds"])) if command == "scan" else []
+        more = draw.choice(([], ["--words", "unicode"], ["--groups", "types"])) if command == "scan" else []
         with folder(place) as home:
             (home / "text.txt").write_text(text)
             words = [command, "bundled", text if command == "walk" else "text.txt", *more]

@@ -256,14 +256,14 @@ def contributions(planted: PlantedModel) -> xr.DataArray:
         if places:
             one = Study(planted.model, [_window(planted, text)], name=planted.name)
             outcomes = planted.labels[text, places].tolist()
-            scores = token_contributions(one, places=places, outcomes=outcomes, kinds=kinds).score
+            scores = token_contributions(one, positions=places, outcomes=outcomes, estimators=kinds).score
             found[:, text, places] = scores.values[:, :, (scores.side == "source").values]
-    return xr.DataArray(found, dims=("kind", "window", "query", "token"), coords={"kind": kinds})
+    return xr.DataArray(found, dims=("estimator", "window", "query", "token"), coords={"estimator": kinds})
 
 
 def contribution(kind: str, planted: PlantedModel) -> np.ndarray:
     """One kind of `token_contributions`."""
-    return contributions(planted).sel(kind=kind).values
+    return contributions(planted).sel(estimator=kind).values
 
 
 def _window(planted: PlantedModel, text: int) -> Window:

@@ -30,6 +30,8 @@ os.fsync = os.fstat
 if not torch.cuda.is_available():  # before Triton is imported: kernels run on the CPU, in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+os.environ["LC_ALL"] = "C.UTF-8"  # messages are in English, whoever runs the tests
+
 # as it is within our functions, which then need not set it
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
 # of small models: to start threads takes longer than to read

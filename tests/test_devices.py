@@ -193,7 +193,7 @@ def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
 VERBS = {
     "scan, chosen offsets": lambda where: attnscope.scan(MODEL, TEXTS, offsets=[-9, -1], **where),
     "scan, words": lambda where: attnscope.scan(MODEL, TEXTS, words="unicode", **where),
-    "scan, groups": lambda where: attnscope.scan(MODEL, TEXTS, groups="kinds", **where),
+    "scan, groups": lambda where: attnscope.scan(MODEL, TEXTS, groups="types", **where),
     "scan, some rows": lambda where: attnscope.scan(MODEL, TEXTS, rows=16, **where),
     "scan, pools": lambda where: attnscope.scan(MODEL, TEXTS, pool=2, **where),
     "received": lambda where: attnscope.received(MODEL, TEXTS[0], layer=2, head=1, **where).to_dataset(name="r"),

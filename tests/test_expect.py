@@ -21,7 +21,7 @@ def test_the_interval_decides_and_not_the_mean():
         {"profile": (("window", "layer", "head", "offset"), shares)},
         coords={"layer": [0], "head": [0], "offset": [-1], "source": ("window", [f"text {n}" for n in range(40)])},
     )
-    weight = attnscope.expect(run, layer=0, head=0).looks_at(-1)
+    weight = attnscope.expect(run, layer=0, head=0).attends_to(-1)
     assert weight.low < weight.mean < weight.high
     middle = (weight.low + weight.mean) / 2
     assert weight.mean > middle
@@ -34,16 +34,16 @@ def test_the_interval_decides_and_not_the_mean():
 
 def test_a_real_head_is_what_it_is(run):
     head = attnscope.expect(run, layer=0, head=1)
-    assert head.kind == "next"
-    assert head.looks_at(1) > 0.9
-    assert head.looks_at(-1) < 0.05
-    assert not head.looks_at(-1) > 0.0 or head.looks_at(-1).low > 0
+    assert head.label == "next"
+    assert head.attends_to(1) > 0.9
+    assert head.attends_to(-1) < 0.05
+    assert not head.attends_to(-1) > 0.0 or head.attends_to(-1).low > 0
     assert head.statistic("entropy") < 1.0
 
 
 def test_a_folder_will_do(tmp_path):
     attnscope.scan(limit=8, window=48, out=tmp_path / "run", show=False)
-    assert attnscope.expect(tmp_path / "run", layer=0, head=3).looks_at(-1) > 0.9
+    assert attnscope.expect(tmp_path / "run", layer=0, head=3).attends_to(-1) > 0.9
 
 
 def test_what_cannot_be_expected_is_refused(run):
@@ -52,10 +52,10 @@ def test_what_cannot_be_expected_is_refused(run):
         (lambda: attnscope.expect(run, layer=3, head=0), "no layer 3"),
         (lambda: attnscope.expect(run, layer=0, head=7), "no head 7"),
         (lambda: attnscope.expect(xr.Dataset(), layer=0, head=0), "no scan"),
-        (lambda: attnscope.expect(run, layer=0, head=0).looks_at(40), "outside the band"),
+        (lambda: attnscope.expect(run, layer=0, head=0).attends_to(40), "outside the band"),
         (lambda: attnscope.expect(run, layer=0, head=0).statistic("entrop"), "has no entrop"),
         (lambda: attnscope.expect(run, layer=0, head=0).statistic("profile"), "several numbers"),
-        (lambda: attnscope.expect(few, layer=0, head=3).looks_at(-1) > 0.5, "6 windows or more"),
+        (lambda: attnscope.expect(few, layer=0, head=3).attends_to(-1) > 0.5, "6 windows or more"),
     ):
         with pytest.raises(AttnscopeError, match=says):
             ask()
@@ -64,27 +64,27 @@ def test_what_cannot_be_expected_is_refused(run):
 def test_beyond_the_band_the_share_at_a_chosen_offset_is_read():
     run = attnscope.scan(limit=8, window=48, band=2, offsets=[-20, -1])
     head = attnscope.expect(run, layer=0, head=3)
-    far = head.looks_at(-20)
+    far = head.attends_to(-20)
     assert far < 0.1
     assert far.mean == pytest.approx(float(run.weight_at.sel(layer=0, head=3, chosen_offset=-20).mean()), abs=0.01)
     assert repr(far).startswith("<share of the weight of head 0.3 at offset -20: ")
-    assert repr(head.looks_at(-1)).startswith("<mean weight of head 0.3 at offset -1: ")
+    assert repr(head.attends_to(-1)).startswith("<mean weight of head 0.3 at offset -1: ")
     with pytest.raises(AttnscopeError, match=r"or with --offsets -19$"):
-        head.looks_at(-19)
+        head.attends_to(-19)
     shares = run.drop_vars("profile")
-    assert repr(attnscope.expect(shares, layer=0, head=3).looks_at(-1)).startswith("<share of the weight")
+    assert repr(attnscope.expect(shares, layer=0, head=3).attends_to(-1)).startswith("<share of the weight")
 
 
 def test_of_images_offsets_are_rows_and_columns():
     seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), torch.zeros(6, 3, SIDE, SIDE), device="cpu")
     left, up = (attnscope.expect(seen, layer=0, head=head) for head in (0, 1))
-    assert left.looks_at((0, -1)) > 0.99
-    assert up.looks_at((-1, 0)) > 0.99
-    assert up.looks_at((0, -1)) < 0.01
+    assert left.attends_to((0, -1)) > 0.99
+    assert up.attends_to((-1, 0)) > 0.99
+    assert up.attends_to((0, -1)) < 0.01
     assert "over 6 images" in repr(left.statistic("same_row"))
     for ask, says in (
-        (lambda: left.looks_at(-1), r"rows down and columns to the right"),
-        (lambda: left.looks_at((0, 4)), "outside the band"),
+        (lambda: left.attends_to(-1), r"rows down and columns to the right"),
+        (lambda: left.attends_to((0, 4)), "outside the band"),
         (lambda: left.group_weight("text", "image"), "has no group_weight"),
     ):
         with pytest.raises(AttnscopeError, match=says):
@@ -93,7 +93,7 @@ def test_of_images_offsets_are_rows_and_columns():
 
 def test_groups_have_their_weights():
     texts = ["The 3 boats left at 7.", "In 1907 the tide took 12 boats."] * 3
-    seen = attnscope.scan(texts=texts, groups="kinds")
+    seen = attnscope.scan(texts=texts, groups="types")
     known = seen.group_weight.sel(layer=0, head=3, group_query="number").mean("window")
     head = attnscope.expect(seen, layer=0, head=3)
     key = str(known.group_key[0].item())

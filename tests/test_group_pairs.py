@@ -16,9 +16,9 @@ from tests.report.planted_result import planted, with_groups
 def result():
     found = with_groups(planted(layers=2, heads=3, texts=8).result)
     found["group_weight"][:, 1, 2, 0, 1] = 0.9
-    found["place_group_weight"][:, 1, 2, 0, 1] = 0.7
+    found["position_group_weight"][:, 1, 2, 0, 1] = 0.7
     found["equal_group_weight"][:, 1, 0, 1] = np.linspace(0.0, 0.2, 8)
-    found["place_group_weight"][:, :, :, 1, 0] = 1.0
+    found["position_group_weight"][:, :, :, 1, 0] = 1.0
     return found
 
 
@@ -29,7 +29,7 @@ def of(result, query, key):
 def test_a_head_is_held_against_the_larger_null(result):
     found = of(result, "user", "<b>")
     if (found["layer"], found["head"]) == (1, 2):
-        assert (found["weight"], found["places"]) == pytest.approx((0.9, 0.7))
+        assert (found["weight"], found["positions"]) == pytest.approx((0.9, 0.7))
     alone = result.isel(layer=[1], head=[2])
     found = of(alone, "user", "<b>")
     assert found["above"] == pytest.approx(0.2)
@@ -55,7 +55,7 @@ def test_of_a_scan_in_pools_intervals_are_over_pools(result, sources, over):
 
 def test_windows_without_a_group_do_not_count(result):
     some = result.copy(deep=True)
-    for name in ("group_weight", "place_group_weight", "equal_group_weight"):
+    for name in ("group_weight", "position_group_weight", "equal_group_weight"):
         some[name][2:, ..., 0, :] = np.nan
     found = of(some.isel(layer=[1], head=[2]), "user", "<b>")
     assert (found["windows"], found["over"]) == (2, "2 windows")
@@ -74,7 +74,7 @@ def test_no_head_is_far_above_its_places_for_groups_at_random():
 
     found = attnscope.scan(groups=at_random, statistics="entropy")
     assert max(pair["above"] for pair in group_pairs(found)) < 0.02
-    away = (found.group_weight - found.place_group_weight).mean("window")
+    away = (found.group_weight - found.position_group_weight).mean("window")
     assert float(abs(away).max()) < 0.02
     sized = (found.group_weight - found.equal_group_weight).mean("window")
     assert float(abs(sized).max()) < 0.1
@@ -88,7 +88,7 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
     generator = np.random.default_rng(0)
     tables = []
     for _ in range(60):
-        for name in ("group_weight", "place_group_weight", "equal_group_weight"):
+        for name in ("group_weight", "position_group_weight", "equal_group_weight"):
             found[name] = found[name].copy(data=np.full(found[name].shape, 0.3))
         found["group_weight"] += generator.normal(scale=0.01, size=found["group_weight"].shape)
         tables.append(group_pairs(found))
@@ -104,7 +104,7 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
 def test_a_negligible_effect_is_not_called_beyond_chance(above, beyond):
     """What rounds of fitting leave has the same sign in every document, however small it is."""
     found = with_groups(planted(layers=1, heads=1, texts=20).result)
-    for name in ("group_weight", "place_group_weight", "equal_group_weight"):
+    for name in ("group_weight", "position_group_weight", "equal_group_weight"):
         found[name] = found[name].copy(data=np.full(found[name].shape, 0.3))
     found["group_weight"] += above + 1e-6 * np.arange(20).reshape(-1, 1, 1, 1, 1)
     assert {pair["beyond_chance"] for pair in group_pairs(found)} == {beyond}

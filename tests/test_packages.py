@@ -15,7 +15,7 @@ SOURCE = Path(attnscope.__file__).parent
 ORDER = (
     {"__main__"},
     {"cli"},
-    {"testing"},
+    {"testing", "figures"},
     {"results"},
     {"session"},
     {"comparison", "detection"},

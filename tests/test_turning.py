@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 
 from attnscope.comparison.generated import describe_own_output, own_output_shares
-from attnscope.measure.generation_rows import BINS, RANGES, by_places
+from attnscope.measure.generation_rows import BINS, RANGES, by_positions
 
 STEPS, GIVEN = 24, 30
 
@@ -28,9 +28,9 @@ def measured(weights):
     found = {
         BINS: bins.swapaxes(0, 1)[:, None],
         "first_token": weights[..., 0].T[:, None],
-        "equal_entropy": np.log(query + 1.0)[:, None, None],
+        "equal_entropy": np.log(query + 1.0)[:, None],
     }
-    return by_places(found, columns, GIVEN)[:, 0, :, 1].T, weights @ columns[:, 1]
+    return by_positions(found, columns, GIVEN)[:, 0, :, 1].T, weights @ columns[:, 1]
 
 
 def test_places_foretell_heads_that_know_nothing_else():
@@ -55,7 +55,7 @@ def result(own, places, texts=20):
     return xr.Dataset(
         {
             "span_weight": (dims, own[:, :, None, :, None]),
-            "place_span_weight": (dims, places[:, :, None, :, None]),
+            "position_span_weight": (dims, places[:, :, None, :, None]),
             "equal_span_weight": ([name for name in dims if name != "head"], equal),
             "length": ("sequence", np.full(texts, STEPS)),
         },

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _load, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules={"kernels", "lineage", "results", "testing"},
+    submodules={"figures", "kernels", "lineage", "results", "testing"},
     submod_attrs={
         "comparison.contrasts": ["contrasts"],
         "comparison.diff": ["diff"],
@@ -30,6 +30,7 @@ _load, __dir__, __all__ = lazy_loader.attach(
         "measure.scan": ["scan"],
         "measure.watched": ["measure_weights", "watch"],
         "results.open": ["open_run", "runs"],
+        "results.view": ["view"],
         "session": ["Session"],
         "support.errors": ["AttnscopeError"],
         "testing.expect": ["expect"],

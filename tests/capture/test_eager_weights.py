@@ -187,7 +187,7 @@ def test_scan_notes_how_it_captured_and_has_the_weights_of_eager_attention(bloom
     model, tokenizer = bloom
     found = attnscope.scan(model, TEXTS, tokenizer=tokenizer, batch_size=2)
     assert found.attrs["capture"] == "eager weights"
-    assert "come from its own eager attention" in found.attrs["way"]
+    assert "come from its own eager attention" in found.attrs["eager"]
     assert set(found.layer_kind.values) == {"causal"}
     for text, words in enumerate(TEXTS):
         ids = torch.tensor([tokenizer(words)["input_ids"]])

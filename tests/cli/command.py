@@ -10,6 +10,7 @@ from unittest.mock import patch
 import typer
 
 from attnscope.cli import main
+from attnscope.results.translate import set_language
 
 _of_app = cache(typer.main.get_command)  # typer makes it anew for each call, which a real process does once
 
@@ -32,4 +33,6 @@ def attnscope(*arguments, cwd, stdin=""):
             code = 0
         except SystemExit as ended:
             code = ended.code or 0
+        finally:
+            set_language("en")
     return CompletedProcess(words, code, out.getvalue(), err.getvalue())

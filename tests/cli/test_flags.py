@@ -17,11 +17,11 @@ COMMANDS = {
     for name, command in typer.main.get_command(app).commands.items()
     if name in attnscope.__all__ and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
 }
-WRITTEN = {"json", "csv", "legend", "figures", "report"}  # what a command prints and writes beside its results
+WRITTEN = {"json", "csv", "legend", "figures", "report", "lang"}  # what a command prints and writes beside its results
 FLAGS_ALONE = {
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result
-    "walk": {"lang", "markdown", "toy", "seed"},
+    "walk": {"markdown", "toy", "seed"},
 }
 PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "translate": {"scores"}}
 

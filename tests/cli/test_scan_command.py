@@ -103,7 +103,7 @@ def test_groups_come_in_the_table_as_json_and_csv_and_on_the_page(tmp_path):
     np.testing.assert_allclose(weight.sum(-1), 1, rtol=1e-3)  # both groups are in all windows
     (row, *_) = csv.DictReader(io.StringIO(attnscope(*asked, "--csv", cwd=tmp_path).stdout))
     assert float(row["group_weight the > other"]) == pytest.approx(weight[0, 0, 1], rel=1e-4)
-    assert {"equal_group_weight the > other", "place_group_weight the > other"} <= row.keys()
+    assert {"equal_group_weight the > other", "position_group_weight the > other"} <= row.keys()
     (tmp_path / "rules.jsonl").write_text('{"group": "the", "tokens": ["a"]}\n')
     attnscope(*asked, "--no-report", cwd=tmp_path)
     assert len(list((tmp_path / "attnscope-runs").iterdir())) == 2  # other rules, other numbers

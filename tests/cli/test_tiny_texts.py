@@ -74,7 +74,7 @@ COMMON = {"window": (3, 4, 5, 6, 8, 10, 16), "limit": (1, 2, 6), "batch-size": (
 OPTIONS = {
     "scan": {
         "words": ("unicode", "space"),
-        "groups": ("kinds", "roles"),
+        "groups": ("types", "roles"),
         "rows": (16,),
         "pool": (1, 2),
         "band": (1, 3, 60),
@@ -93,7 +93,7 @@ OPTIONS = {
         "new-tokens": (1, 2, 5),
         "beams": (1, 2, 3),
         "span": ("x=the.*",),
-        "groups": ("kinds",),
+        "groups": ("types",),
         "sample": (True,),
         "cache": ("static", "none"),
         **COMMON,
@@ -131,7 +131,7 @@ OPTIONS = {
         "receiver": ("1.0",),
         "steps": (0, 2),
     },
-    "diff": {"words": ("unicode", "space"), "rows": (16,), "groups": ("kinds",), "band": (1, 60), "window": (11, 16)},
+    "diff": {"words": ("unicode", "space"), "rows": (16,), "groups": ("types",), "band": (1, 60), "window": (11, 16)},
     "walk": {"layer": (0, 1), "head": (0, 1), "query-token": ("0", "1", "the"), "lang": ("ja",), "markdown": ("-",)},
 }
 CANNOT = {"generate": {"encoder"}, "patch": {"both"}}

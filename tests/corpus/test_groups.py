@@ -13,7 +13,7 @@ def window_of(*tokens, special=()):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "kinds"),
+    ("tokens", "types"),
     [
         ((" The", " tid", "es"), ["word start", "word start", "word rest"]),
         (("“", "The"), ["punctuation", "word start"]),
@@ -24,8 +24,8 @@ def window_of(*tokens, special=()):
         (("\n", "", "it"), ["space", "space", "word start"]),
     ],
 )
-def test_kinds_of_tokens_follow_from_their_characters(tokens, kinds):
-    assert kinds_of(window_of(*tokens)) == kinds
+def test_types_follow_from_characters(tokens, types):
+    assert kinds_of(window_of(*tokens)) == types
 
 
 def groups_of(path, window):
@@ -37,9 +37,9 @@ def test_the_first_line_with_a_token_names_its_group(tmp_path):
     path = tmp_path / "rules.jsonl"
     path.write_text(
         '{"group": "he", "tokens": ["he", " him"]}\n'
-        '{"group": "words", "kinds": ["word start"]}\n'
+        '{"group": "words", "types": ["word start"]}\n'
         '{"group": "never", "tokens": ["he", "out"]}\n'
-        '{"group": "he", "tokens": ["s"], "kinds": ["special"]}\n'
+        '{"group": "he", "tokens": ["s"], "types": ["special"]}\n'
     )
     window = window_of("<s>", " he", " out", "s", "him", ".", special={"<s>"})
     assert groups_of(path, window) == ["he", "he", "words", "he", "he", "other"]
@@ -57,9 +57,9 @@ def test_other_rules_have_another_signature(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"group": "he"}', "line 1: expected a group, and a list of its tokens or kinds"),
+        ('{"group": "he"}', "line 1: expected a group, and a list of its tokens or types"),
         ('{"group": "he", "tokens": "he"}', "expected a group, and a list of its tokens"),
-        ('{"group": "he", "kinds": ["verb"]}', "there is no kind of token 'verb'; choose from special"),
+        ('{"group": "he", "types": ["verb"]}', "there is no token type 'verb'; choose from special"),
         ('{"group": "he", "tokens": ["he"], "regex": "h.*"}', "found 'regex' too"),
         ('{"group": " ", "tokens": ["he"]}', "a group has the name ' '"),
         ("", "found no rule"),

@@ -105,7 +105,7 @@ def test_no_value_and_no_star_is_cut_in_80_columns(scale):
         for step in scale * generator.normal(0, 3, 5)
     ]
     rows += [rows[0] | {"change": scale / 100, "low": -0.02, "high": 0.02, "changed": False}]
-    attrs = {"matching": "profile", "kinship": "not shown"}
+    attrs = {"matching": "profile", "similarity": "not shown"}
     printed = printed_table(_quantities(xr.Dataset(coords={"statistic": []}, attrs=attrs)), rows)
     lines = printed.splitlines()
     assert "…" not in printed
@@ -163,7 +163,7 @@ def test_the_command_writes_a_run_that_opens_again(scans):
     signature = Signature.from_json(open_run(scans / "run").attrs["signature"]).short
     assert [row.rpartition(",")[2] for row in rows] == ["signature", *[signature] * (len(rows) - 1)]
     given = json.loads(command("diff", "before", "after", "--out", "run", "--json", cwd=scans).stdout)
-    assert given["tables"]["matching"] == [{"matching": "number", "kinship": "shown"}]
+    assert given["tables"]["matching"] == [{"matching": "number", "similarity": "shown"}]
     assert given["tables"]["repeated"] == []
 
 
@@ -224,7 +224,7 @@ def untrained(seed):
 
 def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
     found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
-    assert found.attrs["kinship"] == "not shown"
+    assert found.attrs["similarity"] == "not shown"
     *others, last = sentences("diff", found)
     assert "because heads of one number are not significantly similar" in last
     assert last.endswith("so they may be different heads.")
@@ -244,8 +244,8 @@ def test_how_heads_were_matched_is_said_as_it_was(scans):
     tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
     assert sentences("diff", tuned["auto"])[-1].endswith("by number. These pairs are more similar than chance.")
     assert "profiles, as requested (" in sentences("diff", tuned["profile"])[-1]
-    for kinship in ("shown", "not shown"):  # no head is promised the one that is most like it
-        said = sentences("diff", tuned["profile"].assign_attrs(kinship=kinship))[-1]
+    for similarity in ("shown", "not shown"):  # no head is promised the one that is most like it
+        said = sentences("diff", tuned["profile"].assign_attrs(similarity=similarity))[-1]
         assert "matched one to one by their offset profiles" in said
     assert value_headings(tuned["profile"])[2] == "difference"
     strangers = attnscope.diff(untrained(0), untrained(1), heads="number")

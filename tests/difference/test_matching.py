@@ -25,8 +25,8 @@ def test_permuted_heads_are_found_again(seed):
     before, generator = profiles(seed), np.random.default_rng(seed + 100)
     orders = np.stack([generator.permutation(6) for _ in range(4)])
     after = np.take_along_axis(before, orders[..., None], 1) + generator.normal(0, 0.005, before.shape)
-    partner, rule, kinship = match_heads(before, after, matching="profile")
-    assert (rule, kinship) == ("profile", "shown")
+    partner, rule, similarity = match_heads(before, after, matching="profile")
+    assert (rule, similarity) == ("profile", "shown")
     np.testing.assert_array_equal(np.take_along_axis(orders, partner, 1), np.broadcast_to(np.arange(6), (4, 6)))
 
 
@@ -34,23 +34,23 @@ def test_models_that_are_no_kin_are_rarely_taken_for_it():
     found = [match_heads(profiles(seed), profiles(seed + 1000), seed=seed) for seed in range(60)]
     by_chance = 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)
     assert np.mean([one.rule == "number" for one in found]) <= by_chance
-    pairs = [one.kinship for one in found if one.rule == "profile"]
-    assert np.mean([kinship == "shown" for kinship in pairs]) <= by_chance
+    pairs = [one.similarity for one in found if one.rule == "profile"]
+    assert np.mean([similarity == "shown" for similarity in pairs]) <= by_chance
     assert "untested" not in pairs
 
 
 def test_models_of_other_kinds_are_no_kin():
     """Heads that all look alike, as untrained ones do, beside heads that do not."""
     flat = np.random.default_rng(1).dirichlet(np.full(9, 50.0), (4, 6))
-    assert match_heads(profiles(0), flat, matching="profile").kinship == "not shown"
-    assert match_heads(flat, profiles(0), matching="profile").kinship == "not shown"
+    assert match_heads(profiles(0), flat, matching="profile").similarity == "not shown"
+    assert match_heads(flat, profiles(0), matching="profile").similarity == "not shown"
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_pairs_are_the_same_in_both_directions(seed):
     for before, after in ((profiles(seed), profiles(seed + 50)), (profiles(seed), profiles(seed)[:, ::-1])):
         there, back = match_heads(before, after), match_heads(after, before)
-        assert (there.rule, there.kinship) == (back.rule, back.kinship)
+        assert (there.rule, there.similarity) == (back.rule, back.similarity)
         np.testing.assert_array_equal(
             np.take_along_axis(back.partner, there.partner, 1), np.broadcast_to(np.arange(6), (4, 6))
         )
@@ -66,7 +66,7 @@ def test_ties_are_broken_the_same_in_both_directions(seed):
     np.testing.assert_array_equal(
         np.take_along_axis(back.partner, there.partner, 1), np.broadcast_to(np.arange(heads), (3, heads))
     )
-    assert there.kinship == back.kinship
+    assert there.similarity == back.similarity
     for layer, partner in enumerate(there.partner):
         cost = np.abs(before[layer][:, None] - after[layer]).sum(-1) / 2
         least = min(cost[range(heads), order].sum() for order in map(list, permutations(range(heads))))
@@ -93,7 +93,7 @@ def test_of_assignments_that_are_as_good_the_numbers_lie_closest():
 def test_a_few_heads_tell_nothing():
     """Of two layers of four heads one half in twenty parts all twins: that is no sign of kin."""
     before = profiles(0, layers=2, heads=4)
-    assert match_heads(before, before[:, ::-1], matching="profile").kinship == "untested"
+    assert match_heads(before, before[:, ::-1], matching="profile").similarity == "untested"
     assert match_heads(before[:, :1], before[:, :1])[1:] == ("number", "untested")
 
 

@@ -45,7 +45,7 @@ def test_as_many_as_there_are_give_the_same_tree(count, whole, tmp_path):
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(whole, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told.get("windows", 0) >= 2:
+        if progress.details.get("windows", 0) >= 2:
             raise KeyboardInterrupt
 
     out = tmp_path / "run"

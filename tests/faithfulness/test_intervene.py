@@ -74,7 +74,7 @@ def test_effects_are_those_of_whole_passes_with_a_head_set_to_zero(tree):
 def test_heads_that_look_at_neighbours_are_needed_and_the_verdict_says_why(tree):
     rows = verdicts(tree)
     assert {(row["layer"], row["head"]) for row in rows[:2]} == {(0, 1), (0, 3)}
-    assert {row["kind"] for row in rows[:2]} == {"previous", "next"}
+    assert {row["label"] for row in rows[:2]} == {"previous", "next"}
     assert len(rows) == 12
 
 

@@ -80,7 +80,7 @@ def test_all_components_of_the_input_correlate_at_least_as_much(planted):
 
 
 def test_planted_waves_stand_in_the_table(planted):
-    spectrum = planted["position_spectrum"].to_dataset().sel(kind="positions")
+    spectrum = planted["position_spectrum"].to_dataset().sel(table="positions")
     amplitude = spectrum["mean"]
     assert float(amplitude.sel(frequency=slice(1, 15)).min()) > 0.1
     np.testing.assert_allclose(amplitude.sel(frequency=[0, 16]), 0, atol=1e-5)
@@ -123,9 +123,9 @@ def test_the_bundled_model_shows_the_mechanism(bundled):
     assert not above.positional.any()
     sharpest = sharp.isel(place=np.flatnonzero(sharp.peak_weight.values >= 0.9))  # these read the table itself
     assert float(sharpest.position_share.min()) > 0.9
-    spectrum = bundled["position_spectrum"].to_dataset().sel(kind="positions")
+    spectrum = bundled["position_spectrum"].to_dataset().sel(table="positions")
     assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
-    words = bundled["position_spectrum"].to_dataset().sel(kind="words")
+    words = bundled["position_spectrum"].to_dataset().sel(table="words")
     assert not words.is_peak.values.astype(bool).any()
 
 

@@ -233,9 +233,9 @@ def test_what_does_not_apply_to_a_head_is_stored_as_such(name, request):
     verdict, rows = tree["verdict"].to_dataset().stack(place=("layer", "head")), told(tree)
     places = [tuple(map(int, place)) for place in verdict.place.values]
     said = [rows["agree"][place] for place in places]
-    assert verdict.asked.values.tolist() == [agree is not None for agree in said]
+    assert verdict.comparable.values.tolist() == [agree is not None for agree in said]
     assert verdict.agree.values.tolist() == [agree is True for agree in said]
-    assert (verdict.asked <= verdict.positional).all()
+    assert (verdict.comparable <= verdict.positional).all()
     assert (verdict.positional <= verdict.prefers).all()
     assert np.isfinite(verdict.offset_of_weights).values.tolist() == verdict.prefers.values.tolist()
     assert (np.isfinite(verdict.chance) <= verdict.positional).all()

@@ -74,7 +74,7 @@ def explanation(layers=3, heads=4, positions=64, columns=8, seed=0):
                 "offset_of_correlation": (GRID, np.where(looks, -1.1, 0.0)),
                 "prefers": (GRID, np.ones((layers, heads), dtype=bool)),
                 "positional": (GRID, looks.copy()),
-                "asked": (GRID, looks.copy()),
+                "comparable": (GRID, looks.copy()),
                 "agree": (GRID, looks.copy()),
                 "chance": (GRID, np.where(looks, 0.5, np.nan)),
                 "weight_level": (GRID, np.full((layers, heads), 0.1)),
@@ -108,11 +108,11 @@ def only(tree, *nodes):
 def _spectrum(frequency, positions, rng):
     mean = np.ones((2, len(frequency))) + 0.05 * rng.random((2, len(frequency)))
     mean[0, 8] = 5.0
-    found = {"is_peak": (("kind", "frequency"), mean == 5)}
+    found = {"is_peak": (("table", "frequency"), mean == 5)}
     for name, factor, null in (("mean", 1, 1), ("lower_quartile", 0.7, 0.6), ("upper_quartile", 1.3, 1.4)):
-        found[name] = (("kind", "frequency"), mean * factor)
-        found[f"null_{name}"] = ("kind", np.full(2, float(null)))
-    coords = {"kind": ["positions", "words"], "frequency": frequency}
+        found[name] = (("table", "frequency"), mean * factor)
+        found[f"null_{name}"] = ("table", np.full(2, float(null)))
+    coords = {"table": ["positions", "words"], "frequency": frequency}
     return xr.Dataset(found, coords, {"positions": positions})
 
 

@@ -41,7 +41,7 @@ def planted_intervention(effect=0.5, wild=0.0):
     where = xr.Dataset(
         {
             "profile": (("layer", "head", "offset"), profile),
-            "kind": (("layer", "head"), np.array([["next", "mixed", "previous"]] * 2, dtype=object)),
+            "label": (("layer", "head"), np.array([["next", "mixed", "previous"]] * 2, dtype=object)),
             "peak_offset": (("layer", "head"), profile.argmax(-1) - 2.0),
             "peak_weight": (("layer", "head"), profile.max(-1)),
         },
@@ -71,7 +71,7 @@ def planted_intervention(effect=0.5, wild=0.0):
     )
     tree.attrs = {
         "model": "made-up",
-        "asked": "masked",
+        "prediction": "masked",
         "skipped": json.dumps({"why": "no positions"}),
         "signature": json.dumps({"command": "intervene", "settings": {"window": 48}}),
     }

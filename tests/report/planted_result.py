@@ -202,7 +202,7 @@ def _sample(kinds: np.ndarray, strength: np.ndarray, tokens: int, rank: int, rng
             "special": (("window", "query"), np.array([[name in ("[CLS]", "[SEP]") for name in names]])),
             "tokens": ("window", [tokens]),
         },
-        attrs={"asked": "[]", "tile": 0},
+        attrs={"requested": "[]", "tile": 0},
     )
 
 
@@ -265,7 +265,7 @@ def with_groups(result: xr.Dataset, names: tuple[str, ...] = ("user", "<b>", "ne
     texts, layers, heads = (result.sizes[name] for name in ("window", "layer", "head"))
     count = len(names)
     found = result.assign_coords(group_query=list(names), group_key=list(names))
-    for name, size in (("group_weight", heads), ("place_group_weight", heads), ("equal_group_weight", 0)):
+    for name, size in (("group_weight", heads), ("position_group_weight", heads), ("equal_group_weight", 0)):
         values = np.full((texts, layers, *([size] if size else []), count, count), np.nan)
         values[..., :-1, :-1] = rng.dirichlet(np.ones(count - 1), values.shape[:-1])[..., :-1, :]
         dims = ("window", "layer", *(["head"] if size else []), "group_query", "group_key")

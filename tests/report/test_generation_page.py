@@ -42,9 +42,9 @@ def test_what_is_not_known_is_reported(visit, written, tmp_path):
     results = written[0].isel(sequence=[0]).copy(deep=True)
     results["layer_kind"] = "layer", ["causal", "cross"]
     results["span"] = ["source" if span == "a & b" else span for span in results.span.values]
-    for name in ("span_weight", "equal_span_weight", "place_span_weight"):
+    for name in ("span_weight", "equal_span_weight", "position_span_weight"):
         source, of_cross = results.span == "source", results.layer == 1
-        filled = float("nan") if name == "place_span_weight" else 1.0
+        filled = float("nan") if name == "position_span_weight" else 1.0
         results[name] = xr.where(source & of_cross, filled, results[name].where(source == of_cross))
     found = span_uses(results)
     assert [use["head"] for use in found if use["span"] == "source"] == [None]

@@ -14,7 +14,14 @@ from attnscope.results.notebook import Page
 from attnscope.results.page.scan import write_report
 from tests.report.planted_result import planted
 
-CELLS = ["import attnscope", "attnscope.scan(limit=4).attnscope.show()"]
+NOTEBOOKS = {
+    "first": ["import attnscope", "attnscope.scan(limit=4).attnscope.show()"],
+    "view": [
+        "import attnscope",
+        "view = attnscope.view('bundled', 'The tide comes in twice a day, and twice a day it goes out.')\nview",
+        "print('chosen', view.layer, view.head, view.token, view.span)",
+    ],
+}
 PAINTED = """() => { const c = byId('map'), paper = c.getContext('2d');
     return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
 
@@ -58,14 +65,15 @@ def test_a_link_within_a_page_stays_in_its_frame(framed, explain_page):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The address of a JupyterLab that has one notebook."""
+    """The address of a JupyterLab that has the notebooks."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
     place = tmp_path_factory.mktemp("lab")
     import nbformat
 
-    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), place / "first.ipynb")
+    for name, texts in NOTEBOOKS.items():
+        cells = [nbformat.v4.new_code_cell(text) for text in texts]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), place / f"{name}.ipynb")
     names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     own = {f"JUPYTER_{name}": str(place / ".own" / name) for name in names}
     own |= {"IPYTHONDIR": str(place / ".own"), "JUPYTERLAB_SETTINGS_DIR": str(place / ".own")}
@@ -83,20 +91,46 @@ def lab(tmp_path_factory):
             while not (found := [*Path(own["JUPYTER_RUNTIME_DIR"]).glob("jpserver-*.json")]):
                 assert server.poll() is None, (place / "said").read_text()
                 time.sleep(0.1)
-            yield json.loads(found[0].read_text())["url"]
+            yield json.loads(found[0].read_text())["url"], place
         finally:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait()
 
 
-@pytest.mark.slow
-def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
+def run_all(browser, lab, name):
+    """Open a notebook and run all its cells."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.goto(f"{lab}lab/tree/first.ipynb")
+    page.goto(f"{lab[0]}lab/tree/{name}.ipynb")
     page.get_by_text("| Idle").wait_for(timeout=120_000)
     page.get_by_text("Run", exact=True).first.click()
     page.get_by_text("Run All Cells", exact=True).click()
+    return page
+
+
+@pytest.mark.slow
+def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
+    page = run_all(browser, lab, "first")
     frame = page.frame_locator("iframe[title=attnscope]")
     frame.locator("#window[data-head]").wait_for(timeout=120_000)
     read_after_click(frame, 6, "Layer 1, head 2")
     page.close()
+
+
+@pytest.mark.slow
+def test_what_is_clicked_in_a_view_is_read_back_in_python_and_saved_with_the_notebook(browser, lab):
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    page = run_all(browser, lab, "view")
+    page.get_by_label("Layer 2, head 1", exact=True).click(timeout=120_000)
+    token = page.locator(".attnscope-view .queries .token").nth(5)
+    token.click()
+    page.locator(".attnscope-view .note", has_text="attends").wait_for()
+    page.locator(".jp-CodeCell").nth(2).locator(".jp-InputArea-editor").click()
+    page.keyboard.press("Shift+Enter")
+    page.get_by_text("chosen 2 1 5 [5, 6]").wait_for(timeout=60_000)
+    page.keyboard.press("Control+s")
+    page.wait_for_timeout(1500)
+    page.close()
+    saved = json.loads((lab[1] / "view.ipynb").read_text())
+    shown = saved["cells"][1]["outputs"][0]["data"]
+    assert "application/vnd.jupyter.widget-view+json" in shown
+    assert "data:image/svg+xml" in "".join(shown["text/html"])  # where no widget can be drawn

@@ -98,7 +98,7 @@ def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
         "#group-tables table",
         "all => all.map(t => [...t.querySelectorAll('tbody td')].map(c => Number(c.textContent)))",
     )
-    for values, name in zip(shown, ("group_weight", "place_group_weight", "equal_group_weight"), strict=True):
+    for values, name in zip(shown, ("group_weight", "position_group_weight", "equal_group_weight"), strict=True):
         at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
         mean = result[name].isel(at, drop=True).mean("window").values[:2, :2]
         np.testing.assert_allclose(

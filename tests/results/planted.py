@@ -55,7 +55,7 @@ def scan_run(path, sizes=(2, 3), *, finish=True):
                 "label": (("window", "layer", "head"), labels),
                 "centroid": (("cluster", "offset"), np.ones((2, 5))),
             }
-            run.save("summary", xr.Dataset(kinds, {"cluster": names}, {"kinds": "Head labels: previous: 3."}))
+            run.save("summary", xr.Dataset(kinds, {"cluster": names}, {"labels": "Head labels: previous: 3."}))
             run.finish(attributes={"padding": "Windows are measured one at a time."})
     return path
 
@@ -76,7 +76,7 @@ def explained_run(path):
     with RunFolder(path, {"command": "explain", **SIGNATURE}) as run:
         run.save("verdict", waves)
         run.save("also-0", waves[["form"]].drop_attrs(deep=False))
-        told = {"asked": [], "names": ["verdict"], "skipped": [["kernel", "no rotation"]]}
+        told = {"requested": [], "names": ["verdict"], "skipped": [["kernel", "no rotation"]]}
         also = [{"file": "also-0", "model": "other", "identity": "x"}]
         run.finish(analyses=told, attributes={"model": "m", "signature": run.signature.to_json()}, also=also)
     return path

@@ -122,7 +122,7 @@ def test_what_is_no_offset_is_rejected(no_types, offsets, message):
 
 def test_what_an_option_brings_may_be_named_beside_it():
     """What a signature holds can be given again."""
-    asked = {"texts": TEXTS, "offsets": [-1], "groups": "kinds"}
+    asked = {"texts": TEXTS, "offsets": [-1], "groups": "types"}
     signature = attnscope.scan(**asked, statistics="entropy").attrs["signature"]
     names = json.loads(signature)["settings"]["statistics"]
     assert {"weight_at", "group_weight"} <= {*names}
@@ -134,7 +134,7 @@ def test_what_an_option_brings_may_be_named_beside_it():
     [
         ("weight_at", "needs offsets, in a scan of texts: add --offsets -1,-64"),
         ("weight_at_-64", "needs offsets"),
-        ("group_weight", "needs groups, in a scan of texts: add --groups kinds"),
+        ("group_weight", "needs groups, in a scan of texts: add --groups types"),
         ("entropy_by_group", "needs groups"),
         ("group_rows", "needs groups and a pool"),
         ("block_recall_5", "is part of block_recall: request block_recall"),

@@ -89,7 +89,7 @@ def test_a_head_of_positions_alone_is_predicted_by_positions(name):
     real = RIGHT if "padding" in name else torch.ones_like(RIGHT)
     numbers = torch.randint(0, 3, (2, N), generator=generator).where(real, -1)
     marks = Marks(real, real, torch.zeros_like(real), GroupMarks(numbers, numbers, 3))
-    names = ("group_weight", "place_group_weight")
+    names = ("group_weight", "position_group_weight")
     _, found = measure_call(call, names, 32, 32, marks)  # bins double: the first far one begins at 33
     places, own = (found[one].numpy() for one in names[::-1])
     np.testing.assert_allclose(places, own, atol=1e-5)
@@ -111,8 +111,8 @@ def test_positions_predict_a_head_of_one_offset_and_not_one_that_looks_for_a_gro
     real = torch.ones(1, length, dtype=torch.bool)
     marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
     call = AttentionCall(x, x, x, scale=1.0, bias=bias)
-    _, found = measure_call(call, ("group_weight", "place_group_weight"), 10, length - 1, marks)
-    own, predicted = (found[name][0, 0] for name in ("group_weight", "place_group_weight"))
+    _, found = measure_call(call, ("group_weight", "position_group_weight"), 10, length - 1, marks)
+    own, predicted = (found[name][0, 0] for name in ("group_weight", "position_group_weight"))
     if offset is None:
         assert bool((own.diagonal() > 0.95).all())
         assert bool((predicted.diagonal() < 0.7).all())
@@ -201,12 +201,12 @@ def vowels(tokens):
 def test_a_run_with_groups_is_another_run_and_resumes_as_it_is(tmp_path):
     given = {"texts": TEXTS, "statistics": "entropy"}
     plain = attnscope.scan(**given)
-    first = attnscope.scan(**given, groups="kinds", out=tmp_path / "run", show=False)
-    again = attnscope.scan(**given, groups="kinds", out=tmp_path / "run", show=False)
+    first = attnscope.scan(**given, groups="types", out=tmp_path / "run", show=False)
+    again = attnscope.scan(**given, groups="types", out=tmp_path / "run", show=False)
     assert first.identical(again)
     assert first.entropy_by_group.dims == ("window", "layer", "head", "group_query")
     assert "groups" not in json.loads(plain.attrs["signature"])["settings"]
-    assert json.loads(first.attrs["signature"])["settings"]["groups"] == "kinds"
+    assert json.loads(first.attrs["signature"])["settings"]["groups"] == "types"
     by_length, by_other = (
         attnscope.scan(**given, groups=rule).attrs["signature"]
         for rule in (lengths, lambda tokens: ["all"] * len(tokens))

@@ -146,7 +146,7 @@ def random_model(kind, seed, tokenizer, loud=False):
 def test_random_weights_have_no_kinds(kind, loud):
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     found = attnscope.scan(random_model(kind, 1, tokenizer, loud), [TEXT], tokenizer=tokenizer, window=64, limit=4)
-    assert found.kinds.startswith("No head labels beyond chance")
+    assert found.labels.startswith("No head labels beyond chance")
     assert json.loads(found.summary)["named"]["heads"] == 0
     assert rank_heads(found) == {"positional": [], "local": [], "sink-like": []}
     if not loud:
@@ -165,7 +165,7 @@ def test_random_heads_that_suit_the_first_token_are_no_sinks():
         share, equal = (found[name].mean("window") for name in ("first_token", "equal_first_token"))
         twice += int(((share >= 0.1) & (share >= 2 * equal)).any())
         assert rank_heads(found)["sink-like"] == []
-        assert found.kinds.startswith("No head labels beyond chance")
+        assert found.labels.startswith("No head labels beyond chance")
     assert twice, "no head has twice what equal weights give: nothing is tried"
 
 
@@ -174,9 +174,9 @@ def test_the_number_of_clusters_can_be_set():
     found = summarize(results, clusters=4)
     assert found.sizes["cluster"] == 4
     assert len(set(found.cluster.values)) == 4
-    assert found.kinds.startswith("4 clusters of heads: ")
+    assert found.labels.startswith("4 clusters of heads: ")
     many = summarize(results, clusters=100)
-    assert many.kinds.startswith(f"{many.sizes['cluster']} clusters of heads (100 requested, but no more ")
+    assert many.labels.startswith(f"{many.sizes['cluster']} clusters of heads (100 requested, but no more ")
     assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
     places = places_of(over_texts(with_rows(results, queries(results))))
     twice = places.pooled(np.array([0, 0]), np.array([0, 1]), 2)
@@ -218,4 +218,4 @@ def test_local_heads_of_a_bias_by_distance_need_no_training_says_a_note(family, 
     scan = attnscope.scan(tiny(family), ids, tokenizer="bundled", device="cpu")
     notes = notes_of(scan)
     assert ("which alone can make heads local" in notes.get("bias", "")) == told
-    assert "bias" not in notes_of(scan.assign_attrs(kinds="No head labels beyond chance: mixed: 8."))
+    assert "bias" not in notes_of(scan.assign_attrs(labels="No head labels beyond chance: mixed: 8."))

@@ -43,7 +43,7 @@ def test_equal_to_a_scan_of_the_model(kind):
         np.testing.assert_allclose(
             found[name].values.astype(float), expected[name].values.astype(float), rtol=1e-6, atol=1e-6, err_msg=name
         )
-    assert found.kinds == expected.kinds
+    assert found.labels == expected.labels
 
 
 @pytest.fixture(scope="module")

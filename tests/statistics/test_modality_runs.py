@@ -25,7 +25,7 @@ def sounds(place):
 
 def texts_with_images(place):
     data = write_pictured(place / "data") / "texts.jsonl"
-    more = [{"groups": "kinds"}, {"groups": lambda tokens: ["a"] * len(tokens)}]
+    more = [{"groups": "types"}, {"groups": lambda tokens: ["a"] * len(tokens)}]
     return save_pictured_model("llava", place / "model"), data, ("image_mean", [0.1] * 3), _ANY + more
 
 

@@ -94,7 +94,7 @@ def test_groups_of_a_pool_are_of_all_queries_of_its_windows(name, scans, lines):
             np.testing.assert_array_equal(own.group_rows[0], queries.sum(0))
             behind = queries[:, :, None] * (keys > 0)[:, None]  # (window, query group, key group)
             np.testing.assert_array_equal(own.group_pair_rows[0], behind.sum(0))
-            for statistic in ("group_weight", "place_group_weight", "equal_group_weight"):
+            for statistic in ("group_weight", "position_group_weight", "equal_group_weight"):
                 each = some[statistic].isel(layer=layer).values
                 weights = behind if each.ndim == 3 else behind[:, None]
                 np.testing.assert_array_equal(np.isnan(each).all(0), np.isnan(own[statistic].values))
@@ -134,8 +134,8 @@ def test_comparisons_of_pools_of_one_window_are_those_of_windows(corpus):
         assert [own[name] for name in ("query", "key", "layer", "head")] == [
             other[name] for name in ("query", "key", "layer", "head")
         ]
-        assert [own[name] for name in ("weight", "equal", "places")] == pytest.approx(
-            [other[name] for name in ("weight", "equal", "places")]
+        assert [own[name] for name in ("weight", "equal", "positions")] == pytest.approx(
+            [other[name] for name in ("weight", "equal", "positions")]
         )
 
 
@@ -149,7 +149,7 @@ def test_contrasts_count_pools_and_their_windows(scans):
 
 
 def test_tasks_give_the_same_pools(corpus, tmp_path):
-    given = {"window": WINDOW, "pool": SIZE, "by": "kind", "groups": "kinds", "statistics": "entropy,band_sum"}
+    given = {"window": WINDOW, "pool": SIZE, "by": "kind", "groups": "types", "statistics": "entropy,band_sum"}
 
     def scan(name, task=None):
         return attnscope.scan("bundled", corpus, out=tmp_path / name, task=task, device="cpu", show=False, **given)

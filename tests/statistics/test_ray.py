@@ -31,7 +31,7 @@ def test_actors_that_are_killed_change_no_number(tmp_path):
     killed = []
 
     def kill(progress):
-        windows = progress.told.get("texts", 0)
+        windows = progress.details.get("texts", 0)
         if len(killed) < 3 and windows > 30 * (len(killed) + 1):
             killed.append(actors()[0].pid)
             os.kill(killed[-1], signal.SIGKILL)

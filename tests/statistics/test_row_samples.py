@@ -234,7 +234,7 @@ def test_two_scans_are_compared_by_their_statistics_alone():
         ({"rows": 17}, r"rows \(--rows\) is 17; expected an even number"),
         ({"rows": 8}, r"rows \(--rows\) is 8; expected a whole number of 16 or more"),
         ({"rows": 64, "pool": 2}, r"rows \(--rows\) are drawn from single windows"),
-        ({"rows": 64, "groups": "kinds"}, "leave out rows"),
+        ({"rows": 64, "groups": "types"}, "leave out rows"),
         ({"rows": 64, "words": "space"}, "leave out rows"),
         ({"clusters": 4, "statistics": ["profile"]}, "add band_sum"),
     ],

@@ -127,7 +127,7 @@ def test_requested_heads_are_listed_where_there_is_no_room_for_all(tmp_path, mon
     assert np.isfinite(sample.tile_sum.values).all((2, 3)).sum() == 11
     np.testing.assert_allclose(sample.tile_sum.sel(layer=0).sum(("tile_query", "tile_key")), 128, rtol=1e-5)
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[(0, 3)])
-    assert json.loads(kept(tmp_path / "run").attrs["asked"]) == [[0, 3]]
+    assert json.loads(kept(tmp_path / "run").attrs["requested"]) == [[0, 3]]
 
 
 def test_a_long_window_is_stored_in_blocks_to_its_end(tmp_path, monkeypatch):
@@ -157,8 +157,8 @@ def test_a_head_that_does_not_exist_is_rejected(tmp_path):
 def test_the_progress_counts_what_is_read_for_the_page(tmp_path):
     told = []
     attnscope.scan(texts=[TEXT], out=tmp_path / "run", show=[], progress=told.append)
-    windows = told[-1].told["windows"]
-    measured = [one.share for one in told if one.told["windows"] == windows]
+    windows = told[-1].details["windows"]
+    measured = [one.share for one in told if one.details["windows"] == windows]
     assert measured[0] < 0.7
     assert measured[-1] == pytest.approx(1)
     assert len(measured) >= 9  # three layers of three windows

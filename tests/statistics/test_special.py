@@ -42,7 +42,7 @@ def test_notes_from_before_a_stop_are_in_the_result(causal, tmp_path):
         pass
 
     def stop(progress):
-        if progress.told["windows"] >= 2:
+        if progress.details["windows"] >= 2:
             raise Stopped
 
     texts = [f"<s>{FIRST}</s>{SECOND}", *[FIRST] * 3]

@@ -76,7 +76,7 @@ def test_as_many_as_there_are_give_the_same_arrays(whole, tmp_path):
 
 def test_one_that_was_stopped_resumes(whole, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told["windows"] > 20:
+        if progress.details["windows"] > 20:
             raise KeyboardInterrupt
 
     out = tmp_path / "run"
@@ -105,7 +105,7 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     monkeypatch.setattr(_reader, "FLUSH_SHARE", 0.0)
 
     def stop(progress):
-        if progress.told["windows"] > 20:  # units are of 8 windows
+        if progress.details["windows"] > 20:  # units are of 8 windows
             raise KeyboardInterrupt
 
     out = tmp_path / "run"

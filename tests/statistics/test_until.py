@@ -79,7 +79,7 @@ def test_all_is_read_where_it_is_never_enough_and_counted_in_its_own_units(more,
 @pytest.mark.parametrize("windows", [10, 58])
 def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.told["windows"] > windows:
+        if progress.details["windows"] > windows:
             raise KeyboardInterrupt
 
     given = {"until": 0.06, "out": tmp_path / "run", "show": False, **GIVEN}

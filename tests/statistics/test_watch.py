@@ -257,7 +257,7 @@ def test_a_model_of_transformers_gives_what_scan_gives():
     assert set(expected.data_vars) <= set(found.data_vars)
     for name in DEFAULT:
         np.testing.assert_allclose(found[name], expected[name], rtol=2e-6, atol=1e-6, err_msg=name)
-    assert found.kinds == expected.kinds
+    assert found.labels == expected.labels
 
 
 def flexible(function, **options):

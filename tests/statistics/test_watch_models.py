@@ -62,7 +62,7 @@ def test_layers_set_to_eager_are_measured_as_the_weights_that_they_return(make):
     assert found.layer_kind.values.tolist() == ["causal", "causal"]
     for name in NAMES:
         np.testing.assert_allclose(found[name], expected[name], atol=2e-6, err_msg=name)
-    assert "unseen" not in found.attrs
+    assert "uncaptured" not in found.attrs
 
 
 def test_eager_layers_know_padding():
@@ -177,7 +177,7 @@ def test_layers_that_made_no_call_are_named():
     found = watched(model, torch.randn(2, 5, 8))
     assert found.layer_name.values.tolist() == ["5"]
     note = "in 0 (TalkingHeadAttn), 1 (TalkingHeadAttn), 2 (TalkingHeadAttn) and 2 more"
-    assert note in found.unseen
+    assert note in found.uncaptured
 
 
 @pytest.mark.parametrize("forbidden", ["False", "-inf", "lowest"])

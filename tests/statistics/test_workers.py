@@ -67,7 +67,7 @@ def saved(tmp_path, model):
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"pool": 4}, {"groups": "kinds", "words": "unicode", "stride": 16, "clusters": 3}],
+    [{}, {"pool": 4}, {"groups": "types", "words": "unicode", "stride": 16, "clusters": 3}],
     ids=lambda more: "-".join(more) or "plain",
 )
 def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
@@ -85,7 +85,7 @@ def test_the_arrays_are_those_of_one_process(more, runs, tmp_path):
     shares = [one.share for one in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert max(one.told.get("texts", 0) for one in told) == found.sizes["window"]
+    assert max(one.details.get("texts", 0) for one in told) == found.sizes["window"]
 
 
 def test_pools_of_values_are_those_of_one_process(tmp_path):
@@ -118,7 +118,7 @@ def test_translations_by_workers_are_those_of_one_process(tmp_path):
 @pytest.mark.parametrize("first", ["workers", "one process"])
 def test_a_stopped_scan_resumes(first, runs, tmp_path, monkeypatch):
     def stop(progress):
-        if max(progress.told.get("windows", 0), progress.told.get("texts", 0)) > 7:
+        if max(progress.details.get("windows", 0), progress.details.get("texts", 0)) > 7:
             raise KeyboardInterrupt
 
     whole, out = runs()[1], tmp_path / "run"

@@ -134,7 +134,7 @@ def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
 @pytest.mark.parametrize("verb", OPTIONS)
 def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
     def stop(progress):
-        if progress.told.get("texts", 0) >= 4:
+        if progress.details.get("texts", 0) >= 4:
             raise KeyboardInterrupt
 
     measured, _ = here
@@ -220,7 +220,7 @@ def test_actors_that_are_killed_change_nothing(call, small_units_by_two, tmp_pat
     killed = []
 
     def kill(progress):
-        if progress.told.get("workers") and not killed:
+        if progress.details.get("workers") and not killed:
             actors = [one for one in psutil.Process().children(recursive=True) if "_Holder" in _line(one)]
             killed.append(actors[0].pid)
             os.kill(killed[0], signal.SIGKILL)
@@ -243,7 +243,7 @@ def test_a_machine_that_is_taken_away_changes_nothing(verb, call, small_units_by
     second, workers = cluster.add_node(num_cpus=1), []
 
     def remove(progress):
-        ready = progress.told.get("workers")
+        ready = progress.details.get("workers")
         if ready == 2 and 2 not in workers:
             cluster.remove_node(second)
         workers.extend([ready] if ready else [])

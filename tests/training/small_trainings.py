@@ -49,7 +49,7 @@ def small_train(folder, stop=None, **settings):
     """Train to the end, or until the log tells of update `stop`, before its checkpoint is written."""
 
     def progress(told):
-        if told.told["update"] == stop:
+        if told.details["update"] == stop:
             raise Stopped
 
     with small_training(folder, progress, **settings) as training, suppress(Stopped):

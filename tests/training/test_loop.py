@@ -111,9 +111,9 @@ def test_the_last_that_is_reported_is_the_end(tmp_path):
     told = []
     found = train(str(_written(tmp_path)), out=tmp_path / "out", progress=told.append)
     last = told[-1]
-    assert (last.name, last.share, last.told["update"]) == ("train", 1.0, 3)
+    assert (last.name, last.share, last.details["update"]) == ("train", 1.0, 3)
     metrics = {name: float(found[name]) for name in ("loss", "bleu", "alignment_error_rate")}
-    assert {name: last.told[f"validation {name}"] for name in metrics} == metrics
+    assert {name: last.details[f"validation {name}"] for name in metrics} == metrics
     assert found.training_update.values.tolist() == [3]
     assert found.validation_loss.sizes == {"validation_update": 1}
     assert (tmp_path / "out" / "model.safetensors").stat().st_mode & 0o044
@@ -209,7 +209,7 @@ class TestDamage:
     @classmethod
     def stopped_once(cls, tmp_path_factory):
         def stop(told):
-            if told.told["update"] == 10:
+            if told.details["update"] == 10:
                 raise Stopped
 
         folder = tmp_path_factory.mktemp("stopped")

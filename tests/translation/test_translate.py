@@ -136,7 +136,7 @@ def test_settings_that_do_not_go_together(model, tokenizer):
     ):
         with pytest.raises(AttnscopeError, match=says):
             translate_lines(model, tokenizer, LINES, **alone)
-    with pytest.raises(AttnscopeError, match=r"overlong is 'drop'.*; expected 'refuse' or 'split' or 'cut'"):
+    with pytest.raises(AttnscopeError, match=r"overlong is 'drop'.*; expected 'reject' or 'split' or 'cut'"):
         attnscope.translate(model, LINES, tokenizer=tokenizer, overlong="drop")
 
 

@@ -53,6 +53,6 @@ def test_scan_names_the_planted_head(name):
     planted = build(name)
     found = scan(planted.model, planted.ids, tokenizer=planted.tokenizer, window=planted.ids.shape[1])
     ((layer, head),) = planted.heads.nonzero().tolist()
-    labels = found.attrs["kinds"], found.profile.mean("window").sel(layer=layer, head=head)
+    labels = found.attrs["labels"], found.profile.mean("window").sel(layer=layer, head=head)
     assert int(labels[1].idxmax("offset")) == -1
     assert float(labels[1].sel(offset=-1)) > 0.8

@@ -528,7 +528,7 @@ class ModuleCalls:
         setattr(forward, _MARK, True)
         return forward
 
-    def unseen(self, seen: Iterable[str]) -> dict[str, str]:
+    def uncaptured(self, seen: Iterable[str]) -> dict[str, str]:
         """Modules that are called attention and ran without a captured call, with their classes."""
         names = [name for name in self.attending if not any(related(name, other) for other in seen)]
         # layers, rather than the modules around them

@@ -34,7 +34,7 @@ def capture_notes(model: PreTrainedModel) -> dict[str, str]:
     name = type(model).__name__
     notes: dict[str, str] = {"capture": capture_of(model)}
     if notes["capture"] != "registry":
-        notes["way"] = (
+        notes["eager"] = (
             f"{name} does not use transformers' attention registry. Its weights come from its own eager attention, "
             "one layer at a time (slower)."
         )

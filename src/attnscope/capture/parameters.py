@@ -164,7 +164,7 @@ class ChatOptions(TypedDict, total=False):
         Jinja template that writes chats out (a string or a `Path`). By default the tokenizer's.
     groups
         Groups of tokens, whose weights on each other are measured: a function from the tokens of a window, as they are
-        shown, to the name of a group for each; ``"kinds"`` (word starts, punctuation, ...); a `Path` of rules; or
+        shown, to the name of a group for each; ``"types"`` (word starts, punctuation, ...); a `Path` of rules; or
         ``"roles"``, those of a chat, which is the default for chats. See `attnscope.read.groups.grouping_of`.
     """
 

@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin
 
 import typer
+from rich.console import Console
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.main import get_command
 
 from attnscope.capture.parameters import ScanReading, TranslationOptions
 from attnscope.read.urls import Url
+from attnscope.results.translate import LANGUAGES, language, language_of_locale, set_language, translate
 from attnscope.support.arguments import option_types, shared_docs
 from attnscope.support.checks import check_formats
 from attnscope.support.errors import AttnscopeError
@@ -132,7 +136,7 @@ LOADING = ("tokenizer", "revision", "trust_remote_code", "device", "dtype")
 READING = ("model", "text", "field", "by_line", *LOADING)
 UNITS = ("task", "ray", "workers", "ray_gpus")
 WRITING = ("out", "report", "figures", "as_json", "as_csv", "legend")
-GROUPS, WORDS = ("kinds", "roles"), ("unicode", "space")  # rules that are known by name
+GROUPS, WORDS = ("types", "roles"), ("unicode", "space")  # rules that are known by name
 
 
 def varied(name: str, default: Any = None, **changed: Any) -> tuple[Any, Any]:
@@ -221,7 +225,92 @@ _NAMES = 24  # columns of the names in a help
 _KINDS = {"int": "N", "float": "X", "Path": "PATH"}
 
 
-class Group(TyperGroup):
+_declared = typer.Typer(add_completion=False)
+
+
+@_declared.command()
+def _declare(  # pyright: ignore[reportUnusedFunction] typer makes an option of it
+    language: Annotated[
+        Literal["en", "ja"] | None,
+        typer.Option(
+            "--lang", help="Language of terminal, pages and figures: by default the locale's.", expose_value=False
+        ),
+    ] = None,
+) -> None: ...
+
+
+_LANGUAGE = get_command(_declared).params[0]
+_REMARK = re.compile(r"(.*?)(?:\s+\[((?:default: |required).*)\])?", re.DOTALL)
+_BASE: Any = typer.Context.formatter_class
+
+
+class _Formatter(_BASE):
+    """A help in the user's language, in columns of which a Japanese letter fills two."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, args, prefix or translate("Usage: "))
+
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(translate(heading))
+
+    def write_text(self, text: str) -> None:
+        if language() == "en":
+            super().write_text(text)
+            return
+        indent = " " * self.current_indent
+        for paragraph in text.split("\n\n"):
+            lines = paragraph.split("\n")
+            words = (re.split(r"(?<=\S)(\s{2,})", line) for line in lines[1:])
+            shown = ("".join(map(translate, parts)) for parts in words) if lines[0] == "\b" else self._lines(paragraph)
+            self.write("\n" * (not text.startswith(paragraph)) + "".join(f"{indent}{line}\n" for line in shown))
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        if language() == "en":
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        first = min(max(len(name) for name, _ in rows), col_max) + col_spacing
+        for name, text in rows:
+            meaning, remark = cast("Any", _REMARK.fullmatch(text)).groups()
+            remarks = "; ".join(map(translate, (remark or "").split("; ")))
+            lines = self._lines(translate(meaning) + f" [{remarks}]" * bool(remarks), first)
+            names = [f"{name:{first}}", *[" " * first] * len(lines)]
+            if len(name) > first - col_spacing:
+                names, lines = [name, *names[1:]], ["", *lines]
+            self.write(
+                "".join(
+                    f"{' ' * self.current_indent}{at}{line}".rstrip() + "\n"
+                    for at, line in zip(names, lines, strict=False)
+                )
+            )
+
+    def _lines(self, text: str, taken: int = 0) -> list[str]:
+        """Lines of a translated text; a mark that ends a sentence begins none."""
+        width = self.width - self.current_indent - taken - 2
+        wrapped = Text(translate(" ".join(text.split()))).wrap(Console(width=width), width)
+        return (
+            re.sub(r"\n([、。）」])", r"\1\n", "\n".join(line.plain.rstrip() for line in wrapped)).strip().split("\n")
+        )
+
+
+class _Spoken:
+    """What understands --lang, wherever it is on the command line."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params: list[Any] = [*self.params, _LANGUAGE]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line: first the language, for the help and for errors."""
+        ctx.formatter_class = _Formatter
+        if ctx.parent is None:
+            set_language(language_of_locale())
+        chosen = cast("Any", self).make_parser(ctx).parse_args(args=list(args))[0].get("language")
+        if chosen in LANGUAGES:
+            set_language(chosen)
+        return cast("Any", super()).parse_args(ctx, args)
+
+
+class Group(_Spoken, TyperGroup):
     """Commands in groups."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -236,7 +325,7 @@ class Group(TyperGroup):
                 formatter.write_dl([(f"{name:10}", short) for name, short in rows])
 
 
-class Command(TyperCommand):
+class Command(_Spoken, TyperCommand):
     """A command that rejects a comma-separated list given twice, as only the last would count."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -246,7 +335,7 @@ class Command(TyperCommand):
         for parameter in self.get_params(ctx):
             record: Any = parameter.get_help_record(ctx)
             usual = INPUT if parameter.param_type_name == "argument" else own
-            usual = OUTPUT if "-h" in parameter.opts and own == MEASURE else usual
+            usual = OUTPUT if {"-h", "--lang"} & {*parameter.opts} and own == MEASURE else usual
             panel: str = getattr(parameter, "rich_help_panel", None) or usual
             if record is not None:
                 panels.setdefault(panel, []).append(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from attnscope.results.translate import language, translate
 from attnscope.support.numbers import safe_cell
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ def emit(text: str) -> None:
 
 
 def print_note(message: str) -> None:
-    """Write a line for people to standard error."""
-    sys.stderr.write(printable(message) + "\n")
+    """Write a line for people to standard error, in their language."""
+    sys.stderr.write(printable(translate(message)) + "\n")
     sys.stderr.flush()
 
 
@@ -107,7 +108,11 @@ def emit_to(path: Path | None, text: str, flag: str) -> None:
 
 
 class CleanConsole(Console):
-    """A console on which text cannot do more than be read."""
+    """A console on which text is in the user's language and cannot do more than be read."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Print as rich does, with texts translated."""
+        super().print(*(translate(one) if isinstance(one, str) else one for one in objects), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with every text printable."""
@@ -162,7 +167,7 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
         BarColumn(bar_width=16),  # so that a line of 80 columns holds the rest
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn(translate("left")),
         TimeRemainingColumn(),
         TextColumn("{task.fields[details]}", markup=False),
     )
@@ -174,7 +179,12 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
             if lines and not console.is_terminal and at.name not in names:
                 print_note(at.name)
             names.add(at.name)
-            bar.update(task, description=at.name, completed=at.share, details=report_text(getattr(at, "told", {})))
+            bar.update(
+                task,
+                description=translate(at.name),
+                completed=at.share,
+                details=report_text(getattr(at, "details", {})),
+            )
 
         working()
         yield show
@@ -315,7 +325,7 @@ def show(
         render.print_report(report, console, legend=output.legend, page=page is not None)
         for name, value in {"results: ": folder, "report:  ": page, "signature: ": cited}.items():
             if value is not None:
-                console.print(f"{name}{value}", soft_wrap=True)
+                console.print(f"{translate(name)}{value}", soft_wrap=True)
 
 
 def finish(
@@ -335,7 +345,7 @@ def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key
 
     # of a tree its nodes, and which models' position tables are beside this one's
     nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))
-    drawn = short_hash([__version__, [nodes, report.heads, formats, *key]])
+    drawn = short_hash([__version__, language(), [nodes, report.heads, formats, *key]])
     with folder, explained("write the page", "The results are safe: free some room and give the same command again"):
         is_drawn = folder.state.get("views") == drawn and PAGE in folder.files
         if not is_drawn and folder.is_writable():

@@ -32,7 +32,7 @@ _RESAMPLES = option(int, 1000, "Number of resamples of the bootstrap; 0 for no i
         "sample": option(bool, False, "Sampling: words are drawn instead of searched for.", "--sample"),
         "temperature": option(float, 1.0, "Temperature of --sample; below 1, unlikely words become rarer.", min=0.01),
         "overlong": option(
-            Literal["refuse", "split", "cut"], "refuse", "Treatment of lines longer than the model was trained for."
+            Literal["reject", "split", "cut"], "reject", "Treatment of lines longer than the model was trained for."
         ),
         "batch_tokens": option(int, 4096, "Source tokens times beams at a time.", min=1),
         "as_json": option(bool, False, "JSON on standard output: translations with their scores.", "--json"),

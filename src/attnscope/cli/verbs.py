@@ -163,7 +163,7 @@ _MODEL = "Model folder or hub id: a causal model or an encoder-decoder, which th
         "groups": option(
             str | None, None,
             "Groups of the prompts' tokens, each a span: by kind, by role in a chat, or by a file of rules.",
-            metavar="kinds|roles|FILE", show_default="roles of a chat, else none",
+            metavar="types|roles|FILE", show_default="roles of a chat, else none",
         ),
         "cache": option(str, "dynamic", "Cache of keys and values: dynamic, static or none."),
     },

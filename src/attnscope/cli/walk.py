@@ -8,6 +8,7 @@ from typing import Any
 from attnscope.cli import options
 from attnscope.cli.options import argument, option
 from attnscope.cli.output import emit_to, new_console, progress_bar
+from attnscope.results.translate import language
 from attnscope.support.errors import AttnscopeError
 
 
@@ -26,14 +27,13 @@ from attnscope.support.errors import AttnscopeError
             show_default="the last; of the default sentence 'it'",
         ),
         "toy": option(bool, False, "Example without a model: one head over random numbers.", "--toy"),
-        "language": option(str, "en", "Language of the explanation: en or ja.", "--lang"),
         "markdown": option(Path | None, None, "File for Markdown with LaTeX; - prints it."),
         "seed": option(int | None, None, "Seed of the numbers of --toy.", show_default="0"),
     },
 )  # fmt: skip
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
-    toy, language, markdown, seed = (arguments.pop(name) for name in ("toy", "language", "markdown", "seed"))
+    toy, markdown, seed = (arguments.pop(name) for name in ("toy", "markdown", "seed"))
     text, target = arguments.pop("text"), arguments.pop("target")
     model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     conflicts = {
@@ -60,9 +60,9 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
             steps = run_walk(texts=text, targets=target, progress=show, **arguments)
     if markdown is None:
         console = new_console()
-        console.print(terminal(steps, language, width=console.width))
+        console.print(terminal(steps, language(), width=console.width))
     else:
-        emit_to(None if str(markdown) == "-" else markdown, as_markdown(steps, language), "--markdown")
+        emit_to(None if str(markdown) == "-" else markdown, as_markdown(steps, language()), "--markdown")
 
 
 def _number(token: str | None) -> int:

@@ -144,10 +144,10 @@ def diff(
         is False), ``size``, the change in standard deviations of all heads of both models together. Over
         ``layer, head``: ``partner``, the head of the second model to compare with, and ``profile_distance``, the total
         variation distance of the two offset profiles. ``units`` is a coordinate of each statistic. The attributes
-        ``matching`` and ``kinship`` record the rule that matched heads, and whether pairs are more similar than chance;
-        if not, changes compare heads that may be unrelated. A statistic with the same numbers as an earlier one in both
-        scans (``special_tokens`` and ``first_token``, if only the first token is special) is counted once;
-        ``repeated`` lists these, as JSON.
+        ``matching`` and ``similarity`` record the rule that matched heads, and whether pairs are more similar than by
+        chance; if not, changes compare heads that may be unrelated. A statistic with the same numbers as an
+        earlier one in both scans (``special_tokens`` and ``first_token``, if only the first token is special) is
+        counted once; ``repeated`` lists these, as JSON.
 
     Raises
     ------
@@ -347,8 +347,8 @@ def _compared(
             "reads": "pools" if "window_count" in first else str(first.attrs.get("reads", "texts")),
             "intervals_over": "documents",
             "matching": matched.rule,
-            "matching_asked": heads,
-            "kinship": matched.kinship,
+            "matching_requested": heads,
+            "similarity": matched.similarity,
             "repeated": json.dumps(repeated),
             "level": level,
         },
@@ -434,7 +434,7 @@ def report(difference: xr.Dataset) -> Report:
         care["Pairs may be different heads."] = "The numbers compare two models, not a head before and after."
     names = value_headings(difference)
     repeated = json.loads(difference.attrs.get("repeated", "{}"))
-    matching = {name: difference.attrs.get(name, "untested") for name in ("matching", "kinship")}
+    matching = {name: difference.attrs.get(name, "untested") for name in ("matching", "similarity")}
     least = f"{LEAST} {called['documents']} or more"
     changes = Table(
         "changes",
@@ -504,7 +504,7 @@ def same_everywhere(rows: Sequence[Row]) -> bool:
 @reads("diff")
 def same_heads(difference: xr.Dataset) -> bool:
     """Whether pairs count as the same heads, before and after."""
-    return difference.attrs["matching"] == "number" and difference.attrs.get("kinship", "untested") != "not shown"
+    return difference.attrs["matching"] == "number" and difference.attrs.get("similarity", "untested") != "not shown"
 
 
 @reads("diff")
@@ -557,8 +557,8 @@ def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
 
 def _describe_matching(difference: xr.Dataset) -> str:
     """How heads were matched, and whether pairs are more similar than chance."""
-    rule, kinship = difference.attrs["matching"], difference.attrs.get("kinship", "untested")
-    requested = difference.attrs.get("matching_asked", "auto") == rule
+    rule, similarity = difference.attrs["matching"], difference.attrs.get("similarity", "untested")
+    requested = difference.attrs.get("matching_requested", "auto") == rule
     few = "There are too few heads to test whether pairs are the same heads."
     if rule == "number":
         if not np.isfinite(difference.profile_distance.values).any():
@@ -571,4 +571,4 @@ def _describe_matching(difference: xr.Dataset) -> str:
         sentence = f"Heads are matched one to one by their offset profiles, {why} ({other} have another number)."
         alike = "These pairs are more similar than chance; heads of one kind are in unrelated models too."
     apart = "These pairs are not more similar than chance, so they may be different heads."
-    return f"{sentence} {({'shown': alike, 'not shown': apart, 'untested': few})[kinship]}"
+    return f"{sentence} {({'shown': alike, 'not shown': apart, 'untested': few})[similarity]}"

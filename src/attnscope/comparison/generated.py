@@ -24,7 +24,7 @@ _SHORTEST = 6  # new tokens of a text that is split into thirds
 
 _FIRST, _LAST = "First third of the new tokens", "Last third"
 _OWN = "weight on the model's own output in the last third of the new tokens"
-_EQUAL, _PLACES = ("uniform attention", "a head with the same weight at each distance and on the first token")
+_EQUAL, _POSITIONS = ("uniform attention", "a head with the same weight at each distance and on the first token")
 _TURN = Quantity(
     "turn",
     "shift",
@@ -40,10 +40,10 @@ _HEADS = (
     Quantity("attention", detail="data"),
     Quantity("own_first", "own output", "share", detail="page", group=_FIRST),
     Quantity("equal_first", "uniform", "share", detail="page", group=_FIRST),
-    Quantity("places_first", "positions", "share", detail="page", group=_FIRST),
+    Quantity("positions_first", "positions", "share", detail="page", group=_FIRST),
     Quantity("own_last", "own output", "share", _OWN, group=_LAST),
     Quantity("equal_last", "uniform", "share", _EQUAL, group=_LAST),
-    Quantity("places_last", "positions", "share", _PLACES, group=_LAST),
+    Quantity("positions_last", "positions", "share", _POSITIONS, group=_LAST),
     _TURN,
     Quantity(
         "beyond_chance", "beyond chance", meaning="the shift is at least 0.02 and significant, corrected for all heads"
@@ -53,14 +53,14 @@ _SPANS = (
     Quantity("span"),
     Quantity("weight", "all heads", "share", "mean weight on the span", group="All heads"),
     Quantity("equal", "uniform", "share", _EQUAL, group="All heads"),
-    Quantity("places", "positions", "share", _PLACES, group="All heads"),
+    Quantity("positions", "positions", "share", _POSITIONS, group="All heads"),
     Quantity("layer", unit="count", detail="data"),
     Quantity(
         "head", "most above", "head", "the head furthest above the larger of uniform and positions", group="Most above"
     ),
     Quantity("most", "its weight", "share", group="Most above"),
     Quantity("most_equal", "its uniform", "share", group="Most above"),
-    Quantity("most_places", "its positions", "share", group="Most above"),
+    Quantity("most_positions", "its positions", "share", group="Most above"),
 )
 _TEXTS = tuple(
     Quantity(name, unit="text", detail="data")
@@ -151,9 +151,9 @@ def _heads(results: xr.Dataset, turning: Sequence[Row]) -> list[Row]:
 def span_uses(results: xr.Dataset) -> list[Row]:
     """A row of `_SPANS` for each span of the texts, in their order."""
     over = ("sequence", "step")
-    weight, places = (
+    weight, positions = (
         results[name].mean(over).transpose("span", "layer", "head").values
-        for name in ("span_weight", "place_span_weight")
+        for name in ("span_weight", "position_span_weight")
     )
     equal = results.equal_span_weight.mean(over).transpose("span", "layer").values[..., None]
     equal = np.where(np.isnan(weight), np.nan, equal)
@@ -161,17 +161,17 @@ def span_uses(results: xr.Dataset) -> list[Row]:
     for number, span in enumerate(results.span.values):
         if np.isnan(weight[number]).all():
             continue
-        above = weight[number] - np.fmax(equal[number], places[number])
+        above = weight[number] - np.fmax(equal[number], positions[number])
         layer, head = (int(index) for index in np.unravel_index(np.nanargmax(above), above.shape))
         known = ~np.isnan(weight[number])
         row: Row = {"span": str(span)}
-        for name, values in (("weight", weight), ("equal", equal), ("places", places)):
+        for name, values in (("weight", weight), ("equal", equal), ("positions", positions)):
             row[name] = float(values[number][known].mean())
         # the head furthest above the larger of the other two; none if all keys belong to the span
         is_above = bool(above[layer, head] > _ROUNDING)
         row["layer"] = int(results.layer[layer]) if is_above else None
         row["head"] = int(results["head"][head]) if is_above else None
-        for name, values in (("most", weight), ("most_equal", equal), ("most_places", places)):
+        for name, values in (("most", weight), ("most_equal", equal), ("most_positions", positions)):
             row[name] = float(values[number, layer, head]) if is_above else None
         rows.append(with_nulls(row))
     return rows
@@ -182,10 +182,10 @@ def explain_dashes(uses: Sequence[Row]) -> str:
     none = [use for use in uses if use["head"] is None]
     whole = ", ".join(use["span"] for use in none if use["equal"] >= 1 - _ROUNDING)
     below = ", ".join(use["span"] for use in none if use["equal"] < 1 - _ROUNDING)
-    placeless = ", ".join(use["span"] for use in uses if use["places"] is None)
+    without = ", ".join(use["span"] for use in uses if use["positions"] is None)
     sentences = [f"All keys belong to the span: {whole}."] if whole else []
     sentences += [f"No head is above both uniform attention and its positions: {below}."] if below else []
-    sentences += [f"Keys of another text have no positions: {placeless}."] if placeless else []
+    sentences += [f"Keys of another text have no positions: {without}."] if without else []
     return " ".join(sentences)
 
 
@@ -196,13 +196,13 @@ def own_output_shares(results: xr.Dataset) -> list[Row]:
     larger growth by uniform attention or by its positions alone.
     """
     long = np.flatnonzero(results.length.values >= _SHORTEST)
-    names = {"own": "span_weight", "equal": "equal_span_weight", "places": "place_span_weight"}
+    names = {"own": "span_weight", "equal": "equal_span_weight", "positions": "position_span_weight"}
     thirds = {name: _thirds(results, variable, long) for name, variable in names.items()}
     shape = thirds["own"].shape
     known = np.isfinite(thirds["own"]).all((0, 1)) if len(long) else np.zeros(shape[2:], dtype=bool)
     thirds = {name: np.broadcast_to(values, shape) for name, values in thirds.items()}
-    own, equal, places = (np.diff(values, axis=1)[:, 0] for values in thirds.values())
-    larger = np.where(places.mean(0) >= equal.mean(0), places, equal) if len(long) else places
+    own, equal, positions = (np.diff(values, axis=1)[:, 0] for values in thirds.values())
+    larger = np.where(positions.mean(0) >= equal.mean(0), positions, equal) if len(long) else positions
     each = own - larger  # (text, layer, head)
     significant = above_zero([each[:, known]], len(long))[0] if len(long) >= FEW else None
     rows: list[Row] = []

@@ -32,17 +32,17 @@ class MeanGroupWeights:
 
     weight: np.ndarray  # mean weights of heads
     equal: np.ndarray  # means of uniform attention, the same for all heads of a layer
-    places: np.ndarray  # means by the positions of each head alone
+    positions: np.ndarray  # means by the positions of each head alone
 
     @classmethod
     def of(cls, results: xr.Dataset) -> MeanGroupWeights:
         """Means of a scan with groups."""
         order = ("window", "layer", "head", "group_query", "group_key")
-        weight, places = (
-            _mean(results[name].transpose(*order).values) for name in ("group_weight", "place_group_weight")
+        weight, positions = (
+            _mean(results[name].transpose(*order).values) for name in ("group_weight", "position_group_weight")
         )
         equal = _mean(results.equal_group_weight.transpose(*(name for name in order if name != "head")).values)
-        return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), places)
+        return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), positions)
 
     @property
     def present(self) -> np.ndarray:
@@ -53,7 +53,7 @@ class MeanGroupWeights:
     @property
     def above(self) -> np.ndarray:
         """Weight minus the larger of uniform attention and the head's positions."""
-        return self.weight - np.maximum(self.equal, self.places)
+        return self.weight - np.maximum(self.equal, self.positions)
 
 
 def group_pairs(results: xr.Dataset) -> list[Row]:
@@ -72,10 +72,10 @@ def group_pairs(results: xr.Dataset) -> list[Row]:
             if not np.isfinite(own).any():
                 continue
             layer, head = (int(index) for index in np.unravel_index(np.nanargmax(own), own.shape))
-            weight, equal, places = (
-                float(part[layer, head, i, j]) for part in (means.weight, means.equal, means.places)
+            weight, equal, positions = (
+                float(part[layer, head, i, j]) for part in (means.weight, means.equal, means.positions)
             )
-            null = "equal_group_weight" if equal >= places else "place_group_weight"
+            null = "equal_group_weight" if equal >= positions else "position_group_weight"
             at = {"layer": layer, "head": head, "group_query": i, "group_key": j}
             each = (results.group_weight - results[null]).isel(at).values
             there = np.isfinite(each)
@@ -90,13 +90,13 @@ def group_pairs(results: xr.Dataset) -> list[Row]:
                     "attention": str(results.layer_kind.values[layer]),
                     "weight": weight,
                     "equal": equal,
-                    "places": places,
+                    "positions": positions,
                     "low": float(interval.low),
                     "high": float(interval.high),
                     "windows": int(there.sum()),
                     "over": f"{len(set(drawn))} {called}",
                     "beyond_chance": None if significant is None else bool(significant[layer, head, i, j]),
-                    "above": weight - max(equal, places),
+                    "above": weight - max(equal, positions),
                 }
             )
     return sorted(pairs, key=lambda pair: -pair["above"])
@@ -139,9 +139,9 @@ def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]
     order = ("window", "head", "group_query", "group_key")
     for layer in range(results.sizes["layer"]):
         part = results.isel(layer=layer)
-        weight, places = (part[name].transpose(*order).values for name in ("group_weight", "place_group_weight"))
+        weight, positions = (part[name].transpose(*order).values for name in ("group_weight", "position_group_weight"))
         equal = part.equal_group_weight.transpose("window", "group_query", "group_key").values[:, None]
-        above = weight - np.where(means.equal[layer] >= means.places[layer], equal, places)
+        above = weight - np.where(means.equal[layer] >= means.positions[layer], equal, positions)
         yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group does not count
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
 
 Matching = Literal["auto", "number", "profile"]
-Kinship = Literal["shown", "not shown", "untested"]
+Similarity = Literal["shown", "not shown", "untested"]
 _ORDERS = 1000
 _SURE = 0.05  # significance level
 _HALVES = 399  # random halves of the heads of both models
@@ -22,7 +22,7 @@ class Matched(NamedTuple):
     partner: Int[np.ndarray, "layer head"]  # ``(layer, head)``: the head of the second model for each of the first
     rule: str  # ``number`` or ``profile``
     # whether the pairs are more similar than chance: ``shown``, ``not shown``, or ``untested`` with too few heads
-    kinship: Kinship
+    similarity: Similarity
 
 
 def match_heads(
@@ -54,9 +54,9 @@ def match_heads(
     ]
     partner = np.broadcast_to(np.arange(heads), (layers, heads)).copy()
     if matching != "profile":
-        kinship = _numbers_alike(distances, seed)
-        if matching == "number" or kinship == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
-            return Matched(partner, "number", kinship)
+        similarity = _numbers_alike(distances, seed)
+        if matching == "number" or similarity == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
+            return Matched(partner, "number", similarity)
     for layer, own in enumerate(there):
         partner[layer, own] = own[_optimal_pairs(distances[layer][: len(own), len(own) :])]
     return Matched(partner, "profile", _pairs_alike(distances, seed))
@@ -81,7 +81,7 @@ def _distances(profiles: np.ndarray) -> np.ndarray:
     return np.reshape(every, (len(profiles), len(profiles)))  # works without heads too
 
 
-def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:
+def _numbers_alike(distances: list[np.ndarray], seed: int) -> Similarity:
     """Whether heads with equal numbers are more similar than in nearly all random orders."""
     generator = np.random.default_rng(seed)
     counts = [len(layer) // 2 for layer in distances]
@@ -102,7 +102,7 @@ def _numbers_alike(distances: list[np.ndarray], seed: int) -> Kinship:
     return "shown" if np.mean(np.array(drawn) <= own * (1 + 1e-9)) <= _SURE else "not shown"
 
 
-def _pairs_alike(distances: list[np.ndarray], seed: int) -> Kinship:
+def _pairs_alike(distances: list[np.ndarray], seed: int) -> Similarity:
     """Whether the models match better than nearly all random halves of the heads of both."""
     generator = np.random.default_rng(seed)
     counts = [len(layer) // 2 for layer in distances]

@@ -1,4 +1,4 @@
-"""What examples of a head have in common, beside uniform attention in the same windows."""
+"""Features that examples of a head share beyond uniform attention in the same windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scipy.stats
 from jaxtyping import Bool, Float
 
 LEVEL = 0.05  # false discovery rate
-LEAST_KEYS = 8  # that a query must see: with few keys, some weight is large by necessity
+LEAST_KEYS = 8  # keys that a query must have: with few, some weight is always large
 _ROWS = 512  # of a window at a time
 #: Features that relate the key to the query.
 RELATIONS = ("same token", "token after an earlier occurrence of the query")
@@ -21,7 +21,7 @@ Feature = tuple[str, Hashable]
 
 @dataclass(frozen=True, eq=False)
 class ExamplePair:
-    """One example: a query and a key of a window, and which others could have been one."""
+    """One example: a query and a key of a window, and the other possible pairs."""
 
     queries: Sequence[str]  # tokens
     keys: Sequence[str]
@@ -29,12 +29,12 @@ class ExamplePair:
     key_kinds: Sequence[str]
     rows: Bool[np.ndarray, " query"]  # queries and keys that count
     columns: Bool[np.ndarray, " key"]
-    extent: tuple[int, int] | None  # how far queries see to the left and to the right; None for cross-attention
+    extent: tuple[int, int] | None  # reach of queries to the left and to the right; None for cross-attention
     query: int
     key: int
 
     def features(self) -> set[Feature]:
-        """What this pair has."""
+        """Features of this pair."""
         own: set[Feature] = {
             ("query token", self.queries[self.query]),
             ("key token", self.keys[self.key]),
@@ -116,7 +116,7 @@ def common_features(pairs: Mapping[tuple[int, int], Sequence[ExamplePair]]) -> d
 
 
 def at_least(number: int, chances: Float[np.ndarray, " example"]) -> float:
-    """Probability that at least so many of independent events happen (the Poisson-binomial distribution)."""
+    """Probability that at least `number` of independent events happen (the Poisson-binomial distribution)."""
     distribution = np.ones(1)
     for chance in chances:
         distribution = np.convolve(distribution, [1 - chance, chance])

@@ -49,7 +49,7 @@ def report(result: xr.Dataset) -> Report:
             Table("examples", "Examples", _examples(str(result.attrs["by"])), examples, terminal=strongest),
             Table(
                 "common",
-                "What the strongest examples have in common",
+                "Shared features of the strongest examples",
                 _COMMON,
                 features,
                 reading="How many of the strongest examples have a feature, and how many would under uniform attention "

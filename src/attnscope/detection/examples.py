@@ -1,4 +1,4 @@
-"""`examples`: where in a corpus a head attends most strongly, in context, and what these places have in common."""
+"""`examples`: where in a corpus a head attends most strongly, in context, and the features that these pairs share."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def examples(
     batch_size: Count | None = None,
     **reading: Unpack[StudyReading],
 ) -> xr.Dataset:
-    r"""Find where in a corpus a head attends most strongly, in context, and what these places have in common.
+    r"""Find where in a corpus a head attends most strongly, in context, and the features that these pairs share.
 
     Every window is measured exactly, row by row; the memory does not grow with its weights. Each window has at most
-    one example of a head, so that examples are different texts. The strongest windows (``top``) stand beside windows
-    around the median (``middle``) and rows drawn at random from all windows (``random``).
+    one example of a head, so that examples are different texts. The strongest windows (``top``) are compared with
+    windows around the median (``middle``) and with rows drawn at random from all windows (``random``).
 
     Parameters
     ----------

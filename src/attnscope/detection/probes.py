@@ -89,7 +89,7 @@ def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int
 
 def delimiters_of(window: Window) -> list[bool]:
     r"""Tokens that separate others: punctuation, line breaks, and special tokens after the first position."""
-    kinds = grouping_of("kinds").given(window)
+    kinds = grouping_of("types").given(window)
     return [
         kind == "punctuation" or (kind == "special" and position > 0) or "\n" in token
         for position, (kind, token) in enumerate(zip(kinds, window.tokens, strict=True))

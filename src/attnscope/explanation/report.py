@@ -85,7 +85,7 @@ def rank_explanations(tree: xr.DataTree) -> list[Row]:
     Examples
     --------
     >>> grid = ("layer", "head")
-    >>> variables = {name: (grid, [[False, True]]) for name in ("prefers", "positional", "asked", "agree")}
+    >>> variables = {name: (grid, [[False, True]]) for name in ("prefers", "positional", "comparable", "agree")}
     >>> variables[verdict.WEIGHT.name] = (grid, [[0.9, 0.5]])
     >>> node = xr.Dataset(variables, coords={"layer": [0], "head": [0, 1]})
     >>> [row["head"] for row in rank_explanations(xr.DataTree.from_dict({"verdict": node}))]

@@ -45,7 +45,7 @@ class StoredAnalyses:
     def answers(self, requested: Sequence[str]) -> bool:
         """Whether the run finished with the same requested analyses: then no text is read again."""
         noted = None if self.run is None else self.run.state.get("analyses")
-        if self.run is None or noted is None or noted["asked"] != list(requested):
+        if self.run is None or noted is None or noted["requested"] != list(requested):
             return False
         return all(self.run.load(name) is not None for name in noted["names"])
 
@@ -54,7 +54,7 @@ class StoredAnalyses:
     ) -> None:
         """Record the analyses in the order of the page, and the reasons for the skipped ones."""
         if self.run is not None:
-            noted = {"asked": list(requested), "names": list(names), "skipped": list(skipped.items())}
+            noted = {"requested": list(requested), "names": list(names), "skipped": list(skipped.items())}
             self.run.finish(analyses=noted, attributes=attributes)
 
     def beside(self, others: Sequence[dict[str, str]]) -> None:
@@ -73,7 +73,7 @@ def load_explanation(run: RunFolder) -> xr.DataTree:
         analyses[f"also/{number}"] = table.assign_attrs(model=other["model"], identity=other["identity"])
     tree = xr.DataTree.from_dict(analyses)
     skipped = json.dumps(dict(finished["skipped"]))
-    more = json.dumps(finished["asked"])
+    more = json.dumps(finished["requested"])
     tree.attrs = run.state["attributes"] | {"skipped": skipped, "more": more, "run": str(run.path)}
     return tree
 

@@ -166,7 +166,7 @@ def intervene(
         "seed": seed,
     }
     signature = signature_of("intervene", loaded, corpus, target, settings)
-    attributes = {"signature": signature.to_json(), "model": loaded.name, "asked": session.kind}
+    attributes = {"signature": signature.to_json(), "model": loaded.name, "prediction": session.kind}
     report = reading["progress"] or no_progress
     of_effects = 0.6 if curves or search else 0.9  # share of the work that the effects take, about
 
@@ -263,7 +263,7 @@ def attention_of_heads(loaded: LoadedModel, windows: list[Window], *, band: int 
     means = xr.Dataset({name: results[name].mean("window", keep_attrs=True) for name in _MEANS if name in results})
     names = majority_names(results)
     if names is not None:
-        means["kind"] = (("layer", "head"), np.array(names, dtype=object))
+        means["label"] = (("layer", "head"), np.array(names, dtype=object))
     top = peaks(results)
     return means if top is None else means.merge(top, combine_attrs="override")
 

@@ -45,20 +45,20 @@ _THROUGH_LAYERS = {"rollout", "flow", "gradient_attention", "block_norms_rollout
 def token_contributions(
     study: Study,
     *,
-    places: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
     outcomes: Sequence[int] | None = None,
-    kinds: Sequence[str] | None = None,
+    estimators: Sequence[str] | None = None,
 ) -> xr.Dataset:
     """Score how much each token of the first window matters to the predictions at some positions."""
-    requested = chosen("kind", kinds, TOKEN_KINDS)
+    requested = chosen("estimator", estimators, TOKEN_ESTIMATORS)
     with borrowed(study.model):
-        one = OneText(study, places, outcomes, differentiable=bool(_OF_GRADIENTS & set(requested)))
+        one = OneText(study, positions, outcomes, differentiable=bool(_OF_GRADIENTS & set(requested)))
         scores: dict[str, np.ndarray] = {}
         skipped: list[str] = []
         for kind in requested:
-            if not (reason := _lacks(one, kind, by_name=kinds is not None)):
-                scores[kind] = TOKEN_KINDS[kind][1](one)
-            elif kinds is not None:
+            if not (reason := _lacks(one, kind, by_name=estimators is not None)):
+                scores[kind] = TOKEN_ESTIMATORS[kind][1](one)
+            elif estimators is not None:
                 raise AttnscopeError(f"{kind} is not defined here: {reason}. Leave it out")
             else:
                 skipped.append(f"{kind}: {reason}")
@@ -88,11 +88,11 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
     tokens = np.arange(text.sides.tokens)
     values = np.stack(list(scores.values())) if scores else np.zeros((0, len(text.rows), len(tokens)))
     scored = xr.Dataset(
-        {"score": labelled("kind place token", values, "score of a token by each method", "of the method")},
+        {"score": labelled("estimator position token", values, "score of a token by each method", "of the method")},
         {
-            "kind": list(scores),
-            "description": ("kind", [TOKEN_KINDS[kind][0] for kind in scores]),
-            "place": text.places,
+            "estimator": list(scores),
+            "description": ("estimator", [TOKEN_ESTIMATORS[kind][0] for kind in scores]),
+            "position": text.queries,
             "token": tokens,
             "side": ("token", np.where(tokens < text.sides.source, "source", "target")),
         },
@@ -101,8 +101,8 @@ def _labelled(text: OneText, scores: dict[str, np.ndarray]) -> xr.Dataset:
         return scored
     chance = text.predicted.detach().exp()[range(len(text.outcomes)), text.outcomes].double().cpu().numpy()
     return scored.assign(
-        outcome=labelled("place", np.array(text.outcomes), "predicted outcome", "id"),
-        probability=labelled("place", chance, "its probability", "share"),
+        outcome=labelled("position", np.array(text.outcomes), "predicted outcome", "id"),
+        probability=labelled("position", chance, "its probability", "share"),
     )
 
 
@@ -110,12 +110,12 @@ class OneText:
     """The first window of an input, and the positions whose predictions are explained."""
 
     def __init__(
-        self, study: Study, places: Sequence[int] | None, outcomes: Sequence[int] | None, *, differentiable: bool
+        self, study: Study, positions: Sequence[int] | None, outcomes: Sequence[int] | None, *, differentiable: bool
     ) -> None:
         self.model, self.inputs = study.model, inputs_of(study.model, study.windows[0])
         self.name, self.sides = window_name(study.windows[0], 0), sides_of(self.inputs)
-        self.places = self._numbered(places)
-        self.rows = [self.sides.predicting.start + query for query in self.places]
+        self.queries = self._numbered(positions)
+        self.rows = [self.sides.predicting.start + query for query in self.queries]
         self.headless = lacks_predictions(self.model, self.inputs)
         blocks = find_blocks(self.model, {name: ids[:, :FOR_MATCHING] for name, ids in self.inputs.items()})
         with embedding_leaves(self.model, self.inputs) as self.leaves:
@@ -139,12 +139,12 @@ class OneText:
 
     def _predict(self, output: Tensor, outcomes: Sequence[int] | None) -> None:
         of_text = output.ndim == 2  # noqa: PLR2004 one prediction for the whole text
-        if of_text and len(self.places) != 1:
+        if of_text and len(self.queries) != 1:
             raise AttnscopeError(
-                f"{type(self.model).__name__} makes one prediction for each text, and {len(self.places)} positions "
-                "were requested. Choose the one that its head reads, such as places=[0]"
+                f"{type(self.model).__name__} makes one prediction for each text, and {len(self.queries)} positions "
+                "were requested. Choose the one that its head reads, such as positions=[0]"
             )
-        self.positions = torch.tensor([0] if of_text else self.places)
+        self.positions = torch.tensor([0] if of_text else self.queries)
         self.predicted = log_probabilities(output, self.positions)[0]
         best = self.predicted.argmax(-1).tolist()
         self.outcomes = best if outcomes is None else list(outcomes)
@@ -155,22 +155,22 @@ class OneText:
                 f"{known - 1}"
             )
 
-    def _numbered(self, places: Sequence[int] | None) -> list[int]:
+    def _numbered(self, positions: Sequence[int] | None) -> list[int]:
         known = self.sides.predicting.stop - self.sides.predicting.start
-        chosen = list(range(known)) if places is None else list(places)
-        for place in chosen:
-            if not 0 <= place < known:
-                raise AttnscopeError(f"there is no position {place}: positions go from 0 to {known - 1}")
+        chosen = list(range(known)) if positions is None else list(positions)
+        for position in chosen:
+            if not 0 <= position < known:
+                raise AttnscopeError(f"there is no position {position}: positions go from 0 to {known - 1}")
         if not chosen:
-            raise AttnscopeError("found no positions; expected at least one in places, or leave it out for all")
+            raise AttnscopeError("found no positions; expected at least one in positions, or leave it out for all")
         return chosen
 
     def at(self, layer: int, matrix: Tensor) -> Scores:
         """A layer's rows at the positions, over the tokens of both texts; zero for layers of an encoder."""
         rows, columns = self.sides.of(self.kinds[layer])
-        scores = np.zeros((len(self.places), self.sides.tokens))
+        scores = np.zeros((len(self.queries), self.sides.tokens))
         if rows == self.sides.predicting:
-            scores[:, columns] = matrix[self.places].double().cpu().numpy()
+            scores[:, columns] = matrix[self.queries].double().cpu().numpy()
         return scores
 
     def last(self, matrices: Sequence[Tensor]) -> Scores:
@@ -228,7 +228,7 @@ class OneText:
 
 
 if TYPE_CHECKING:
-    Scores = Float[np.ndarray, "place token"]
+    Scores = Float[np.ndarray, "position token"]
 
 
 def _block_norms_rollout(text: OneText) -> Scores:
@@ -266,7 +266,7 @@ def _gradient_attention(text: OneText) -> Scores:
 
 
 #: Methods, with a description of their scores and the function that computes them.
-TOKEN_KINDS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "place token"]]]] = {
+TOKEN_ESTIMATORS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "position token"]]]] = {
     "weights": (
         "mean over heads of the last layer's weights",
         lambda text: text.last([layer.mean(0) for layer in text.weights]),

@@ -47,7 +47,7 @@ HEADS = (
     Quantity("layer", unit="count", detail="data", meaning="layer of the head, from 0"),
     Quantity("head", unit="head", meaning="layer.head, from 0", group=_WHERE),
     Quantity("attention", "type", detail="data", meaning="self: its own text, causal: its past, cross: another text"),
-    Quantity("kind", "label", meaning="label of the head, as in scan", group=_WHERE),
+    Quantity("label", "label", meaning="label of the head, as in scan", group=_WHERE),
     Quantity("profile", unit="profile", detail="drawn", group=_WHERE),
     Quantity("peak_offset", "peak", "tokens", _PEAK, group=_WHERE),
     PEAK,
@@ -166,8 +166,8 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
     ablations = [str(name) for name in heads.ablation.values]
     columns: dict[str, xr.DataArray | None] = {
         "attention": heads.layer_kind,
-        **{name: where.get(name) for name in ("kind", "peak_offset", PEAK.name)},
-        **{name: why.get(name) for name in (POSITION.name, "asked", "agree")},
+        **{name: where.get(name) for name in ("label", "peak_offset", PEAK.name)},
+        **{name: why.get(name) for name in (POSITION.name, "comparable", "agree")},
         **{name: trust.get(name) for name in ("norm_offset", "norm_weight", "null_share")},
         "importance": heads.get("importance"),
         "searched": nodes["search"].searched if "search" in nodes else None,
@@ -181,9 +181,9 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
         columns |= effect_columns(heads.isel(ablation=number, drop=True), name)
     rows = rows_of(columns, heads.effect.isel(ablation=0, drop=True))
     for row in rows:
-        agree, known = row.pop("agree"), row.pop("asked")
+        agree, known = row.pop("agree"), row.pop("comparable")
         row["scores_agree"] = bool(agree) if known else None
-        row["kind"] = row["kind"] or ""
+        row["label"] = row["label"] or ""
         row["matters"] = _matters([effect_of(row, name) for name in ablations])
         if "profile" in where:
             values = np.nan_to_num(where.profile.sel(layer=row["layer"], head=row["head"]).values).tolist()
@@ -224,7 +224,7 @@ def report(tree: xr.DataTree) -> Report:
     if "agreement" in tree.children:
         care["Estimates are linear."] = "They are off where the loss is curved; the figure shows by how much."
     model = str(tree.attrs.get("model", "the model"))
-    hint = _QUESTIONS.get(str(tree.attrs.get("asked", "")), "")
+    hint = _QUESTIONS.get(str(tree.attrs.get("prediction", "")), "")
     if "shuffled" in tree.children:
         hint += f" The shuffling test used {count(int(tree['shuffled'].attrs['texts']), 'window')}."
     return Report(

@@ -100,7 +100,7 @@ _INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
 
 
 def launch_of(width: int, dtype: torch.dtype, *, is_crowded: bool = False) -> Launch:
-    """Launch parameters for a head width; `crowded` where registers also hold a bias or many columns."""
+    """Launch parameters for a head width, smaller where registers also hold a bias or many columns."""
     table = _SINGLE if dtype == torch.float32 else _HALF
     launch = next(launch for widest, launch in table.items() if width <= widest)
     return launch._replace(keys=min(launch.keys, 32)) if is_crowded else launch

@@ -324,7 +324,7 @@ class Work:
             train(
                 system.config,
                 system.folder,
-                progress=lambda at: self.tell(Progress(f"train {system.name}", _TRAINING * at.share, at.told)),
+                progress=lambda at: self.tell(Progress(f"train {system.name}", _TRAINING * at.share, at.details)),
                 **{name: value for name, value in changed.items() if value is not None},
             )
         with own_threads(self.threads or threads_of_one()):
@@ -369,7 +369,7 @@ class Work:
             self.text.source,
             beams=self.beams,
             overlong="cut",
-            progress=lambda at: self.tell(Progress(name, _TRAINING + _TRANSLATING * at.share, at.told)),
+            progress=lambda at: self.tell(Progress(name, _TRAINING + _TRANSLATING * at.share, at.details)),
         )
         seconds = time.perf_counter() - before
         best = None

@@ -50,7 +50,7 @@ def translate(
     temperature: float = 1.0,
     seed: Seed = 0,
     batch_tokens: Count = 4_096,
-    overlong: Literal["refuse", "split", "cut"] = "refuse",
+    overlong: Literal["reject", "split", "cut"] = "reject",
     scores: bool = False,
     progress: Tell | None = None,
     **options: Unpack[TranslationOptions],
@@ -75,7 +75,7 @@ def translate(
     batch_tokens
         Source tokens times beams per batch.
     overlong
-        Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``refuse`` it
+        Treatment of a line longer than ``tokenizer.model_max_length`` or than the model's position table: ``reject`` it
         (an error that names it), ``split`` it into pieces and join their translations, or ``cut`` it.
     scores
         Whether to score translations, with one more forward pass; otherwise ``.score`` is None. Several samples of a
@@ -92,7 +92,7 @@ def translate(
     Raises
     ------
     AttnscopeError
-        If the model is not an encoder-decoder, the file cannot be read, a line is too long (with ``refuse``), or
+        If the model is not an encoder-decoder, the file cannot be read, a line is too long (with ``reject``), or
         settings contradict each other.
     """
     lines, language = lines_of_text(texts, "the text"), options["target_language"]
@@ -139,7 +139,7 @@ def translate_lines(
     temperature: float = 1.0,
     seed: int = 0,
     batch_tokens: int = 4_096,
-    overlong: str = "refuse",
+    overlong: str = "reject",
     scores: bool = False,
     progress: Tell | None = None,
     begin: Mapping[str, int] | None = None,
@@ -206,7 +206,7 @@ def _pieces(
     for number, ids in enumerate(encoded):
         if not lines[number].strip():
             continue
-        if len(ids) > longest and overlong == "refuse":
+        if len(ids) > longest and overlong == "reject":
             raise AttnscopeError(
                 f"line {number + 1} has {len(ids)} tokens; the model was trained for at most {longest}: shorten it, or "
                 "use --overlong split or cut"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -16,13 +14,11 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, quiet, verb
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PromptReading, loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import TOLERANCE
-from attnscope.measure.generation_pass import GenerationCall, Written, full_pass_difference
-from attnscope.measure.generation_rows import BINS, DOUBLINGS, OWN, PLACES, PROMPT, RANGES, SOURCE, SPANS, START
-from attnscope.measure.quantities import EQUAL, Wording, wording
+from attnscope.measure.generation_pass import GenerationCall, together
+from attnscope.measure.generation_rows import check_name
 from attnscope.measure.texts import beyond_note, grouping_for, read_sides, window_length
 from attnscope.read.chats import Chats, ChatTexts
 from attnscope.read.encoded import Sources, Texts
@@ -31,9 +27,9 @@ from attnscope.read.shown import IdNames
 from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import Frame, Window, Windows
-from attnscope.store.arrays import in_a_row
-from attnscope.store.runs import RunFolder
+from attnscope.store.runs import RunFolder, load_tree
 from attnscope.store.signature import short_hash
+from attnscope.store.units import tree_of
 from attnscope.support.arguments import Count
 from attnscope.support.checks import BEAMS, check_real, check_whole
 from attnscope.support.errors import AttnscopeError, explaining
@@ -41,10 +37,8 @@ from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from attnscope.capture.load import Model
-    from attnscope.measure.generation_rows import Spans
+    from attnscope.store.units import Done
 
 
 ANY = "..."  # in a pattern: any text
@@ -78,7 +72,7 @@ def prompts_of(texts: Texts | ChatTexts, loaded: LoadedModel, *, length: int, li
     return prompts
 
 
-def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | None) -> Spans:
+def spans_of(prompt: Window, patterns: Mapping[str, str], grouping: Grouping | None) -> dict[str, list[int]]:
     """The tokens of each named span of a prompt: by patterns in its text, and by groups."""
     spans: dict[str, list[int]] = {}
     if grouping is not None:
@@ -116,22 +110,15 @@ def reject_unmatched(prompts: Sequence[Window], patterns: Mapping[str, str]) -> 
         )
 
 
-def patterns_of(spans: object) -> dict[str, str]:
-    """Spans as patterns by name."""
-    if spans is None:
-        return {}
-    if not isinstance(spans, Mapping):
-        raise AttnscopeError(f'spans are {spans!r:.60}; expected patterns by name, as {{"document": "<doc>...</doc>"}}')
-    named = cast("Mapping[Any, Any]", spans)
-    for name, pattern in named.items():
-        if not isinstance(name, str) or not name.strip() or name in {PROMPT, SOURCE, START, OWN}:
-            raise AttnscopeError(f"a span has the name {name!r:.60}, which is reserved or empty: choose another")
+def check_patterns(patterns: Mapping[Any, Any]) -> None:
+    """Reject spans without a name or a text."""
+    for name, pattern in patterns.items():
+        check_name(name)
         if not isinstance(pattern, str) or not pattern:
             raise AttnscopeError(
                 f'the span {name!r} is {pattern!r:.60}; expected its text, such as "<doc>...</doc>", with ... for '
                 "any text in between"
             )
-    return {str(name): str(pattern) for name, pattern in named.items()}
 
 
 def _stretches(text: str, pattern: str) -> list[tuple[int, int]]:
@@ -153,131 +140,12 @@ def _stretches(text: str, pattern: str) -> list[tuple[int, int]]:
     return stretches
 
 
-if TYPE_CHECKING:
-    Shown = Callable[[Sequence[int]], Sequence[str]]
-
-
-#: Name and unit of variables that a scan does not have.
-_WORDS = {
-    SPANS: Wording("Weight on each span", "share"),
-    f"{EQUAL}{SPANS}": Wording("Weight on each span, under uniform attention", "share"),
-    f"{EQUAL}mean_offset": Wording("Mean offset (negative is left), under uniform attention", "tokens"),
-    PLACES: Wording("Weight on each span predicted from offsets alone", "share"),
-    BINS: Wording("Weight in each bin of offsets", "share"),
-    "top_key": Wording("Position of the key with the largest weight", "tokens"),
+#: Arguments of `generate` for each cache.
+_CACHES: dict[str, dict[str, Any]] = {
+    "dynamic": {},
+    "static": {"cache_implementation": "static"},
+    "none": {"use_cache": False},
 }
-
-
-def generation_dataset(
-    texts: Sequence[Written],
-    shown: Shown | None = None,
-    *,
-    steps: int = 0,
-    places: int = 0,
-    source_places: int = 0,
-    spans: Sequence[str] = (),
-) -> xr.Dataset:
-    """The measurements of generated sequences as one Dataset."""
-    sites = texts[0].sites
-    if any([site.name for site in text.sites] != [site.name for site in sites] for text in texts):
-        raise AttnscopeError("generate() calls differ in their layers: use a new `watch` for each")
-    names_of = _merged([text.spans[0] for text in texts], spans)
-    steps = max(steps, *(len(text.new) for text in texts))
-    heads = max(text.measured["entropy"].shape[2] for text in texts)
-    far = max(places, *(text.given + len(text.new) for text in texts))
-    bins = slice(next(number for number, (_, last) in enumerate(DOUBLINGS) if -last < far), None)
-    data: dict[str, Any] = {}
-    for name in texts[0].measured:
-        of_equal = name.startswith(EQUAL)
-        along = "span" if name.endswith(SPANS) else "offset_bin" if name == BINS else ""
-        more = {"": (), "span": (len(names_of),), "offset_bin": (len(DOUBLINGS[bins]),)}[along]
-        array = np.full((len(texts), steps, len(sites), *(() if of_equal else (heads,)), *more), np.nan)
-        for number, text in enumerate(texts):
-            value = text.measured[name]
-            value = value[:, :, 0] if of_equal else value
-            if along != "span":
-                array[number, : len(value)] = _doubled(value)[..., bins] if along else value
-                continue
-            names, there = text.spans
-            value = np.where(there if of_equal else there[:, None], value, np.nan)
-            array[number, : len(value)][..., [names_of.index(span) for span in names]] = value
-        dims = ("sequence", "step", "layer", *(() if of_equal else ("head",)), *((along,) if along else ()))
-        data[name] = (dims, array, (_WORDS.get(name) or wording(name)).attributes)
-    return xr.Dataset(
-        data | _tokens(texts, shown, places, source_places),
-        coords={
-            "sequence": np.arange(len(texts)),
-            "step": np.arange(steps),
-            **layer_coordinates(sites),
-            "head": np.arange(heads),
-            "span": np.array(names_of, dtype=object),
-            "offset_bin": np.array([last for _, last in DOUBLINGS[bins]]),
-            "bin_first": ("offset_bin", np.array([first for first, _ in DOUBLINGS[bins]])),
-            **_of_steps(texts, steps),
-        },
-    )
-
-
-def _doubled(values: np.ndarray) -> np.ndarray:
-    """Sums over the parts of each doubling, along the last dimension."""
-    starts = [first for first, _ in RANGES]
-    return np.add.reduceat(values, [starts.index(first) for first, _ in DOUBLINGS], axis=-1)
-
-
-def _merged(each: Sequence[tuple[str, ...]], known: Sequence[str]) -> list[str]:
-    """The spans of all sequences in order: the prompt or source, named spans, then the start and own output."""
-    last = [name for name in each[0] if name in {START, OWN}]
-    named = dict.fromkeys([each[0][0], *known, *(name for names in each for name in names)])
-    return [name for name in named if name not in last] + last
-
-
-def _filled(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    """Rows of numbers, padded with -1."""
-    array = np.full((len(rows), width), -1, dtype=np.int64)
-    for number, row in enumerate(rows):
-        array[number, : len(row)] = row
-    return array
-
-
-def _named(rows: Sequence[Sequence[int]], width: int, shown: Shown) -> np.ndarray:
-    """Rows of displayed tokens, padded with empty strings."""
-    array = np.full((len(rows), width), "", dtype=object)
-    for number, row in enumerate(rows):
-        known = [token for token in row if token >= 0]
-        array[number, len(row) - len(known) : len(row)] = shown(known)
-    return array
-
-
-def _tokens(texts: Sequence[Written], shown: Shown | None, places: int, source_places: int) -> dict[str, Any]:
-    """The whole texts, and the numbers of tokens of prompt and output."""
-    counted = {"units": "tokens"}
-    data: dict[str, Any] = {
-        "prompt_length": ("sequence", np.array([text.given for text in texts]), counted),
-        "length": ("sequence", np.array([len(text.new) for text in texts]), counted),
-    }
-    sides = {"text": ([text.whole for text in texts], places)}
-    if any(text.source for text in texts):
-        sides["source"] = ([text.source for text in texts], source_places)
-    for side, (rows, least) in sides.items():
-        width = max(least, *map(len, rows))
-        dims = ("sequence", f"{side}_place")
-        data[f"{side}_token_id"] = (dims, _filled(rows, width))
-        if shown is not None:
-            data[f"{side}_token"] = (dims, _named(rows, width, shown))
-    return data
-
-
-def _of_steps(texts: Sequence[Written], steps: int) -> dict[str, Any]:
-    """Coordinates of the steps: the chosen token and the position of its query."""
-    places = [range(text.given - 1, text.given - 1 + len(text.new)) for text in texts]
-    return {
-        "prompt": ("sequence", np.array([text.number for text in texts])),
-        "token_id": (("sequence", "step"), _filled([text.new for text in texts], steps)),
-        "position": (("sequence", "step"), _filled(places, steps)),
-    }
-
-
-CACHES = ("dynamic", "static", "none")
 
 
 @verb()
@@ -285,7 +153,7 @@ def generate(
     model: Model,
     texts: Sources = None,
     *,
-    new_tokens: int = 64,
+    new_tokens: Count = 64,
     beams: int = 1,
     sample: bool = False,
     temperature: float = 1.0,
@@ -336,9 +204,9 @@ def generate(
         the decoder's ``start`` and its ``own output`` in its self-attention. ``entropy`` (nats), ``max_weight``,
         ``first_token``, ``mean_offset`` (key minus query, tokens), ``top_key`` (position of the key with the largest
         weight), ``bin_weight`` over ``offset_bin``. ``equal_span_weight``, ...: uniform attention over the same keys;
-        ``place_span_weight``: predicted from the head's offsets and the first token alone. NaN after the end of a text.
-        Coordinates ``token`` and ``token_id`` (the chosen token) and ``position`` (of the query, from the start of the
-        text), over ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
+        ``position_span_weight``: predicted from the head's offsets and first token alone. NaN after the end of a text.
+        Coordinates ``token_id`` (of the chosen token) and ``position`` (of the query, from the start of the text), over
+        ``sequence, step``; ``text_token`` has the whole texts, ``written`` the new part.
 
     Raises
     ------
@@ -353,7 +221,7 @@ def generate(
     ...
     attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
     """
-    window, limit, field, out = reading["window"], reading["limit"], reading["field"], reading["out"]
+    out, window, patterns = reading["out"], reading["window"], spans or {}
     settings = {
         "new_tokens": new_tokens,
         "beams": beams,
@@ -363,17 +231,17 @@ def generate(
         "seed": reading["seed"],
         "cache": cache,
         "window": window,
-        "limit": limit,
+        "limit": reading["limit"],
         "batch_size": batch_size,
     }
     _check(settings)
-    patterns = patterns_of(spans)
+    check_patterns(patterns)
     sources = as_list(texts) if isinstance(texts, Iterator) else texts
-    reject_modalities("generate", model, sources, field=field, revision=reading["revision"])
+    reject_modalities("generate", model, sources, field=reading["field"], revision=reading["revision"])
     corpus, _ = read_sides(
         sources,
         None,
-        field=field,
+        field=reading["field"],
         by_line=reading["by_line"],
         stride=None,
         chat=reading["chat"],
@@ -381,56 +249,50 @@ def generate(
     )
     grouping = grouping_for(reading["groups"], corpus)
     loaded = load_model(model, **loading(reading))
-    _check_writes(loaded)
+    if not loaded.model.can_generate():
+        is_bundled = loaded.name == MODEL.name
+        name = "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
+        raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
     if isinstance(corpus, Chats):
         corpus = corpus.read_with(loaded.tokenizer, to_answer=True)
     length = _prompt_length(loaded, window, new_tokens)
-    prompts = prompts_of(corpus, loaded, length=length, limit=limit)
+    prompts = prompts_of(corpus, loaded, length=length, limit=reading["limit"])
     reject_unmatched(prompts, patterns)
     grouping = None if grouping is None else grouping.over(prompts)
     job = _Job(loaded, prompts, grouping, patterns, settings, reading["progress"] or no_progress)
     signature = signature_of("generate", loaded, corpus, None, job.signature_settings(length))
     attributes = {"signature": signature.to_json(), "model": loaded.name}
-    attributes |= beyond_note(
-        loaded,
-        max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens,
-        "Texts with their new tokens",
+    longest = max(length, new_tokens) if loaded.model.config.is_encoder_decoder else length + new_tokens
+    attributes |= beyond_note(loaded, longest, "Texts with their new tokens")
+    tree = tree_of(
+        _MEASURED, job.batches, lambda *_: ({}, {}), signature, attributes, out=out, task=None, repair=reading["repair"]
     )
-    if out is None:
-        results = in_a_row([part for _, part in job.parts()], "sequence")
-        return results.assign_attrs(attributes)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
-        if not run.complete:
-            for first, part in job.parts(run):
-                run.append(part.rename(sequence="window"), first)
-            run.finish(attributes=attributes)
-        return load_generation(run)
+    return _results(tree)
 
 
-def _check_writes(loaded: LoadedModel) -> None:
-    """Reject a model that cannot generate."""
-    if not loaded.model.can_generate():
-        is_bundled = loaded.name == MODEL.name
-        name = "the bundled model is a masked language model, which" if is_bundled else type(loaded.model).__name__
-        raise AttnscopeError(f"{name} cannot generate: give a causal model or an encoder-decoder")
+_MEASURED = ("generation", "sequence")  # node and dimension in the tree of a run
 
 
 def load_generation(run: RunFolder) -> xr.Dataset:
     """The result of `generate`, from the folder of a finished run."""
-    results = run.results().rename(window="sequence").sortby("sequence").assign_attrs(run.state["attributes"])
-    results.encoding["source"] = str(run.path)
-    return results
+    return _results(load_tree(run))
+
+
+def _results(tree: xr.DataTree) -> xr.Dataset:
+    results, attributes = tree[_MEASURED[0]].to_dataset(), dict(tree.attrs)
+    if (folder := attributes.pop("run", None)) is not None:
+        results.encoding["source"] = folder
+    return results.assign_attrs(attributes)
 
 
 def _check(settings: Mapping[str, Any]) -> None:
     """Reject inconsistent settings; types and counts are checked at the boundary."""
     temperature, top_p = settings["temperature"], settings["top_p"]
-    check_whole(1, new_tokens=settings["new_tokens"])
     check_whole(1, BEAMS, beams=settings["beams"])
     check_real(0.0, 1.0, top_p=top_p)
     check_real(0.0, temperature=temperature)
-    if settings["cache"] not in CACHES:
-        raise AttnscopeError(f"cache (--cache) is {settings['cache']!r:.40}; expected {', '.join(CACHES)}")
+    if settings["cache"] not in _CACHES:
+        raise AttnscopeError(f"cache (--cache) is {settings['cache']!r:.40}; expected {', '.join(_CACHES)}")
     if not temperature or not top_p:
         raise AttnscopeError("temperature (--temperature) and top_p (--top-p) must be above 0")
     if not settings["sample"] and (temperature, top_p) != (1.0, 1.0):
@@ -474,13 +336,12 @@ class _Job:
             "generation_config": short_hash(self.loaded.model.generation_config.to_diff_dict()),
         }
 
-    def parts(self, run: RunFolder | None = None) -> Iterator[tuple[int, xr.Dataset]]:
-        """The results of each batch that the run lacks, with the number of its first prompt."""
+    def batches(self, done: Done) -> Iterator[xr.Dataset | None]:
+        """The results of one batch after another; None for finished ones."""
         size, count = self.settings["batch_size"], len(self.prompts)
         for first in range(0, count, size):
             numbers = range(first, min(first + size, count))
-            if run is None or not run.holds(numbers):
-                yield first, self._batch(numbers)
+            yield None if done(numbers) else self._batch(numbers).rename(sequence="window")
             self.tell(Progress("generate", numbers.stop / count, {"prompts": numbers.stop}))
 
     def _batch(self, numbers: range) -> xr.Dataset:
@@ -491,60 +352,45 @@ class _Job:
         with own_random_numbers(), quiet(), explaining(f"{self.loaded.name} fails to generate", "Try another cache"):
             torch.manual_seed(self.settings["seed"] + numbers.start)
             _, texts = call.run(spans)
-        checked: dict[str, str] = {}  # in the first piece, so that a run that resumes has it too
-        if numbers.start == 0:
-            away = full_pass_difference(call, texts[0])
-            checked["full_pass"] = f"{away:.1e}"
+        new, longest = self.settings["new_tokens"], max(map(len, self.prompts))
+        is_pair = model.config.is_encoder_decoder
+        results = together(
+            texts,
+            IdNames(self.loaded.tokenizer).of,
+            spans=[*(self.grouping.names if self.grouping else ()), *self.patterns],
+            step=new,
+            text_position=new + (1 if is_pair else longest),
+            source_position=longest,
+        )
+        if numbers.start == 0:  # in the first piece, so that a run that resumes has it too
+            away = call.full_pass_difference(texts[0])
+            results.attrs["full_pass"] = f"{away:.1e}"
             if away > TOLERANCE[model.dtype]:
-                checked["cached"] = (
+                results.attrs["cached"] = (
                     f"Weights during generation differ from one pass over the final text by up to {away:.2g} of a "
                     "row's weight (for example because rotary angles depend on the length)."
                 )
-        longest = max(map(len, self.prompts))
-        is_pair = model.config.is_encoder_decoder
-        results = generation_dataset(
-            texts,
-            IdNames(self.loaded.tokenizer).of,
-            steps=self.settings["new_tokens"],
-            places=self.settings["new_tokens"] + (1 if is_pair else longest),
-            source_places=longest if is_pair else 0,
-            spans=self._names,
-        )
-        written = [self.loaded.tokenizer.decode(text.new) for text in texts]
-        results = results.assign_attrs(checked)
-        return results.assign(written=("sequence", np.array(written, dtype=object))).assign_coords(
+        written = [self.loaded.tokenizer.decode(text.token_id.values.tolist()) for text in texts]
+        results["written"] = "sequence", np.array(written, dtype=object)
+        return results.assign_coords(
             sequence=list(numbers),
             prompt=("sequence", list(numbers)),
             source=("sequence", np.array([p.source for p in prompts], dtype=object)),
         )
-
-    @cached_property
-    def _names(self) -> list[str]:
-        """All named spans, in order."""
-        groups = [] if self.grouping is None else list(self.grouping.names)
-        return list(dict.fromkeys([*groups, *self.patterns]))
 
     def _arguments(self, prompts: Sequence[Window]) -> dict[str, Any]:
         """Arguments of `generate`: the prompts in a batch, padded on the left (for an encoder on the right)."""
         model, settings = self.loaded.model, self.settings
         device = device_of(model)
         longest = max(map(len, prompts))
-        pad = next(
-            token
-            for token in (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
-            if token is not None
-        )
+        known = (self.loaded.tokenizer.pad_token_id, model.generation_config.pad_token_id, 0)
+        pad = next(token for token in known if token is not None)
         ids = torch.full((len(prompts), longest), pad)
         mask = torch.zeros_like(ids)
         for row, prompt in enumerate(prompts):
             at = slice(0, len(prompt)) if model.config.is_encoder_decoder else slice(longest - len(prompt), None)
             ids[row, at], mask[row, at] = torch.tensor(prompt.ids), 1
         drawn = {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
-        caches: dict[str, dict[str, Any]] = {
-            "dynamic": {},
-            "static": {"cache_implementation": "static"},
-            "none": {"use_cache": False},
-        }
         return {
             "input_ids": ids.to(device),
             "attention_mask": mask.to(device),
@@ -553,5 +399,5 @@ class _Job:
             "num_beams": settings["beams"],
             "do_sample": settings["sample"],
             **(drawn if settings["sample"] else {"temperature": 1.0, "top_p": 1.0, "top_k": 50}),
-            **caches[settings["cache"]],
+            **_CACHES[settings["cache"]],
         }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -23,23 +23,18 @@ if TYPE_CHECKING:
 
 
 SPANS, BINS = "span_weight", "bin_weight"
+POSITIONS = f"position_{SPANS}"
 _REACH = 1 << 17  # tokens: larger distances are in the last bin
 _PARTS = 4  # of a doubling, so that a head's decay within a bin is small
 #: First and last offset of each bin of a result, from far left to the query itself.
 DOUBLINGS = [(first, last) for first, last in bin_ranges(0, _REACH) if last <= 0]
-
-
-def _ranges() -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for first, last in DOUBLINGS:
-        width = last - first + 1
-        cuts = [first + width * part // _PARTS for part in range(_PARTS + 1)]
-        ranges += [(start, stop - 1) for start, stop in pairwise(cuts) if stop > start]
-    return ranges
-
-
 #: First and last offset of each measured bin, parts of those of a result.
-RANGES = _ranges()
+RANGES = [
+    (start, stop - 1)
+    for first, last in DOUBLINGS
+    for start, stop in pairwise(first + (last - first + 1) * part // _PARTS for part in range(_PARTS + 1))
+    if stop > start
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,61 +42,46 @@ class KeyMarks:
     """Padding and spans of the keys of a side."""
 
     padding: Tensor  # ``(batch,)``: positions before the first token of each text
-    spans: Tensor  # ``(batch, position, span)``, float32: the positions of each span
-    beyond: int  # number of the span of later positions; -1 if there is none
-    _columns: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+    # ``(batch, position, span)``: 1 at the positions of each span, NaN for a span that the text or the side lacks; the
+    # last position stands for all later ones
+    spans: Tensor
 
     def columns(self, keys: int, shift: int) -> Tensor:
         """The spans of keys, the first of them at position `shift`, ``(batch, key, span)``."""
-        if (keys, shift) not in self._columns:
-            self._columns.clear()  # the layers of one pass share them
-            known = self.spans[:, max(shift, 0) : max(shift + keys, 0)]
-            columns = torch.nn.functional.pad(known, (0, 0, max(-shift, 0), 0))
-            missing = keys - columns.shape[1]
-            columns = torch.nn.functional.pad(columns, (0, 0, 0, missing))
-            if self.beyond >= 0 and missing:
-                columns[:, -missing:, self.beyond] = 1.0
-            self._columns[keys, shift] = columns.double()
-        return self._columns[keys, shift]
+        at = torch.arange(shift, shift + keys, device=self.spans.device)
+        return self.spans[:, at.clamp(0, self.spans.shape[1] - 1)] * (at >= 0)[:, None]
 
 
 def measure_rows(call: AttentionCall, first: int, start: int, marks: KeyMarks, *, is_cross: bool) -> dict[str, Tensor]:
     """Statistics of the rows from `first` on: ``(batch, head, row[, span])``; one head for uniform attention."""
     weights, allowed = row_weights(call, first)
     rows, keys = weights.shape[-2:]
-    index = torch.arange(keys, device=weights.device)
     shift = 0 if is_cross else start - _own_key(call, allowed, rows)
     query = torch.arange(start, start + rows, device=weights.device)
-    offset = (index + shift - query[:, None])[None, None]
+    offset = (torch.arange(shift, shift + keys, device=weights.device) - query[:, None])[None, None]
     if is_cross:
         offset = offset - marks.padding[:, None, None, None]
-    keys_of = _Keys(offset, marks.columns(keys, shift), marks.padding - shift)
+    columns = marks.columns(keys, shift)[:, None]
+    first_key = (marks.padding - shift)[:, None, None]  # below 0 if the first token is not among the keys
+
+    def sums(weights: Tensor) -> dict[str, Tensor]:
+        at = first_key.clamp(0, keys - 1)[..., None].expand(*weights.shape[:-1], 1)
+        return {
+            "entropy": -torch.xlogy(weights, weights).sum(-1),
+            "first_token": weights.gather(-1, at)[..., 0].where(first_key >= 0, 0.0),
+            "mean_offset": (weights * offset).sum(-1) / weights.sum(-1),
+            SPANS: weights @ columns,
+        }
+
     even = allowed[:, :1].double()
     even = even / even.sum(-1, keepdim=True).clamp_min(1.0)
     largest, top = weights.max(-1)
     return {
         "max_weight": largest,
-        "top_key": (top - keys_of.start[:, None, None]).double(),
+        "top_key": (top - first_key).double(),
         BINS: _bins(weights, None if is_cross else start - shift),
-        **_sums(weights, keys_of),
-        **{f"{EQUAL}{name}": value for name, value in _sums(even, keys_of).items()},
-    }
-
-
-class _Keys(NamedTuple):
-    offset: Tensor  # (batch or 1, 1, row, key)
-    columns: Tensor  # (batch, key, span)
-    start: Tensor  # (batch,), the first token of each text as a key: below 0 if it is not among them
-
-
-def _sums(weights: Tensor, keys: _Keys) -> dict[str, Tensor]:
-    at = keys.start.clamp(0, weights.shape[-1] - 1)[:, None, None, None].expand(*weights.shape[:-1], 1)
-    is_there = (keys.start >= 0)[:, None, None]
-    return {
-        "entropy": -torch.xlogy(weights, weights).sum(-1),
-        "first_token": weights.gather(-1, at)[..., 0].where(is_there, 0.0),
-        "mean_offset": (weights * keys.offset).sum(-1) / weights.sum(-1),
-        SPANS: weights @ keys.columns[:, None],
+        **sums(weights),
+        **{f"{EQUAL}{name}": value for name, value in sums(even).items()},
     }
 
 
@@ -130,20 +110,17 @@ def _own_key(call: AttentionCall, allowed: Tensor, rows: int) -> int:
     return int(own[0, 0])
 
 
-PLACES = f"place_{SPANS}"
-
-
-def by_places(measured: Mapping[str, np.ndarray], columns: np.ndarray, given: int) -> np.ndarray:
+def by_positions(measured: Mapping[str, np.ndarray], columns: np.ndarray, prompt: int) -> np.ndarray:
     """The weight on each span predicted from each head's offsets alone, ``(step, layer, head, span)``."""
     steps, layers, heads = measured["first_token"].shape
     fitted = np.full((steps, layers, heads, columns.shape[1]), np.nan)
-    query = given - 1 + np.arange(steps)
+    query = prompt - 1 + np.arange(steps)
     for layer in range(layers):
         bins, first = measured[BINS][:, layer], measured["first_token"][:, layer]
         known = np.isfinite(bins).all((0, 2))  # not cross-attention, nor a head that the layer lacks
         if not known.any():
             continue
-        seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer, 0])).astype(np.int64)
+        seen = np.rint(np.exp(measured[f"{EQUAL}entropy"][:, layer])).astype(np.int64)
         counts, of_spans = _counts(query, seen, columns)
         weights = _weights(bins[:, known], first[:, known], query)
         mass = weights.sum(-1).T  # (head, step)
@@ -176,7 +153,7 @@ def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarr
 
 
 PROMPT, SOURCE, START, OWN = "prompt", "source", "start", "own output"
-_TAKEN = (PROMPT, SOURCE, START, OWN)
+_RESERVED = (PROMPT, SOURCE, START, OWN)
 MOST = 16  # spans: each is stored for every head and token
 #: Spans of one prompt by name: first token and the one after the last, a slice, or indices of tokens.
 Spans = Mapping[str, tuple[int, int] | slice | Iterable[int]]
@@ -187,65 +164,75 @@ GivenSpans = Spans | Sequence[Spans] | Callable[[list[int]], Spans]
 class Prompts:
     """The texts to continue (for an encoder-decoder, its sources), and their spans."""
 
-    def __init__(self, ids: Tensor | None, mask: Tensor | None, given: GivenSpans | None = None) -> None:
+    def __init__(self, ids: Tensor | None, mask: Tensor | None, spans: GivenSpans | None = None) -> None:
         self.ids, self.mask = ids, mask
-        self.spans = self._read(given)
-        self.names = tuple(dict.fromkeys(name for spans in self.spans for name in spans))
+        self.spans = [] if spans is None else self._read(spans)
+        self.names = list(dict.fromkeys(name for own in self.spans for name in own))
         if len(self.names) > MOST:
             raise AttnscopeError(f"there are {len(self.names)} named spans; expected at most {MOST}")
+
+    @property
+    def count(self) -> int:
+        """The number of texts; 1 without token ids."""
+        return 1 if self.ids is None else len(self.ids)
 
     def tokens(self, text: int) -> list[int]:
         """The ids of a text without padding; empty without token ids."""
         if self.ids is None:
             return []
-        ids = self.ids[text] if self.mask is None else self.ids[text][self.mask[text] > 0]
-        return [int(token) for token in ids]
+        return (self.ids[text] if self.mask is None else self.ids[text][self.mask[text] > 0]).tolist()
 
-    def padding(self, batch: int) -> Tensor:
-        """``(batch,)``: positions before the first token of each text; texts may repeat."""
-        if self.mask is None:
-            return torch.zeros(batch, dtype=torch.int64)
-        first = self.mask.to(torch.uint8).argmax(1).cpu()
-        return first.repeat_interleave(batch // len(first))
+    def marks(self, batch: int, length: int, side: str) -> KeyMarks:
+        """Padding and spans of the keys in a batch, which may repeat each text.
 
-    def columns(self, batch: int, length: int) -> Tensor:
-        """Indicators of the whole text and of each span, ``(batch, position, 1 + name)``, float32."""
-        padding = self.padding(batch)
-        columns = torch.zeros(batch, length, 1 + len(self.names), dtype=torch.float32)
-        columns[..., 0] = (torch.arange(length) >= padding[:, None]).float()
+        `side` is ``text`` for a causal model, and ``source`` (cross-attention) or ``target`` for an encoder-decoder.
+        """
+        padding = torch.zeros(batch, dtype=torch.int64)
+        if self.mask is not None and side != "target":
+            first = self.mask.to(torch.uint8).argmax(1).cpu()
+            padding = first.repeat_interleave(batch // len(first))
+        last = 1 if side == "text" else 2  # spans of the decoder's own text
+        columns = torch.zeros(batch, length + 1, 1 + len(self.names) + last, dtype=torch.float64)
+        whole = -2 if side == "target" else 0
+        columns[..., :length, whole] = (torch.arange(length) >= padding[:, None]).double()
+        columns[:, length, -1] = 1.0
         for row in range(batch if self.spans else 0):
-            for name, tokens in self.spans[row * len(self.spans) // batch].items():
-                columns[row, torch.from_numpy(tokens) + padding[row], 1 + self.names.index(name)] = 1.0
-        return columns
+            own = self.spans[row * len(self.spans) // batch]
+            for number, name in enumerate(self.names, 1):
+                columns[row, :, number] = 0.0 if name in own else torch.nan
+                if name in own and side != "target":
+                    columns[row, torch.from_numpy(own[name]) + padding[row], number] = 1.0
+        if side != "text":
+            columns[..., slice(-last, None) if side == "source" else slice(-last)] = torch.nan
+        return KeyMarks(padding, columns)
 
-    def _read(self, given: Any) -> list[dict[str, np.ndarray]]:
-        if given is None:
-            return []
+    def _read(self, spans: Any) -> list[dict[str, np.ndarray]]:
         if self.ids is None:
             raise AttnscopeError("spans need the tokens of a prompt: give input_ids")
-        texts = range(len(self.ids))
-        if callable(given):
-            each = [given(self.tokens(text)) for text in texts]
-        elif isinstance(given, Mapping):
-            each = [given] * len(texts)
+        texts = [self.tokens(text) for text in range(len(self.ids))]
+        if callable(spans):
+            each = [spans(text) for text in texts]
         else:
-            each = list(given) if isinstance(given, Iterable) else [given] * len(texts)
+            is_list = isinstance(spans, Iterable) and not isinstance(spans, Mapping)
+            each = list(cast("Iterable[Any]", spans)) if is_list else [spans] * len(texts)
         if len(each) != len(texts):
             raise AttnscopeError(f"found spans for {len(each)} prompts; expected {len(texts)}, one for each prompt")
-        return [_of_text(spans, len(self.tokens(text))) for text, spans in enumerate(each)]
+        return [_of_text(own, len(text)) for own, text in zip(each, texts, strict=True)]
 
 
 def _of_text(spans: Any, length: int) -> dict[str, np.ndarray]:
     if not isinstance(spans, Mapping):
         raise AttnscopeError(f'spans are {spans!r:.60}; expected them by name, as {{"question": (3, 12)}}')
-    named = cast("Mapping[Any, Any]", spans).items()
-    return {_name(name): _tokens(name, value, length) for name, value in named}
+    named = cast("Mapping[Any, Any]", spans)
+    for name in named:
+        check_name(name)
+    return {name: _tokens(name, value, length) for name, value in named.items()}
 
 
-def _name(name: Any) -> str:
-    if not isinstance(name, str) or not name.strip() or name in _TAKEN:
-        raise AttnscopeError(f"a span has the name {name!r:.60}; choose a word other than {', '.join(_TAKEN)}")
-    return name
+def check_name(name: Any) -> None:
+    """Reject an empty or reserved name of a span."""
+    if not isinstance(name, str) or not name.strip() or name in _RESERVED:
+        raise AttnscopeError(f"a span has the name {name!r:.60}; choose a word other than {', '.join(_RESERVED)}")
 
 
 def _tokens(name: str, value: Any, length: int) -> np.ndarray:

@@ -416,7 +416,7 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
             **label_variables(shares, exists, shape[2]),
         },
         coords={"cluster": np.array(kinds, dtype=object)},
-        attrs={"kinds": counted(kinds, shares.argmax(-1), None)},
+        attrs={"labels": counted(kinds, shares.argmax(-1), None)},
     )
 
 

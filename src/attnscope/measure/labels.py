@@ -382,7 +382,7 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
     summary.attrs["summary"] = json.dumps(with_nulls(numbers))
-    summary.attrs["kinds"] = counted(names, majority, clusters)
+    summary.attrs["labels"] = counted(names, majority, clusters)
     return summary
 
 

@@ -213,7 +213,7 @@ def measure_call(
         if "blocks" in needs:
             blocks, even_blocks = BlockSums.of(call, level, marks.queries, equal)
             second = replace(second, blocks=blocks)
-        if groups is not None and "place_group_weight" in names:
+        if groups is not None and "position_group_weight" in names:
             places = GroupPlaces.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
             groups = replace(groups, places=places)
         rows = rows if mass is None else with_mass(rows, mass)

@@ -324,9 +324,9 @@ OF_GROUPS: dict[str, Statistic] = {
         along=("group_query", "group_key"),
         has_equal=True,
     ),
-    "place_group_weight": Statistic(
+    "position_group_weight": Statistic(
         Wording("Weight from one group to another predicted from offsets alone", "share"),
-        lambda rows: rows.place_group_weight,
+        lambda rows: rows.position_group_weight,
         ("columns", "band", "bins"),
         along=("group_query", "group_key"),
     ),
@@ -501,9 +501,9 @@ def _unknown(name: str, known: Collection[str], of: str) -> str:
     if whole in OF_OFFSETS:
         return f"{name} needs offsets, in a scan of texts: add --offsets -1,-64"
     if whole in OF_POOLED_GROUPS:
-        return f"{name} needs groups and a pool, in a scan of texts: add --groups kinds --pool 64"
+        return f"{name} needs groups and a pool, in a scan of texts: add --groups types --pool 64"
     if whole in OF_GROUPS or (name.endswith(BY_GROUP) and whole in known):
-        return f"{name} needs groups, in a scan of texts: add --groups kinds"
+        return f"{name} needs groups, in a scan of texts: add --groups types"
     if own != whole:
         return f"{name} is part of {whole}: request {whole}"
     if name in _COMPUTED or whole in known:

@@ -432,7 +432,7 @@ class Rows:
         return self._members.sum(2)
 
     @property
-    def place_group_weight(self) -> Tensor:
+    def position_group_weight(self) -> Tensor:
         """Group weights predicted from the weights at each offset alone; see `GroupPlaces`."""
         places = there(there(self.groups).places)
         on_first = there(self.measures.columns)[..., FIRST]

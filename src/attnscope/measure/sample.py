@@ -197,7 +197,7 @@ def sample_dataset(
             "source": ("window", np.array([window.source for window in windows], dtype=object)),
             "start": ("window", np.array([window.start for window in windows])),
         },
-        attrs={"asked": json.dumps([list(place) for place in show]), "tile": observed[0].tile},
+        attrs={"requested": json.dumps([list(place) for place in show]), "tile": observed[0].tile},
     )
     for side, of_windows in texts.items():
         tokens = np.full((len(windows), rows), "", dtype=object)

@@ -128,9 +128,9 @@ def scan(
         for a pool also ``group_rows`` and ``group_pair_rows``, the numbers of queries behind these means. With
         `offsets`: ``weight_at`` and ``equal_weight_at`` over ``chosen_offset``, the share of the weight at each. In
         cross-attention, queries are target tokens and keys are source tokens. Attributes: ``signature`` (JSON) records
-        everything behind the numbers; ``decoder`` the decoder's input; ``kinds`` the number of heads with each label;
-        ``capture`` the method (``registry`` or ``eager weights``); ``way``, ``places``, ``causality`` and ``padding``
-        are notes. For images: see `attnscope.measure.images.ImageReader`.
+        everything behind the numbers; ``decoder`` the decoder's input; ``labels`` the number of heads with each label;
+        ``capture`` the method (``registry`` or ``eager weights``). ``eager``, ``positions``, ``causality`` and
+        ``padding`` are notes. For images: see `attnscope.measure.images.ImageReader`.
 
     Raises
     ------

@@ -124,9 +124,9 @@ def _windows_have(short: int, windows: int, results: xr.Dataset) -> str:
 #: Attributes with notes for the reader.
 NOTES = (
     *(
-        "way",
-        "unseen",
-        "places",
+        "eager",
+        "uncaptured",
+        "positions",
         "beyond",
         "unknown",
         "doubled",
@@ -154,7 +154,7 @@ def unit_of(results: xr.Dataset) -> str:
 def notes_of(results: xr.Dataset) -> dict[str, str]:
     """Notes for the reader, by name."""
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
-    notes = with_local_heads(notes, str(results.attrs.get("kinds", "")))
+    notes = with_local_heads(notes, str(results.attrs.get("labels", "")))
     notes = notes_of_short(results, notes) | notes_of_masked_offsets(results, unit_of(results))
     names = results["layer_name"].values.tolist() if "layer_name" in results.coords else []
     numbering = numbering_note([str(name) for name in names])
@@ -222,7 +222,7 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
 def keeps_maps_of(run: RunFolder, heads: Sequence[tuple[int, int]]) -> bool:
     """Whether the folder has the attention maps of these heads."""
     sample = run.load(SAMPLE)
-    return sample is not None and json.loads(sample.attrs["asked"]) == [list(head) for head in heads]
+    return sample is not None and json.loads(sample.attrs["requested"]) == [list(head) for head in heads]
 
 
 def default_out(signature: Signature | Mapping[str, object]) -> Path:
@@ -279,8 +279,8 @@ def _uniform(results: xr.Dataset, kind: str) -> str:
 
 def describe_labels(results: xr.Dataset) -> str:
     """The number of heads with each label; without labels, the reason."""
-    if "kinds" in results.attrs:
-        return str(results.attrs["kinds"])
+    if "labels" in results.attrs:
+        return str(results.attrs["labels"])
     needed = NEEDED
     if results.attrs.get("reads") == "images":
         if "rows" not in results:

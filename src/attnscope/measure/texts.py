@@ -317,7 +317,7 @@ class TextReader(Reader):
         name, inputs = type(self.model).__name__, first.batch.inputs(self.model)
         if self.settings.rows is not None:
             self.notes["rows"] = rows_note(self.settings.rows, self.names)
-        if "way" in self.notes:
+        if "eager" in self.notes:
             self._note_pooled(first)
         if is_causal_model(self.model) and any(site.kind == "self" for site in self.sites):
             self.notes["causality"] = (
@@ -344,7 +344,7 @@ class TextReader(Reader):
         if pooled:
             self.batch_size = 1  # the padding of these positions is unknown
             layers = ", ".join(str(site.index) for site in pooled)
-            self.notes["places"] = (
+            self.notes["positions"] = (
                 f"Layers {layers} of {type(self.model).__name__} attend over other positions than tokens (pooled "
                 "tokens, a prompt): offsets and lengths count these positions, and none is a special token."
             )

@@ -304,7 +304,7 @@ def with_views(
         return sample
     return sample.assign_coords(
         view_of=(("window", "query"), of),
-        view_place=(("window", "query"), place),
+        view_position=(("window", "query"), place),
         view_name=("view", np.array([tile.name for _, tile, _ in views], dtype=object)),
         view_picture=("view", np.array([picture for _, _, picture in views], dtype=object)),
         view_window=("view", np.array([window for window, _, _ in views])),

@@ -20,8 +20,7 @@ from attnscope.capture.functional import PassObserver, calls_inside
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import call_of_weights
-from attnscope.measure.generation import generation_dataset
-from attnscope.measure.generation_pass import GenerationCall, Written
+from attnscope.measure.generation_pass import GenerationCall, together
 from attnscope.measure.labels import NEEDED, summarize
 from attnscope.measure.passes import Marks, labelled, measure_call, stacked
 from attnscope.measure.pools import joined
@@ -118,7 +117,7 @@ class WatchedCalls:
         self._passes: list[MeasuredPass] = []
         self._now = MeasuredPass()
         self._without = 0  # passes without captured calls
-        self._written: list[Written] = []
+        self._written: list[xr.Dataset] = []
         self._calls: ModuleCalls | None = None
 
     def __len__(self) -> int:
@@ -133,7 +132,7 @@ class WatchedCalls:
                     f"captured both plain passes and generate() of {self._module}, which give different results: use a "
                     "new `watch` for each"
                 )
-            return generation_dataset(self._written).assign_attrs(model=self._module, capture="generate()")
+            return together(self._written).assign_attrs(model=self._module, capture="generate()")
         if not self._passes:
             passes = f"{self._without} passes without one" if self._without else "no pass"
             raise AttnscopeError(
@@ -142,19 +141,19 @@ class WatchedCalls:
                 "attnscope.walk for a module of one head)"
             )
         results = collected(self._passes, self._names, self._band)
-        return results.assign_attrs(model=self._module, capture="function calls", **self._unseen())
+        return results.assign_attrs(model=self._module, capture="function calls", **self._uncaptured())
 
-    def _unseen(self) -> dict[str, str]:
+    def _uncaptured(self) -> dict[str, str]:
         """The note that names modules without a captured call."""
         calls, names = self._calls, {site.name for site in self._passes[0].sites}
-        unseen = {} if calls is None else calls.unseen(names)
+        unseen = {} if calls is None else calls.uncaptured(names)
         if not unseen:
             return {}
         named = ", ".join(f"{name} ({kind})" for name, kind in list(unseen.items())[:3])
         more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""  # noqa: PLR2004
         return {
-            "unseen": f"No attention call was captured in {named}{more}: if these modules compute attention by hand, "
-            "the result is incomplete."
+            "uncaptured": f"No attention call was captured in {named}{more}: if these modules compute attention by "
+            "hand, the result is incomplete."
         }
 
     def _measure(self, site: Site, captured: CapturedCall) -> None:
@@ -254,7 +253,7 @@ def watch(
 
     Notes
     -----
-    Hand-written attention is not captured: use `measure_weights`. The attribute ``unseen`` of the result names
+    Hand-written attention is not captured: use `measure_weights`. The attribute ``uncaptured`` of the result names
     submodules with "attention" in their name and no captured call. The weights of ``nn.MultiheadAttention`` and the
     scores of ``flex_attention`` are in memory, one layer at a time; PyTorch modules with a fast path
     (``nn.TransformerEncoder``, ...) run twice. ``flex_attention`` runs without ``torch.compile``, and its ``score_mod``
@@ -286,7 +285,7 @@ def watch(
 
 @contextmanager
 def _generating(
-    module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[Written]], None]
+    module: nn.Module, calls: ModuleCalls, spans: GivenSpans | None, keep: Callable[[Sequence[xr.Dataset]], None]
 ) -> Generator[None]:
     """Watch ``generate()`` of each model of transformers within a module, called from outside."""
 

@@ -99,12 +99,12 @@ def grouping_of(given: Groups) -> Grouping:
     if callable(given):
         name = getattr(given, "__name__", type(given).__name__)
         return Grouping(f"function {name}", (), lambda window: given(window.tokens))
-    check_kind("kinds, roles, a pathlib.Path of rules, or a function", str, groups=given)
-    if given == "kinds":
+    check_kind("types, roles, a pathlib.Path of rules, or a function", str, groups=given)
+    if given == "types":
         return Grouping(given, KINDS, kinds_of)
     if given == "roles":
         return Grouping(given, ROLES, _roles_of)
-    raise AttnscopeError(f"there is no rule of groups {given!r}: choose kinds or roles, or a file")
+    raise AttnscopeError(f"there is no rule of groups {given!r}: choose types or roles, or a file")
 
 
 def kinds_of(window: Window) -> list[str]:
@@ -174,16 +174,16 @@ def _of_file(path: Path) -> Grouping:
 
 def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[str]]:
     """Name, tokens and kinds of one line."""
-    name, tokens, kinds = value.get("group"), value.get("tokens", []), value.get("kinds", [])
-    unknown = value.keys() - {"group", "tokens", "kinds"}
+    name, tokens, kinds = value.get("group"), value.get("tokens", []), value.get("types", [])
+    unknown = value.keys() - {"group", "tokens", "types"}
     lists = all(isinstance(part, list) for part in (tokens, kinds))
     strings = lists and all(isinstance(name, str) for name in (*tokens, *kinds))
     if unknown or not isinstance(name, str) or not strings or not (tokens or kinds):
         raise AttnscopeError(
-            f"{where}: expected a group, and a list of its tokens or kinds, such as "
+            f"{where}: expected a group, and a list of its tokens or types, such as "
             '{"group": "he", "tokens": ["he", "him"]}' + (f"; found {min(unknown)!r} too" if unknown else "")
         )
     wrong = [kind for kind in kinds if kind not in KINDS]
     if wrong:
-        raise AttnscopeError(f"{where}: there is no kind of token {wrong[0]!r}; choose from {', '.join(KINDS)}")
+        raise AttnscopeError(f"{where}: there is no token type {wrong[0]!r}; choose from {', '.join(KINDS)}")
     return name, [token.strip() for token in tokens], kinds

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.read.shown import with_marked_spaces
 from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of
+from attnscope.results.translate import translate
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
@@ -56,9 +57,9 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
     """
 
     def line(text: str, style: str = "") -> None:
-        console.print(hyphen_minus(text), style=style, highlight=False, markup=False)
+        console.print(hyphen_minus(translate(text)), style=style, highlight=False, markup=False)
 
-    line(f"{report.model}: {report.read}")
+    line(f"{report.model}: {translate(report.read)}")
     for sentence in report.finding.sentences:
         line(sentence, "bold")
     explained: list[str] = []
@@ -71,7 +72,7 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
         console.print(_rich_table(table, shown))
         if len(table.rows) > table.terminal:
             line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
-        explained += [f"{names}: {meaning}." for names, meaning in legend_of(shown)]
+        explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(shown)]
         if table.corrected and table.tested(shown):
             line(f"* significant: p < 0.05, corrected {table.corrected}", "dim")
     caveats = [f"{claim} {why}".strip() for claim, why in report.care.items()]
@@ -84,11 +85,12 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
 def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
     """Headings and their meaning; headings with the same meaning are listed together."""
     for meaning in dict.fromkeys(one.meaning for one in quantities if one.meaning):
-        yield ", ".join(one.title for one in quantities if one.meaning == meaning), meaning
+        yield ", ".join(translate(one.title) for one in quantities if one.meaning == meaning), meaning
 
 
 def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -97,20 +99,20 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     for one in shown:
         words = one.unit in NO_NUMBERS - {"head"}
         made.add_column(
-            one.title,
+            title := translate(one.title),
             justify="left" if words else "right",
             overflow="fold",
             no_wrap=bool(one.significant),
-            min_width=max(map(len, one.title.split())),
+            min_width=max(map(cell_len, title.split())),
         )
         if _has_interval(one, table):
-            made.add_column("95% interval", justify="right")
+            made.add_column(translate("95% interval"), justify="right")
     for row in table.rows[: table.terminal]:
         cells: list[str] = []
         for one in shown:
             text, interval = text_of(one, row, by_name.get(one.like))
             cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
-            cells += [interval] if _has_interval(one, table) else []
+            cells += [translate(interval)] if _has_interval(one, table) else []
         made.add_row(*map(Text, cells))
     return made
 
@@ -120,7 +122,7 @@ def _has_interval(quantity: Quantity, table: Table) -> bool:
 
 
 def _marked(quantity: Quantity, text: str) -> str:
-    return with_marked_spaces(text) if quantity.unit == "token" else text
+    return with_marked_spaces(text) if quantity.unit == "token" else translate(text)
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class Cell:
     value: float | str = ""
     kind: str = ""  # by default the class of its column
     below: str = ""
+    fixed: bool = False  # whether it is data, in no language
     profile: Sequence[tuple[float, float, bool]] = ()
     pieces: Sequence[tuple[str, str]] = ()  # of a text with marked tokens
 
@@ -192,7 +195,9 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
     if quantity.unit == "head":
         return Cell(text, float(row["layer"] * _HEADS + value), kind)
     if isinstance(value, str):
-        return Cell(_marked(quantity, text), value, kind, pieces=getattr(value, "pieces", ()))
+        return Cell(
+            _marked(quantity, text), value, kind, fixed=quantity.unit == "token", pieces=getattr(value, "pieces", ())
+        )
     tested = _CLASSES[row.get(quantity.significant)]
     return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))
 

@@ -56,7 +56,7 @@ _PAIRS = (
     Quantity("attention", detail="data"),
     Quantity("weight", unit="share"),
     Quantity("equal", "uniform", "share", "uniform attention"),
-    Quantity("places", "positions", "share", "positions alone: the same weights at each offset, whatever the tokens"),
+    Quantity("positions", unit="share", meaning="positions alone: the same weights at each offset, for any tokens"),
     Quantity("above", "above both", "above", low="low", high="high", interval=True),
     Quantity("over", detail="page"),
     Quantity("windows", unit="count", detail="data"),
@@ -244,10 +244,10 @@ def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
     if pairs:
         first = pairs[0]
-        weight, equal, places = (f"{first[name]:.2f}" for name in ("weight", "equal", "places"))
+        weight, equal, positions = (f"{first[name]:.2f}" for name in ("weight", "equal", "positions"))
         sentences.append(
             f"Furthest above both baselines is head {first['layer']}.{first['head']}, {first['query']} on "
-            f"{first['key']}: weight {weight}, uniform {equal}, positions {places}."
+            f"{first['key']}: weight {weight}, uniform {equal}, positions {positions}."
         )
     heads = results.sizes["layer"] * results.sizes["head"]
     reading = f"Each row is the largest of {heads} heads; its interval is for that head alone. "
@@ -261,7 +261,7 @@ def _group_columns(results: xr.Dataset) -> dict[str, np.ndarray]:
     """For each pair of groups: the weight, and both baselines."""
     means = MeanGroupWeights.of(results)
     names = {int(number): str(results.group_query.values[number]) for number in means.present}
-    kinds = {"group_weight": means.weight, "equal_group_weight": means.equal, "place_group_weight": means.places}
+    kinds = {"group_weight": means.weight, "equal_group_weight": means.equal, "position_group_weight": means.positions}
     return {
         f"{kind} {query} > {key}": values[:, :, i, j]
         for i, query in names.items()
@@ -278,7 +278,7 @@ def _group_weights(results: xr.Dataset) -> Table:
         {"layer": layer, "head": head, "groups": names}
         | {
             name: with_nulls(values[layer, head])
-            for name, values in (("weight", means.weight), ("equal", means.equal), ("places", means.places))
+            for name, values in (("weight", means.weight), ("equal", means.equal), ("positions", means.positions))
         }
         for layer, head in np.ndindex(means.weight.shape[:2])
     ]
@@ -359,7 +359,7 @@ def _received(results: xr.Dataset, leading: Sequence[tuple[int, int]]) -> list[T
     sample = sample_of(results)
     if sample is None or "received" not in sample:
         return []
-    chosen = [(int(layer), int(head)) for layer, head in json.loads(sample.attrs.get("asked", "[]"))]
+    chosen = [(int(layer), int(head)) for layer, head in json.loads(sample.attrs.get("requested", "[]"))]
     if not chosen and not leading:  # nothing ranks heads: those with the key that receives most
         most = sample.received.max("position").mean("window").values
         order = np.argsort(-most, axis=None)[:_MOST]

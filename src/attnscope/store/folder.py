@@ -552,7 +552,7 @@ _STATE: dict[str, Any] = {
     "units": [int],
     "views": str,
     "asked": dict,
-    "analyses": {"asked": [str], "names": [str], "skipped": [(str, str)]},
+    "analyses": {"requested": [str], "names": [str], "skipped": [(str, str)]},
     "also": [{"file": str, "model": str, "identity": str, ...: str}],
     "parts": [str],
     "measured": (str, str),

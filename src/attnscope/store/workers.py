@@ -231,7 +231,7 @@ class RayEngine:
         return Lost(worker)
 
     def _gpus(self) -> float:
-        """Of each worker."""
+        """GPUs of each worker."""
         if self.cluster.gpus is not None:
             return self.cluster.gpus
         return 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0

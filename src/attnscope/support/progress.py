@@ -16,18 +16,18 @@ class Progress:
         What is being done: an analysis, a system, ``"train"``.
     share
         Part of all work that is done, between 0 and 1.
-    told
+    details
         More to show, by name: windows, loss, tokens per second, ...
 
     Examples
     --------
-    >>> Progress("reading the texts", 0.5, {"windows": 8}).told["windows"]
+    >>> Progress("reading the texts", 0.5, {"windows": 8}).details["windows"]
     8
     """
 
     name: str
     share: float
-    told: Mapping[str, float | int | str] = field(default_factory=dict[str, "float | int | str"])
+    details: Mapping[str, float | int | str] = field(default_factory=dict[str, "float | int | str"])
 
 
 Tell = Callable[[Progress], None]

@@ -35,7 +35,7 @@ _ROWS = np.arange(TEXTS)[:, None]
 def induction(setting: Setting, notes: int = 1) -> tuple[Draft, Task]:
     """Predicts the word that followed this word before: keys are composed with previous-token heads.
 
-    Of two such heads either is enough, so neither matters alone.
+    If there are two such heads, one is enough, so neither matters alone.
     """
     is_pair = setting.form == "encoder-decoder"
     draft = Draft(setting, {"word": 16}, slots=1, lengths=(12, 17) if is_pair else (20, 32))

@@ -65,7 +65,7 @@ class Expectation:
     def __repr__(self) -> str:
         return f"<head {self.layer}.{self.head} over {self.run.sizes['window']} texts>"
 
-    def looks_at(self, offset: int | tuple[int, int]) -> Measured:
+    def attends_to(self, offset: int | tuple[int, int]) -> Measured:
         """Mean weight at an offset, key position minus query position: -1 is the token before."""
         if (chosen := self._share_at(offset)) is not None:
             return chosen
@@ -113,12 +113,12 @@ class Expectation:
         values = self._of(name)
         if values.dims != ("window",):
             raise AttnscopeError(
-                f"{name} has several numbers a head: use looks_at for offsets, group_weight for groups"
+                f"{name} has several numbers a head: use attends_to for offsets, group_weight for groups"
             )
         return self._measured(f"{name} of head {self.layer}.{self.head}", values)
 
     @property
-    def kind(self) -> str:
+    def label(self) -> str:
         """The head's most frequent label over texts."""
         labels = self._of("label").values
         names, counts = np.unique(labels, return_counts=True)
@@ -165,10 +165,10 @@ def expect(run: str | Path | xr.Dataset, *, layer: Natural, head: Natural) -> Ex
     --------
     >>> import attnscope
     >>> run = attnscope.scan(limit=20)
-    >>> assert attnscope.expect(run, layer=0, head=3).looks_at(-1) > 0.9
-    >>> assert attnscope.expect(run, layer=0, head=3).kind == "previous"
+    >>> assert attnscope.expect(run, layer=0, head=3).attends_to(-1) > 0.9
+    >>> assert attnscope.expect(run, layer=0, head=3).label == "previous"
     >>> assert attnscope.expect(run, layer=2, head=2).statistic("max_weight") < 0.2
-    >>> attnscope.expect(run, layer=0, head=3).looks_at(-1)
+    >>> attnscope.expect(run, layer=0, head=3).attends_to(-1)
     <mean weight of head 0.3 at offset -1: 0.982, 95% interval 0.982 to 0.983 over 20 windows>
     """
     import xarray as xr

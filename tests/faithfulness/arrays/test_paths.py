@@ -1,4 +1,4 @@
-"""Weights through all layers (mathematics.md, What weights miss)."""
+"""Weights through all layers (mathematics.md, Limits of weights)."""
 
 import networkx as nx
 import numpy as np

@@ -10,7 +10,7 @@ from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
 from attnscope.intervention import tokens as _tokens
 from attnscope.intervention.arrays import attention_flow, rollout
-from attnscope.intervention.tokens import TOKEN_KINDS, token_contributions
+from attnscope.intervention.tokens import TOKEN_ESTIMATORS, token_contributions
 from attnscope.read.windows import Window
 from tests.faithfulness.contributions.test_profiles import by_row, joint
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
@@ -31,7 +31,7 @@ def given(model):
 @pytest.fixture(scope="module", params=["bert", "gpt2", "bart"])
 def scored(request):
     model = tiny(request.param).double()
-    found = token_contributions(given(model), places=QUERIES)
+    found = token_contributions(given(model), positions=QUERIES)
     return model, found, weights_and_gradients(model)
 
 
@@ -41,9 +41,9 @@ def sizes_of(model):
 
 def test_all_methods_are_there(scored):
     model, found, _ = scored
-    assert found.kind.values.tolist() == list(TOKEN_KINDS)
+    assert found.estimator.values.tolist() == list(TOKEN_ESTIMATORS)
     assert found.attrs["skipped"] == ""
-    assert found.place.values.tolist() == QUERIES
+    assert found.position.values.tolist() == QUERIES
     source, target = sizes_of(model)
     assert found.side.values.tolist() == ["source"] * source + ["target"] * target
     assert np.isfinite(found.score).all()
@@ -57,15 +57,15 @@ def test_of_the_weights(scored):
     expected = own
     if target:
         expected = np.hstack([layers[-1][1].mean(0)[QUERIES], own])
-    np.testing.assert_allclose(found.score.sel(kind="weights"), expected, atol=1e-9)
+    np.testing.assert_allclose(found.score.sel(estimator="weights"), expected, atol=1e-9)
     matrices = np.stack([joint(kind, weights.mean(0), (source, target), 1)[0] for kind, weights, _ in layers])
     rows = [start + query for query in QUERIES]
-    np.testing.assert_allclose(found.score.sel(kind="rollout"), rollout(matrices)[-1][rows], atol=1e-9)
+    np.testing.assert_allclose(found.score.sel(estimator="rollout"), rollout(matrices)[-1][rows], atol=1e-9)
     flows = attention_flow(matrices, rows[:1])
-    np.testing.assert_allclose(found.score.sel(kind="flow")[:1], flows, atol=1e-9)
+    np.testing.assert_allclose(found.score.sel(estimator="flow")[:1], flows, atol=1e-9)
     if not target:
         every = np.mean([weights.mean(0) for _, weights, _ in layers], 0)[QUERIES]
-        np.testing.assert_allclose(found.score.sel(kind="weights_mean"), every, atol=1e-9)
+        np.testing.assert_allclose(found.score.sel(estimator="weights_mean"), every, atol=1e-9)
 
 
 def test_of_norms(scored):
@@ -75,12 +75,12 @@ def test_of_norms(scored):
     values = keys @ matrices.value + matrices.value_bias[:, None]
     given_by_all = np.einsum("hqk,hkr,hrw->qkw", layers[-1][1], values, matrices.output)
     expected = np.linalg.norm(given_by_all, axis=-1)[QUERIES]
-    np.testing.assert_allclose(found.score.sel(kind="norms")[:, : expected.shape[1]], expected, atol=1e-9)
+    np.testing.assert_allclose(found.score.sel(estimator="norms")[:, : expected.shape[1]], expected, atol=1e-9)
 
 
 def test_block_norms_rolled_out_keep_all_that_there_is(scored):
     _, found, _ = scored
-    np.testing.assert_allclose(found.score.sel(kind="block_norms_rollout").sum("token"), 1, atol=1e-9)
+    np.testing.assert_allclose(found.score.sel(estimator="block_norms_rollout").sum("token"), 1, atol=1e-9)
 
 
 def test_relevance_is_that_of_each_predictions_own_gradient(scored):
@@ -94,7 +94,7 @@ def test_relevance_is_that_of_each_predictions_own_gradient(scored):
             kept = joint(kind, np.maximum(weights * slopes, 0).mean(0), sizes, 0)[0]
             relevance = relevance + kept @ relevance
         expected = (relevance - np.eye(sum(sizes)))[start + query]
-        np.testing.assert_allclose(found.score.sel(kind="gradient_attention")[number], expected, atol=1e-9)
+        np.testing.assert_allclose(found.score.sel(estimator="gradient_attention")[number], expected, atol=1e-9)
 
 
 def test_gradients_by_finite_differences(scored):
@@ -102,7 +102,7 @@ def test_gradients_by_finite_differences(scored):
     model, found, _ = scored
     reader = model.get_encoder() if model.config.is_encoder_decoder else model
     token, query = 3, 4
-    outcome = int(found.outcome.sel(place=query))
+    outcome = int(found.outcome.sel(position=query))
     step, vectors, slope = torch.zeros(32, dtype=torch.float64), [], torch.zeros(32, dtype=torch.float64)
 
     def move(_, ids, vector):
@@ -122,9 +122,9 @@ def test_gradients_by_finite_differences(scored):
             slope[column] = (both[0] - both[1]) / 2e-5
     finally:
         handle.remove()
-    here = found.score.sel(place=query, token=token)
-    assert float(here.sel(kind="gradient")) == pytest.approx(float(slope.norm()), rel=1e-6)
-    assert float(here.sel(kind="gradient_input")) == pytest.approx(abs(float(slope @ vectors[0])), rel=1e-5)
+    here = found.score.sel(position=query, token=token)
+    assert float(here.sel(estimator="gradient")) == pytest.approx(float(slope.norm()), rel=1e-6)
+    assert float(here.sel(estimator="gradient_input")) == pytest.approx(abs(float(slope @ vectors[0])), rel=1e-5)
 
 
 def test_leaving_a_token_out_is_hiding_it_by_the_models_own_mask(scored):
@@ -142,25 +142,25 @@ def test_leaving_a_token_out_is_hiding_it_by_the_models_own_mask(scored):
             options = {f"{side}attention_mask": mask}
             hidden = model(**given_to(model), **options).logits[0, QUERIES].softmax(-1)
             expected = (hidden - whole).abs().sum(-1) / 2
-            here = found.score.sel(kind="leave_one_out", token=token)
+            here = found.score.sel(estimator="leave_one_out", token=token)
             np.testing.assert_allclose(here, expected, atol=1e-9)
 
 
 def test_a_body_has_all_but_what_is_said_of_predictions():
-    found = token_contributions(given(tiny("bert").bert), places=[2])
+    found = token_contributions(given(tiny("bert").bert), positions=[2])
     left = ["gradient_attention", "gradient", "gradient_input", "leave_one_out"]
-    assert [one for one in TOKEN_KINDS if one not in found.kind.values] == left
+    assert [one for one in TOKEN_ESTIMATORS if one not in found.estimator.values] == left
     assert "BertModel returns hidden states" in found.attrs["skipped"]
     assert "outcome" not in found
     with pytest.raises(AttnscopeError, match="gradient is not defined here: BertModel returns hidden states"):
-        token_contributions(given(tiny("bert").bert), kinds=["gradient"])
+        token_contributions(given(tiny("bert").bert), estimators=["gradient"])
 
 
 def test_rows_of_norms_are_shares_where_they_are_averaged(scored):
     model, found, _ = scored
     texts = 2 if model.config.is_encoder_decoder else 1
     for kind in ("weights_mean", "norms_mean"):
-        np.testing.assert_allclose(found.score.sel(kind=kind).sum("token"), texts, atol=1e-9)
+        np.testing.assert_allclose(found.score.sel(estimator=kind).sum("token"), texts, atol=1e-9)
     assert by_row(np.ones((1, 2))).tolist() == [[0.5, 0.5]]
 
 
@@ -168,28 +168,30 @@ def test_bad_input_is_refused(monkeypatch):
     monkeypatch.setattr(_tokens, "FLOW_TOKENS", 8)
     one = given(tiny("bert"))
     with pytest.raises(AttnscopeError, match="there is no position 12: positions go from 0 to 11"):
-        token_contributions(one, places=[12])
+        token_contributions(one, positions=[12])
     with pytest.raises(AttnscopeError, match="found no positions"):
-        token_contributions(one, places=[])
-    with pytest.raises(AttnscopeError, match="there is no kind 'norm': choose from weights, weights_mean, norms"):
-        token_contributions(one, kinds=["norm"])
+        token_contributions(one, positions=[])
+    with pytest.raises(AttnscopeError, match="there is no estimator 'norm': choose from weights, weights_mean, norms"):
+        token_contributions(one, estimators=["norm"])
     with pytest.raises(AttnscopeError, match=r"found outcomes \[99\] for 1 positions; expected one for each"):
-        token_contributions(one, places=[1], outcomes=[99], kinds=["gradient"])
+        token_contributions(one, positions=[1], outcomes=[99], estimators=["gradient"])
     long = Study(tiny("gpt2"), [(5,) * 63], name="tiny")
     with pytest.raises(
         AttnscopeError, match="flow is not defined here: the text has 63 tokens, and flow takes at most 8"
     ):
-        token_contributions(long, kinds=["flow"])
+        token_contributions(long, estimators=["flow"])
 
 
 def test_flow_that_would_take_long_is_had_by_name(monkeypatch):
     monkeypatch.setattr(_tokens, "_FLOW_ENOUGH", 0.0)
-    found = token_contributions(given(tiny("bert")), places=[1])
+    found = token_contributions(given(tiny("bert")), positions=[1])
     assert "flow: it would take about 0 minutes for 1 positions. Request it by name" in found.attrs["skipped"]
-    assert token_contributions(given(tiny("bert")), places=[1], kinds=["flow"]).kind.values.tolist() == ["flow"]
+    assert token_contributions(given(tiny("bert")), positions=[1], estimators=["flow"]).estimator.values.tolist() == [
+        "flow"
+    ]
 
 
 def test_a_long_text_says_what_its_matrices_would_take(monkeypatch):
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
     with pytest.raises(AttnscopeError, match=r"12 tokens; their attention matrices take more than 0 GiB. Use"):
-        token_contributions(given(tiny("bert")), kinds=["rollout"])
+        token_contributions(given(tiny("bert")), estimators=["rollout"])

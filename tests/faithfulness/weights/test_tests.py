@@ -166,10 +166,10 @@ def test_ranks_are_those_of_gradients_and_of_leaving_out():
     model = tiny("gpt2")
     found = agreement_test(given(model), heads=[(1, 2)], predictions=3)
     places = [0, 6, 11]  # of 12, evenly: 5.5 is rounded to 6
-    scores = token_contributions(given(model), places=places, kinds=["gradient", "leave_one_out"])
+    scores = token_contributions(given(model), positions=places, estimators=["gradient", "leave_one_out"])
     weights = ReadText(model, given(model).windows[0], 0).head(1, 2).weights
     for kind in ("gradient", "leave_one_out"):
-        other = scores.score.sel(kind=kind).values
+        other = scores.score.sel(estimator=kind).values
         taus = [kendalltau(weights[at, :at], other[row, :at]) for row, at in enumerate(places) if at > 3]
         assert of(found, f"tau_{kind}", 1, 2) == pytest.approx(np.mean([one.statistic for one in taus]))
         assert of(found, f"significant_{kind}", 1, 2) == np.mean([one.pvalue <= 0.05 for one in taus])

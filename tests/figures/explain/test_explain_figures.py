@@ -79,7 +79,7 @@ def test_heads_that_agree_come_first_then_those_that_weigh_most(tree):
 
 def test_a_head_of_no_offset_beyond_chance_has_none(tree):
     verdict = node(tree, "verdict").copy(deep=True)
-    for name in ("prefers", "positional", "asked", "agree"):
+    for name in ("prefers", "positional", "comparable", "agree"):
         verdict[name][0, 0] = False
     verdict["offset_of_weights"][0, 0] = np.nan
     rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
@@ -91,7 +91,7 @@ def test_a_head_of_no_offset_beyond_chance_has_none(tree):
 def test_the_sentences_count_positional_heads_and_what_accident_gives(tree):
     verdict = node(tree, "verdict").copy(deep=True)
     verdict["offset_of_spectrum"][0, 0] = np.nan
-    for name in ("asked", "agree"):
+    for name in ("comparable", "agree"):
         verdict[name][0, 0] = False
     said = summary(rank_explanations(xr.DataTree.from_dict({"verdict": verdict})))
     assert said[0] == "12 of 12 heads favour one offset (p < 0.01, corrected for all heads and offsets)."

@@ -50,7 +50,7 @@ def test_group_maps_show_the_head_and_both_nulls(made):
     result = with_groups(made.result)
     figure = drawn(group_maps(result, [(1, 2), (0, 0)]))
     assert in_figure(figure)
-    names = ("group_weight", "place_group_weight", "equal_group_weight")
+    names = ("group_weight", "position_group_weight", "equal_group_weight")
     for axes, name in zip(figure.axes[:3], names, strict=True):
         at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
         mean = result[name].isel(at, drop=True).mean("window").values[:2, :2]

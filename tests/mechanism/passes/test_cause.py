@@ -93,12 +93,12 @@ def test_the_sentence_says_what_is_known():
         nodes = {"wave_removal": node}
         if peak is not None:  # cycles in a table twice as long as the windows
             mean = xr.DataArray(np.arange(65) == peak, dims="frequency", coords={"frequency": np.arange(65)})
-            spectrum = xr.Dataset({"is_peak": mean.expand_dims(kind=["positions"])}, attrs={"positions": 128})
+            spectrum = xr.Dataset({"is_peak": mean.expand_dims(table=["positions"])}, attrs={"positions": 128})
             nodes["position_spectrum"] = spectrum
         if prefers is not None:
             grid = xr.DataArray([[prefers]], {"layer": [0], "head": [0]}, ("layer", "head"))
             nodes["verdict"] = xr.Dataset(
-                {"prefers": grid, "positional": grid, "asked": grid, "agree": grid, "peak_weight": 0.5 * grid}
+                {"prefers": grid, "positional": grid, "comparable": grid, "agree": grid, "peak_weight": 0.5 * grid}
             )
         return " ".join(text for text in report(xr.DataTree.from_dict(nodes)).finding.sentences if "waves" in text)
 

@@ -156,7 +156,7 @@ def test_agreement_that_chance_gives_may_be_accident():
             {"offset_of_kernel": ones, "agree": ones * agree, "chance": 0.4 * ones, "share": ones},
             attrs={"scheme": "bias"},
         )
-        verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "asked", "agree", "peak_weight"), ones))
+        verdict = xr.Dataset(dict.fromkeys(("prefers", "positional", "comparable", "agree", "peak_weight"), ones))
         tree = xr.DataTree.from_dict({"scheme_kernel": kernel, "verdict": verdict})
         (said,) = _position_scheme.predicted_offsets(tree, rank_explanations(tree))
         assert says in said

@@ -49,7 +49,7 @@ def test_prompts_side_by_side_are_as_one_by_one(made):
     each = attnscope.generate(model, PROMPTS, **asked)
     both = attnscope.generate(model, PROMPTS, batch_size=2, cache="static", **asked)
     assert each.token_id.values.tolist() == both.token_id.values.tolist()
-    for name in ("span_weight", "place_span_weight", "entropy", "mean_offset", "bin_weight", "equal_span_weight"):
+    for name in ("span_weight", "position_span_weight", "entropy", "mean_offset", "bin_weight", "equal_span_weight"):
         np.testing.assert_allclose(both[name], each[name], atol=1e-5, err_msg=name)
     assert float(each.attrs["full_pass"]) < 1e-5
     assert "cached" not in each.attrs

@@ -172,7 +172,7 @@ def test_a_planted_head_attends_to_the_blue_patch(looking, at, tmp_path):
     sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
     names = sample.token.values[0].tolist()
     patch = names.index("image 1 r{}c{}".format(*at))
-    assert sample.view_place.values[0, patch] == 4 * at[0] + at[1]
+    assert sample.view_position.values[0, patch] == 4 * at[0] + at[1]
     row = names.index("?")
     starts = sample["count"].values[0, :row].sum()
     keys = sample.key.values[starts : starts + sample["count"].values[0, row]]

@@ -66,7 +66,7 @@ def test_random_weights_have_no_names():
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(32, SIDE * SIDE + 1, SIDE * SIDE + 1, generator=generator, dtype=torch.float64) ** 4
     found = summarize_images(scan_of(weights / weights.sum(-1, keepdim=True), images=1))
-    assert found.kinds.startswith("No head labels beyond chance")
+    assert found.labels.startswith("No head labels beyond chance")
 
 
 def test_a_head_without_patches_has_no_label():

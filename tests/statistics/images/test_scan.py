@@ -126,7 +126,7 @@ def test_planted_heads_attend_where_they_must_and_get_their_names():
     np.testing.assert_allclose(planted.same_column[:, 0, 1], 1, rtol=1e-3)
     names = ["left", "up", "right", "1 down 1 right"]
     assert planted.cluster.values[planted.label_share.argmax("cluster").values[0]].tolist() == names
-    assert "left: 1" in planted.kinds
+    assert "left: 1" in planted.labels
     ranked = rank_heads(planted)["positional"]
     assert {(row["head"], row["offset"]) for row in ranked} == set(enumerate(names))
 
@@ -134,7 +134,7 @@ def test_planted_heads_attend_where_they_must_and_get_their_names():
 def test_heads_of_random_weights_near_zero_have_no_kind():
     model = looking_vit(SHIFTS, sharpness=0.0)
     found = attnscope.scan(model, torch.zeros(2, 3, SIDE, SIDE))
-    assert found.kinds == "No head labels beyond chance: uniform: 4."
+    assert found.labels == "No head labels beyond chance: uniform: 4."
     np.testing.assert_allclose(found.patch_profile, found.equal_patch_profile.expand_dims(head=4, axis=2))
 
 

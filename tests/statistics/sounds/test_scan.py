@@ -255,4 +255,4 @@ def test_heads_of_an_untrained_whisper_have_no_names(tmp_path):
     found = attnscope.scan(model, sounds, tokenizer=tmp_path / "whisper")
     rests = np.maximum(found.special_tokens, found.first_token).mean("window")
     assert float(rests.max()) > 0.5
-    assert found.kinds.startswith("No head labels beyond chance")
+    assert found.labels.startswith("No head labels beyond chance")

@@ -75,7 +75,7 @@ def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, c
     assert sample.view_name.values[:2].tolist() == ["frames 1-2", "frames 3-4"]
     assert (sample.view_rows.values == 4).all()
     assert all(len(picture) > 100 for picture in sample.view_picture.values)
-    assert sample.view_place.values[0, :18].tolist() == [*range(16), 0, 1]
+    assert sample.view_position.values[0, :18].tolist() == [*range(16), 0, 1]
     (tmp_path / "clips.jsonl").write_text(
         "\n".join(json.dumps({"video": str(clips / name)}) for name in ("boat", "waves"))
     )
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_rejected_by_name(tmp_path, clips):
     film.mkdir()
     (film / "boat.mp4").write_bytes(b"")
     assert "is a video file, which attnscope does not decode" in refused(folder, film)
-    assert "groups (--groups) needs texts, but the input is videos" in refused(folder, clips, groups="kinds")
+    assert "groups (--groups) needs texts, but the input is videos" in refused(folder, clips, groups="types")
     long = torch.rand(8, 3, 32, 32)
     assert "video 2 is read as 4 frames" in refused(video_encoder("vjepa2"), [long, long[:4]])
     message = refused(video_encoder("timesformer", attention_type="divided_space_time"), pixels())

@@ -115,7 +115,7 @@ def position_content(
     With queries :math:`q_i = q^P_i + q^C_i` and keys likewise, a score is the sum of four terms,
     :math:`q^P_i\cdot k^P_j` (PP), :math:`q^P_i\cdot k^C_j` (PC), :math:`q^C_i\cdot k^P_j` (CP) and
     :math:`q^C_i\cdot k^C_j` (CC), times the scale. Since queries and keys are linear in X, this is the split X = P + C.
-    What a model adds to these products by distance (T5, ALiBi) is a term of its own, the bias (B). It belongs to
+    The bias that a model adds by distance (T5, ALiBi) is a term of its own (B). It belongs to
     position. If it also depends on the words (DeBERTa: content-to-position and position-to-content), its mean over
     texts at a pair of positions counts as position, the rest as content. RoPE is applied first: :math:`q^P_i` is
     rotated, so PP contains the rotated mean content.

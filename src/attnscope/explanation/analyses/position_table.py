@@ -69,12 +69,12 @@ def position_spectrum(
 
 
 def _with_word_spectrum(study: Study) -> xr.Dataset:
-    """Spectrum of the first position table and of the same number of words: dimension ``kind``."""
+    """Spectrum of the first position table and of the same number of words: dimension ``table``."""
     evidence = study.evidence
     kinds = {"positions": evidence.tables[0].rows}
     if len(evidence.words) == len(evidence.tables[0].rows):
         kinds["words"] = evidence.words
-    return stacked([amplitude_spectrum(rows)[list(_KEPT)] for rows in kinds.values()], "kind", list(kinds))
+    return stacked([amplitude_spectrum(rows)[list(_KEPT)] for rows in kinds.values()], "table", list(kinds))
 
 
 POSITION_SPECTRUM = Analysis(

@@ -24,7 +24,7 @@ MOST = 0.5  # position share above which position explains most of a head's scor
 BY_ACCIDENT = 0.05  # p-value above which a number of matches is not significant
 ESTIMATED = ("offset_of_spectrum", "offset_of_correlation")
 #: Variables of the verdict that say why a head attends there: `attnscope.intervene` stores them too.
-WHY = ("offset_of_weights", *ESTIMATED, "position_share", "positional", "asked", "agree", "chance")
+WHY = ("offset_of_weights", *ESTIMATED, "position_share", "positional", "comparable", "agree", "chance")
 #: Variables that colour a head's cell in the figure of all heads, the first that is there, and their labels.
 COLOURS = {"position_share": "Share that position explains", "coherence": "Coherence"}
 SHARE_MEANING = (
@@ -43,7 +43,7 @@ def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
     )
     agree = "whether both predictions are within half a token of the offset, for heads that position explains"
     random = "share of the other heads whose predictions would match this offset"
-    detail = "table" if verdict.get("asked", xr.DataArray(False)).any() else "data"
+    detail = "table" if verdict.get("comparable", xr.DataArray(False)).any() else "data"
     columns = (
         WEIGHT,
         Quantity("offset_of_weights", "offset", "tokens", "offset of that weight, if significant", group=WHERE),
@@ -63,10 +63,10 @@ def _columns(verdict: xr.Dataset) -> dict[str, Quantity]:
 
 def ranked_rows(verdict: xr.Dataset, columns: Mapping[str, xr.DataArray | None]) -> list[Row]:
     """A row for each head, the clearest case first: matching predictions, then positional heads, then the rest."""
-    own = {name: verdict.get(name) for name in (*_columns(verdict), "asked")}
+    own = {name: verdict.get(name) for name in (*_columns(verdict), "comparable")}
     rows = rows_of({**own, **columns}, verdict[WEIGHT.name].transpose("layer", "head"))
     for row in rows:
-        row["agree"] = bool(row["agree"]) if row.pop("asked") else None
+        row["agree"] = bool(row["agree"]) if row.pop("comparable") else None
         row["weights_of"] = None if row["weights_of"] == row["layer"] else row["weights_of"]
     return sorted(
         rows, key=lambda row: (not row["agree"], not row["positional"], -row[WEIGHT.name], row["layer"], row["head"])
@@ -321,11 +321,11 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
     judged = verdict.assign(
         offset_of_weights=verdict.offset_of_weights.where(verdict.prefers),
         positional=positional,
-        asked=tested,
+        comparable=tested,
         agree=tested & xr.DataArray(_near(weights, estimates), dims=dims),
         chance=xr.DataArray(chance, dims=dims).where(positional),
     )
-    judged.asked.attrs = {"long_name": "Positional, and both predictions exist"}
+    judged.comparable.attrs = {"long_name": "Positional, and both predictions exist"}
     judged.agree.attrs = {"long_name": "Both predictions match the offset of the weights"}
     judged.chance.attrs = {"long_name": "Share of other heads whose predictions would match", "units": "share"}
     return judged

@@ -75,7 +75,7 @@ def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
     """Whether the position table has a peak among these waves, in cycles per window; true if unknown."""
     if "position_spectrum" not in tree.children:
         return True
-    spectrum = tree["position_spectrum"].to_dataset().sel(kind="positions")
+    spectrum = tree["position_spectrum"].to_dataset().sel(table="positions")
     cycles = spectrum["frequency"].values * length / spectrum.attrs["positions"]
     near = (cycles >= first - _NEAR) & (cycles <= last + _NEAR)
     return bool(spectrum["is_peak"].values[near].any())

@@ -196,7 +196,7 @@ def shift_controls(
 ) -> xr.Dataset:
     r"""A head's shift, with its cause and with its cause removed.
 
-    What must vanish is the line at the head's own offset :math:`t`: ``coherence_at_offset``, the mean over the band
+    Only the line at the head's own offset :math:`t` must vanish: ``coherence_at_offset``, the mean over the band
     of :math:`\gamma(f) \cos(\arg C + 2 \pi f t / T)` weighted by \|C\| (:math:`\gamma` the coherence), falls to about
     0. Coherence alone need not fall: in shuffled text a word still matches itself, at offset 0. Nor does a
     concentration of phases say much: where few frequencies have the weight, some offset fits any phases.

@@ -141,7 +141,7 @@ def _tables(tree: xr.DataTree) -> dict[str, tuple[xr.Dataset, xr.Dataset]]:
         (str(node.attrs["model"]), node.to_dataset(), node.to_dataset()) for node in tree["also"].children.values()
     ]
     if "position_spectrum" in tree.children:
-        own = tree["position_spectrum"].to_dataset().sel(kind="positions")
+        own = tree["position_spectrum"].to_dataset().sel(table="positions")
         tables = [(str(tree.attrs["model"]), own, tree["position_pca"].to_dataset()), *tables]
     known: dict[str, tuple[xr.Dataset, xr.Dataset]] = {}
     for name, spectrum, components in tables:

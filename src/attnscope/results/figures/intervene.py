@@ -113,7 +113,7 @@ def _ablations(report: Report) -> list[str]:
 def effect_intervals(report: Report) -> Figure:
     """Draw the heads with the largest effects, each under every ablation with its 95% interval."""
     rows = report.rows[:LISTED]
-    names = [f"{row['layer']}.{row['head']}  {row['kind']}".strip() for row in rows]
+    names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
     series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
     with figure_style():
         return interval_rows(names, series, "Change of the loss without the head, nats")
@@ -124,13 +124,13 @@ def weight_against_effect(report: Report) -> Figure:
     names = _ablations(report)
     name = "mean" if "mean" in names else names[0]
     rows = [row for row in report.rows if row[PEAK.name] is not None]
-    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    kinds = list(dict.fromkeys(row["label"] for row in rows))
     with figure_style():
         figure = Figure(figsize=(5.6, 3.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(0, color="0.6", linewidth=0.8)
         for kind, colour in zip(kinds, cluster_colours(kinds), strict=True):
-            some = [row for row in rows if row["kind"] == kind]
+            some = [row for row in rows if row["label"] == kind]
             effects = [effect_of(row, name) for row in some]
             axes.scatter(
                 [row[PEAK.name] for row in some],

@@ -68,9 +68,9 @@ def _by_model(tables: xr.Dataset | Models, needs: tuple[str, ...], purpose: str)
 
 
 def _kinds(spectra: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
-    if "kind" not in spectra.dims:
+    if "table" not in spectra.dims:
         return [("positions", spectra)]
-    return [(kind, spectra.isel(kind=row)) for row, kind in enumerate(panels.names(spectra, "kind"))]
+    return [(kind, spectra.isel(table=row)) for row, kind in enumerate(panels.names(spectra, "table"))]
 
 
 def _positions(spectra: xr.Dataset) -> int:

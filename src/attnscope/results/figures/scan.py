@@ -268,7 +268,7 @@ _MOST = 8  # groups whose numbers fit into the cells
 
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the weight of the queries of each group on the keys of each group, head by head."""
-    selection.require(result, ("group_weight", "place_group_weight", "equal_group_weight"), purpose="group_maps")
+    selection.require(result, ("group_weight", "position_group_weight", "equal_group_weight"), purpose="group_maps")
     pairs = selection.check_heads(result, heads)
     means = MeanGroupWeights.of(result)
     present = means.present
@@ -283,7 +283,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         image = None
         for row, (layer, head) in zip(grid, pairs, strict=True):
             titles = (f"Head {layer}.{head}", "Positions alone", "Uniform attention")
-            for axes, title, values in zip(row, titles, (means.weight, means.places, means.equal), strict=True):
+            for axes, title, values in zip(row, titles, (means.weight, means.positions, means.equal), strict=True):
                 own = values[layers.index(layer), columns.index(head)][np.ix_(present, present)]
                 image = heat(axes, own)
                 style.name_columns(axes, range(len(names)), names)

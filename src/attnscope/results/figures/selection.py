@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `window` that are shown, as "the middle 80% of windows"
 _FEWEST = 6  # entries of `window` whose quantiles are told: those of two are but the two, drawn nearer to each other
-LISTED = 20  # heads or places whose intervals a figure shows
+LISTED = 20  # heads or positions whose intervals a figure shows
 _GIVEN = ("weights", "function calls")  # captures whose texts are whole, as they were given
 _COMPLETE = 1e-4  # a row whose unlisted mass is below this is listed in full
 

@@ -29,6 +29,7 @@ from matplotlib.figure import Figure as AnyFigure
 from matplotlib.text import Text
 
 from attnscope.read.shown import with_marked_spaces
+from attnscope.results.translate import language, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.checks import FORMATS, check_formats
 
@@ -131,9 +132,13 @@ def font_families() -> list[str]:
     return [BASE_FONT, JAPANESE_FONT, *[name for name in _CJK_FONTS if name in installed][:1]]
 
 
+_TOKENS: set[str] = set()  # that figures show: they are not translated
+
+
 def drawable(token: str, *, longest: int = 14) -> str:
     r"""Return the token as it can be drawn: at most `longest` columns, spaces at its ends marked, none invisible."""
     shown = with_marked_spaces(token) or "(empty)"
+    _TOKENS.add(shown)
     parts: list[str] = []
     columns = 0
     for character in shown:
@@ -151,9 +156,11 @@ def with_minus(text: str) -> str:
 
 
 def fit_fonts(texts: Iterable[Text]) -> None:
-    """Give each text of a figure the fonts that its letters need; say once which scripts no font has."""
+    """Translate each text of a figure and give it the fonts that it needs; say once which scripts no font has."""
     lacking: dict[str, str] = {}
     for text in texts:
+        if language() != "en" and (words := text.get_text()) not in _TOKENS:
+            text.set_text(translate(words))
         families = list(text.get_fontfamily())
         for character in filterfalse(str.isascii, text.get_text()):
             if _is_invisible(character) or any(_has(family, character) for family in families):

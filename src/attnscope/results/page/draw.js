@@ -1,6 +1,13 @@
 "use strict";
 // Drawing helpers: elements, numbers, colours and axes. All text goes in as text, never as markup.
 
+/** A message in the page's language: its values are numbered, as in Python's f-strings. */
+const words = JSON.parse(document.getElementById("words")?.textContent ?? "{}");
+function t(parts, ...values) {
+  const message = parts.reduce((all, part, i) => `${all}{${i - 1}}${part}`);
+  return (words[message] ?? message).replace(/\{(\d+)\}/g, (_, i) => values[i]);
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 function fill(node, attributes, children) {
@@ -65,7 +72,7 @@ function drawScale(box, { colour, low, high, label, position }) {
   const stops = Array.from({ length: 17 }, (_, i) => svg("stop", { offset: i / 16, "stop-color": css(colour(i / 16)) }));
   const place = position ?? ((value) => (value - low) / (high - low));
   const pointer = svg("path", { d: "M0 0l-5-7h10z", fill: "currentColor", visibility: "hidden" });
-  const picture = svg("svg", { viewBox: `0 0 ${width} 56`, role: "img", "aria-label": `${label}: from ${say(low)} to ${say(high)}` },
+  const picture = svg("svg", { viewBox: `0 0 ${width} 56`, role: "img", "aria-label": t`${label}: from ${say(low)} to ${say(high)}` },
     svg("defs", {}, svg("linearGradient", { id }, ...stops)),
     svg("rect", { x: left, y: 10, width: span, height: 11, rx: 2, fill: `url(#${id})`, stroke: "var(--line)" }), pointer);
   for (const value of ticks(low, high, width < 420 ? 4 : 6)) {
@@ -92,7 +99,7 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
   const kept = offsets.map((_, i) => i).filter((i) => mean[i] !== null);
   const best = kept.reduce((a, b) => (mean[b] > mean[a] ? b : a), kept[0]);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `Mean weight by offset; the largest is ${say(mean[best])} at offset ${say(offsets[best])}` });
+    "aria-label": t`Mean weight by offset; the largest is ${say(mean[best])} at offset ${say(offsets[best])}` });
   for (const value of ticks(0, most, 4)) {
     picture.append(svg("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), stroke: "var(--line)" }),
       svg("text", { x: left - 7, y: y(value) + 4, "text-anchor": "end" }, say(value)));
@@ -107,11 +114,11 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
     svg("polygon", { points: band.join(" "), fill: colour, opacity: 0.28 }),
     svg("polyline", { points: kept.map((i) => `${x(offsets[i])},${y(mean[i])}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-linejoin": "round" }),
     ...kept.map((i) => svg("circle", { cx: x(offsets[i]), cy: y(mean[i]), r: 3.2, fill: colour },
-      svg("title", {}, `offset ${say(offsets[i])}: ${say(mean[i])}${high[i] === null ? "" : ` (${say(low[i])} to ${say(high[i])})`}`))),
-    svg("text", { x: left, y: top - 10 }, "← attends left"),
-    svg("text", { x: x(0), y: top - 10, "text-anchor": last > 0 ? "middle" : "end" }, "itself"),
-    ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, "attends right →")] : []),
-    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, `offset in ${unit} (key − query)`));
+      svg("title", {}, t`offset ${say(offsets[i])}: ${say(mean[i])}` + (high[i] === null ? "" : t` (${say(low[i])} to ${say(high[i])})`)))),
+    svg("text", { x: left, y: top - 10 }, t`← attends left`),
+    svg("text", { x: x(0), y: top - 10, "text-anchor": last > 0 ? "middle" : "end" }, t`itself`),
+    ...(last > 0 ? [svg("text", { x: width - right, y: top - 10, "text-anchor": "end" }, t`attends right →`)] : []),
+    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, t`offset in ${unit} (key − query)`));
   box.replaceChildren(picture);
 }
 
@@ -119,7 +126,7 @@ function drawProfile(box, offsets, mean, low, high, colour, unit) {
 function drawDistribution(box, { counts, means, value, units, colour, noun }) {
   const width = widthOf(box), left = 52, right = 12, span = width - left - right;
   const height = counts ? 206 : 76;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Mean ${say(value)} ${units}` });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t`Mean ${say(value)} ${units}` });
   if (counts) {
     const [low, high] = counts.range, most = Math.max(...counts.n), floor = 106, top = 14;
     const step = span / counts.n.length, y = (n) => floor - (n / most) * (floor - top);
@@ -129,13 +136,13 @@ function drawDistribution(box, { counts, means, value, units, colour, noun }) {
     }
     counts.n.forEach((n, i) => {
       if (n) picture.append(svg("rect", { x: left + i * step + 0.5, y: y(n), width: step - 1, height: floor - y(n), fill: colour },
-        svg("title", {}, `${n} ${noun}${n === 1 ? "" : "s"} from ${say(low + ((high - low) * i) / counts.n.length)} to ${say(low + ((high - low) * (i + 1)) / counts.n.length)}`)));
+        svg("title", {}, t`${noun}s: ${n}, from ${say(low + ((high - low) * i) / counts.n.length)} to ${say(low + ((high - low) * (i + 1)) / counts.n.length)}`)));
     });
     for (const v of ticks(low, high, width < 400 ? 3 : 5)) {
       picture.append(svg("text", { x: left + (span * (v - low)) / (high - low), y: floor + 15, "text-anchor": "middle" }, say(v, 4)));
     }
-    picture.append(svg("text", { x: left, y: 8 }, `${noun}s`),
-      svg("text", { x: width - right, y: floor + 29, "text-anchor": "end" }, `this head, each ${noun} (${units || "value"})`));
+    picture.append(svg("text", { x: left, y: 8 }, t`${noun}s`),
+      svg("text", { x: width - right, y: floor + 29, "text-anchor": "end" }, t`this head, each ${noun}` + (units && ` (${units})`)));
   }
   const base = height - 36, known = means.filter((m) => m !== null);
   const least = Math.min(...known), greatest = Math.max(...known);
@@ -148,6 +155,6 @@ function drawDistribution(box, { counts, means, value, units, colour, noun }) {
   for (const v of ticks(least, greatest > least ? greatest : least + 1, width < 400 ? 3 : 5)) {
     if (v <= greatest) picture.append(svg("text", { x: x(v), y: base + 15, "text-anchor": "middle" }, say(v)));
   }
-  picture.append(svg("text", { x: width - right, y: base + 29, "text-anchor": "end" }, `all heads, mean over ${noun}s; red: this head`));
+  picture.append(svg("text", { x: width - right, y: base + 29, "text-anchor": "end" }, t`all heads, mean over ${noun}s; red: this head`));
   box.replaceChildren(picture);
 }

@@ -12,7 +12,7 @@ const unpacked = new Map();
 function arrays(number) {
   if (!unpacked.has(number)) {
     const text = data.texts[number];
-    unpacked.set(number, Object.fromEntries(["weight", "places", "equal", "largest"].map((name) => [name, bytes(text[name])])));
+    unpacked.set(number, Object.fromEntries(["weight", "positions", "equal", "largest"].map((name) => [name, bytes(text[name])])));
   }
   return unpacked.get(number);
 }
@@ -31,7 +31,7 @@ function points(name, head, span, width, height, pad = 0) {
   return all.map((step) => [step, at(name, step, head, span)]).filter(([, value]) => value !== null)
     .map(([step, value]) => `${(pad + (step / last) * (width - 2 * pad)).toFixed(1)},${(height - pad - value * (height - 2 * pad)).toFixed(1)}`).join(" ");
 }
-const LINES = [["equal", "line-equal"], ["places", "line-place"], ["weight", "line-own"]];
+const LINES = [["equal", "line-equal"], ["positions", "line-position"], ["weight", "line-own"]];
 
 function drawMultiples() {
   const box = byId("multiples");
@@ -87,7 +87,7 @@ function drawLines() {
 function tellToken() {
   const text = data.texts[state.text], head = state.head, layer = layerAt(head), [l, h] = data.heads[head];
   const isCross = data.kinds[layer] === "cross";
-  const rows = data.spans.map((span, number) => [span, ...["weight", "equal", "places"].map((name) => at(name, state.step, head, number))])
+  const rows = data.spans.map((span, number) => [span, ...["weight", "equal", "positions"].map((name) => at(name, state.step, head, number))])
     .map(([span, ...values], number) => [number, span, values]).filter(([, , values]) => values[0] !== null)
     .map(([number, span, values]) => html("tr", number === state.span ? { class: "chosen" } : {},
       html("th", { scope: "row" }, html("i", { class: "swatch", style: `background: ${colourOf(number)}` }), " ", html("bdi", {}, span)),

@@ -69,7 +69,7 @@ def _text(text: xr.Dataset) -> dict[str, Any]:
         "steps": steps,
         "tokens": tokens[: prompt + steps],
         "weight": _bytes(by_head.span_weight.values),
-        "places": _bytes(by_head.place_span_weight.values),
+        "positions": _bytes(by_head.position_span_weight.values),
         "equal": _bytes(by_head.equal_span_weight.values),
         "top": numbers(by_head.top_key.values),
         "largest": _bytes(by_head.max_weight.values),

@@ -16,7 +16,7 @@ async function showLong() {
   long.map = { block, n: tokens[query], m: tokens[key], rows: Math.ceil(tokens[query] / block), columns: Math.ceil(tokens[key] / block),
     queries: texts[query], keys: texts[key], share: read(plain.subarray(0, half)), most: read(plain.subarray(half)) };
   long.map.above = sumsAbove(long.map);
-  byId("long-blocks").textContent = ` of ${block} × ${block} tokens; rows: queries, columns: keys`;
+  byId("long-blocks").textContent = t` of ${block} × ${block} tokens; rows: queries, columns: keys`;
   pictureLong();
 }
 
@@ -76,7 +76,7 @@ function sayLong() {
   const held = weight(rows[1], columns[1]) - weight(rows[0], columns[1]) - weight(rows[1], columns[0]) + weight(rows[0], columns[0]);
   const all = weight(map.rows, map.columns), queries = Math.min(map.n, rows[1] * map.block) - rows[0] * map.block;
   const span = ([from, to], tokens) => `${from * map.block}–${Math.min(to * map.block, tokens) - 1}`;
-  byId("long-shown").textContent = `In view: queries ${span(rows, map.n)}, keys ${span(columns, map.m)}. They account for ${say(100 * Math.min(1, held / (queries || 1)))}% of the weight of these queries, and ${say(100 * Math.min(1, held / (all || 1)))}% of the whole window’s.`;
+  byId("long-shown").textContent = t`In view: queries ${span(rows, map.n)}, keys ${span(columns, map.m)}. They account for ${say(100 * Math.min(1, held / (queries || 1)))}% of the weight of these queries, and ${say(100 * Math.min(1, held / (all || 1)))}% of the whole window’s.`;
 }
 
 /** Show `factor` times as much about a point of the canvas, moved by parts of the view. */
@@ -103,8 +103,8 @@ function pointLong([x, y]) {
   const row = Math.min(map.rows - 1, Math.floor(top + y * height)), column = Math.min(map.columns - 1, Math.floor(left + x * width));
   const span = (at, tokens) => `${at * map.block}–${Math.min((at + 1) * map.block, tokens) - 1}`, at = row * map.columns + column;
   const text = (words) => html("bdi", {}, `“${Array.from(words, visible).join("")}…”`);
-  byId("long-readout").replaceChildren(`Queries ${span(row, map.n)} `, text(map.queries[row]), ` attend to keys ${span(column, map.m)} `, text(map.keys[column]),
-    ` with ${say(100 * map.share[at])}% of their weight; the largest is ${say(map.most[at])}.`);
+  byId("long-readout").replaceChildren(t`Queries ${span(row, map.n)} `, text(map.queries[row]), t` attend to keys ${span(column, map.m)} `, text(map.keys[column]),
+    t` with ${say(100 * map.share[at])}% of their weight; the largest is ${say(map.most[at])}.`);
 }
 
 function listenLong() {

@@ -3,7 +3,7 @@
 const data = JSON.parse(byId("data").textContent);
 const heads = data.heads.length, total = data.layers.length * heads;
 const state = { mode: data.labels ? "labels" : "statistic", statistic: data.opens.statistic, head: null, direction: "from", zoom: "whole", window: 0, kept: [], map: null };
-const at = (index) => `Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
+const at = (index) => t`Layer ${data.layers[Math.floor(index / heads)]}, head ${data.heads[index % heads]}`;
 const exists = (index) => data.statistics.some((s) => s.mean[index] !== null)
   || (data.profile?.mean[index].some((v) => v !== null) ?? false) || (data.offsets?.share[index].some((v) => v !== null) ?? false) || (data.labels?.shares[index][0] ?? null) !== null;
 let pointAt = () => {};
@@ -80,12 +80,12 @@ function scaleOf(statistic) {
 function describe(index) {
   if (state.mode === "labels") {
     const shares = data.labels.shares[index];
-    return shares[0] === null ? "no label" : data.labels.names.map((n, c) => [n, shares[c]]).filter(([, s]) => s > 0)
+    return shares[0] === null ? t`no label` : data.labels.names.map((n, c) => [n, shares[c]]).filter(([, s]) => s > 0)
       .sort((a, b) => b[1] - a[1]).map(([name, s]) => `${name} ${share(s)}`).join(", ");
   }
   const s = data.statistics[state.statistic];
-  if (s.mean[index] === null) return "no value";
-  const spread = (s.low?.[index] ?? null) !== null ? ` (middle ${share(data.quantiles[1] - data.quantiles[0])} of ${data.noun}s: ${say(s.low[index])} to ${say(s.high[index])})` : "";
+  if (s.mean[index] === null) return t`no value`;
+  const spread = (s.low?.[index] ?? null) !== null ? t` (middle ${share(data.quantiles[1] - data.quantiles[0])} of ${data.noun}s: ${say(s.low[index])} to ${say(s.high[index])})` : "";
   return `${s.name}: ${sayMean(s, index)}${s.units && ` ${s.units}`}${spread}`;
 }
 
@@ -93,8 +93,8 @@ function describe(index) {
 const sayMean = (s, index) => {
   if (!s.within) return say(s.mean[index]);
   const [low, high] = s.within.map(ends => ends[index]);
-  if (low === null) return `${say(s.mean[index])} (no interval: too few rows)`;
-  return `${say(s.mean[index])}${low < high ? ` (95%: ${say(low)} to ${say(high)})` : ""}`;
+  if (low === null) return t`${say(s.mean[index])} (no interval: too few rows)`;
+  return `${say(s.mean[index])}${low < high ? t` (95%: ${say(low)} to ${say(high)})` : ""}`;
 };
 
 function paintGrid() {
@@ -184,17 +184,17 @@ function drawHead() {
   const index = state.head, layer = Math.floor(index / heads), main = majority(index), colour = main?.colour ?? "#0072b2";
   byId("head-title").textContent = at(index);
   byId("head-layer").textContent = [data.layerNames[layer], data.layerKinds[layer]].filter((t) => t && t !== String(data.layers[layer])).join(", ");
-  byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), ` on ${share(main.share)} of ${data.noun}s`] : []));
+  byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), t` on ${share(main.share)} of ${data.noun}s`] : []));
   if (data.profile) {
     const { offsets, mean, low, high } = data.profile;
     const cut = (values) => halved(offsets, values, [high[index], mean[index]]);
     if (mean[index].some((v) => v !== null)) drawProfile(byId("profile"), cut(mean[index])[0], ...[mean, low, high].map((all) => cut(all[index])[1]), colour, data.unit);
-    else byId("profile").replaceChildren("No profile for this head.");
+    else byId("profile").replaceChildren(t`No profile for this head.`);
   }
   if (data.patches) {
     const mean = data.patches.mean[index];
     if (mean.some((v) => v !== null)) drawPatchProfile(byId("patches"), data.patches, mean, data.patches.equal[index]);
-    else byId("patches").replaceChildren("No rows and columns of patches in this layer.");
+    else byId("patches").replaceChildren(t`No rows and columns of patches in this layer.`);
   }
   if (data.offsets) drawOffsets(byId("offsets"), data.offsets, index, colour, data.unit);
   data.blocks.forEach((curve, i) => drawBlocks(byId(`blocks-${i}`), curve, index, colour));
@@ -205,7 +205,7 @@ function drawHead() {
 
 function drawShares(index) {
   const { names, colours, shares } = data.labels;
-  if (shares[index][0] === null) { byId("shares").replaceChildren("No label for this head."); return; }
+  if (shares[index][0] === null) { byId("shares").replaceChildren(t`No label for this head.`); return; }
   const present = names.map((name, c) => ({ name, colour: colours[c], share: shares[index][c] })).filter((l) => l.share > 0).sort((a, b) => b.share - a.share);
   const stack = html("div", { class: "stack", "aria-hidden": "true" }, ...present.map((label) => {
     const part = html("i");
@@ -218,13 +218,13 @@ function drawShares(index) {
 
 function drawChosenDistribution(index, colour) {
   const s = data.statistics[state.statistic];
-  byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? `over ${data.noun}s, and among all heads` : "among all heads"));
+  byId("distribution-title").replaceChildren(`${s.name} `, html("span", { class: "count" }, s.counts ? t`over ${data.noun}s, and among all heads` : t`among all heads`));
   drawDistribution(byId("distribution"), { counts: s.counts?.[index] ?? null, means: s.mean, value: s.mean[index], units: s.units, colour, noun: data.noun });
 }
 
 /** Weights between groups: of the head, of its positions alone, and of uniform attention. */
 function drawGroups(index) {
-  const { names, weight, places, equal } = data.groups;
+  const { names, weight, positions, equal } = data.groups;
   byId("groups-head").textContent = at(index);
   const named = (name) => html("bdi", {}, name);
   const cell = (value) => html("td", { class: "number", style: `--w: ${value ?? 0}` }, value === null ? "–" : value.toFixed(2));
@@ -232,7 +232,7 @@ function drawGroups(index) {
     html("table", { class: "cells" },
       html("thead", {}, html("tr", {}, html("td"), ...names.map((name) => html("th", { scope: "col" }, named(name))))),
       html("tbody", {}, ...rows.map((row, i) => html("tr", {}, html("th", { scope: "row" }, named(names[i])), ...row.map(cell)))))));
-  byId("group-tables").replaceChildren(...[["This head", weight[index]], ["Positions alone", places[index]], ["Uniform attention", equal[index]]].map(table));
+  byId("group-tables").replaceChildren(...[[t`This head`, weight[index]], [t`Positions alone`, positions[index]], [t`Uniform attention`, equal[index]]].map(table));
 }
 
 function sayEqual(s, index) {
@@ -247,7 +247,7 @@ function drawNumbers(index) {
   byId("numbers").tBodies[0].replaceChildren(...data.statistics.map((s, i) => html("tr", i === state.statistic ? { class: "chosen" } : {},
     html("th", { scope: "row", title: s.help }, `${s.name} `, html("span", { class: "count" }, s.units)), html("td", { class: "number" }, sayMean(s, index)),
     ...(data.statistics.some((one) => one.equal) ? [html("td", { class: "number" }, sayEqual(s, index))] : []),
-    ...(data.statistics.some(hasSpread) ? [html("td", { class: "number" }, s.low && s.low[index] !== null ? `${say(s.low[index])} to ${say(s.high[index])}` : "")] : []))));
+    ...(data.statistics.some(hasSpread) ? [html("td", { class: "number" }, s.low && s.low[index] !== null ? t`${say(s.low[index])} to ${say(s.high[index])}` : "")] : []))));
 }
 
 // --- the window -----------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ function openWindow() {
   byId("texts").replaceChildren();
   texts.forEach((_, text) => buildText(text));
   byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
-    `${texts.length > 1 ? ["source: ", "target: "][i] : ""}${tokens.length} ${data.unit}${total > tokens.length ? ` of ${total}` : ""}`).join("; ");
+    `${texts.length > 1 ? [t`source: `, t`target: `][i] : ""}${tokens.length} ${data.unit}${total > tokens.length ? t` of ${total}` : ""}`).join("; ");
 }
 
 /** A cell of the map, in words. */
@@ -311,22 +311,22 @@ function sayCell(query, key) {
   if (map.tile) {
     const at = (token) => Math.floor(token / map.tile), span = (token, all) => `${at(token) * map.tile}–${Math.min((at(token) + 1) * map.tile, all) - 1}`;
     const i = at(query) * map.columns + at(key);
-    return `queries ${span(query, map.n)} → keys ${span(key, map.m)}: ${say(map.share[i], 2)} of their weight; the largest weight is ${say(map.most[i], 2)}`;
+    return t`queries ${span(query, map.n)} → keys ${span(key, map.m)}: ${say(map.share[i], 2)} of their weight; the largest weight is ${say(map.most[i], 2)}`;
   }
   const weight = partners(map, query, "from").find((p) => p.position === key)?.weight;
-  return `query ${query} “${names[queries][query]}” → key ${key} “${names[keys][key] ?? "…"}”: ${weight ? say(weight, 2) : map.rest[query] > 0 ? "not stored, small" : "0"}`;
+  return t`query ${query} “${names[queries][query]}” → key ${key} “${names[keys][key] ?? "…"}”: ` + (weight ? say(weight, 2) : map.rest[query] > 0 ? t`not stored, small` : "0");
 }
 
 /** The share of the head's weight that the map shows, and in which form. */
 function sayShare() {
   const { map } = state;
-  byId("map-share").textContent = !map ? "" : map.tile ? `; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
-    : `; token by token: ${map.share >= 0.9995 ? "all" : `${(100 * map.share).toFixed(1)}%`} of this head's weight`;
+  byId("map-share").textContent = !map ? "" : map.tile ? t`; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
+    : t`; token by token: ${(100 * map.share).toFixed(map.share >= 0.9995 ? 0 : 1)}% of this head's weight`;
   const tiled = byId("tiled");
   tiled.hidden = !!map && !map.tile;
   const name = `${data.layers[Math.floor(state.head / heads)]}.${data.heads[state.head % heads]}`;
-  if (!map) tiled.textContent = `This head is not stored for this window. Run attnscope scan … --show ${name} to see it.`;
-  else if (map.tile) tiled.textContent = `This head is stored in tiles (sums and largest weights). Run attnscope scan … --show ${name} to see single tokens.`;
+  if (!map) tiled.textContent = t`This head is not stored for this window. Run attnscope scan … --show ${name} to see it.`;
+  else if (map.tile) tiled.textContent = t`This head is stored in tiles (sums and largest weights). Run attnscope scan … --show ${name} to see single tokens.`;
 }
 
 /** The tokens of one text, to point at: those in which a token is chosen answer. */
@@ -336,7 +336,7 @@ function buildText(text) {
   const picture = pictureOf(shared, state.window), boxes = picture && patchBoxes(picture);
   const box = html("div", { class: picture ? "tokens image" : views.length ? "tokens pictured" : "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
   tokens.forEach((_, i) => {
-    const chip = html("button", { type: "button", role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: `position ${i}` }, names[text][i]);
+    const chip = html("button", { type: "button", role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: t`position ${i}` }, names[text][i]);
     chips[text].push(chip);
     const placed = places.get(i);
     if (placed) {
@@ -408,19 +408,19 @@ function paintMap() {
   const named = near || longest <= 32;
   drawn = drawMap(canvas, state.map, { first: near ? clamp(query, count, queries.length) : 0, count, keyFirst: near ? clamp(key, keyCount, keys.length) : 0, keyCount,
     rows: named ? queries : null, columns: named ? keys : null, diagonal: !crossed() });
-  canvas.setAttribute("aria-label", `Attention map of ${at(state.head)}, rows are queries, columns are keys; the text beside it gives the same weights token by token`);
+  canvas.setAttribute("aria-label", t`Attention map of ${at(state.head)}, rows are queries, columns are keys; the text beside it gives the same weights token by token`);
   const most = drawn.most || 1;
-  drawScale(byId("map-scale"), { colour: weightRamp(), low: 0, high: most, label: "weight, on a square-root scale", position: (v) => Math.sqrt(v / most) });
+  drawScale(byId("map-scale"), { colour: weightRamp(), low: 0, high: most, label: t`weight, on a square-root scale`, position: (v) => Math.sqrt(v / most) });
 }
 
 /** The role of each text for the selected head; unused texts are hidden. */
 function nameTexts() {
   const { queries, keys } = sides(), two = names.length > 1;
   chips.forEach((_, text) => {
-    const title = byId(`text-${text}`), part = queries === keys ? "queries and keys" : text === queries ? "queries" : "keys";
+    const title = byId(`text-${text}`), part = queries === keys ? t`queries and keys` : text === queries ? t`queries` : t`keys`;
     title.parentNode.hidden = text !== queries && text !== keys;
     title.hidden = !two;
-    title.textContent = two ? `${text ? "Target (decoder input)" : "Source (encoder input)"}: ${part}` : "";
+    title.textContent = two ? `${text ? t`Target (decoder input)` : t`Source (encoder input)`}: ${part}` : "";
   });
 }
 
@@ -443,16 +443,16 @@ function showToken(token) {
   nameTexts();
   sayViews(found, direction);
   const picture = pictureOf(shared, state.window);
-  byId("tokens-title").replaceChildren(picture ? "Image " : "Text ", html("span", { class: "count" }, `${picture ? "red" : views.length ? "blue, over images red" : "blue"}: ${direction === "from" ? "tokens that the outlined token attends to" : "tokens that attend to the outlined token"}`));
+  byId("tokens-title").replaceChildren(picture ? t`Image ` : t`Text `, html("span", { class: "count" }, `${picture ? t`red` : views.length ? t`blue, over images red` : t`blue`}: ${direction === "from" ? t`tokens that the outlined token attends to` : t`tokens that attend to the outlined token`}`));
   const table = byId("partners");
-  const what = direction === "from" ? "attends to" : "is attended to by";
-  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), ` (position ${token})${state.map.tile ? " and its tile" : ""} ${what}`);
+  const what = direction === "from" ? t`attends to` : t`is attended to by`;
+  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), t` (position ${token})` + (state.map.tile ? t` and its tile` : ""), ` ${what}`);
   const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
   const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? stepsWithin(places, token, p.position) || p.position - token : stepsWithin(places, p.position, token) || token - p.position);
   const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, most));
   if (direction === "from") {
     const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0);
-    if (others > 0) rows.push(row("all others together", "", "", others, most, true));
+    if (others > 0) rows.push(row(t`all others together`, "", "", others, most, true));
   }
   table.tBodies[0].replaceChildren(...rows);
   drawn?.outline(token, direction);
@@ -462,9 +462,9 @@ function showToken(token) {
 function sayViews(found, direction) {
   for (const view of views) {
     const own = found.filter((p) => places.get(p.position)?.view === view), sum = own.reduce((total, p) => total + p.weight, 0);
-    const shape = `${view.name}, ${view.rows} × ${view.columns} tokens`;
-    const largest = own.length ? `; most, ${say(own[0].weight, 2)}, ${direction === "from" ? "on" : "from"} ${names[chosenText()][own[0].position].replace(`${view.name} `, "")}` : "";
-    view.says.textContent = state.map.tile ? shape : direction === "from" ? `${shape}: ${say(sum, 2)} of the token's weight${largest}` : `${shape}${largest}`;
+    const shape = t`${view.name}, ${view.rows} × ${view.columns} tokens`;
+    const largest = own.length ? t`; most: ${say(own[0].weight, 2)}, ${names[chosenText()][own[0].position].replace(view.name + " ", "")}` : "";
+    view.says.textContent = state.map.tile ? shape : direction === "from" ? t`${shape}: ${say(sum, 2)} of the token's weight${largest}` : `${shape}${largest}`;
   }
 }
 

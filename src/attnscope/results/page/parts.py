@@ -20,6 +20,7 @@ from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of, with_minus
 from attnscope.results.render import Cell, Column
+from attnscope.results.translate import messages_of_script, translate, translate_html
 from attnscope.store.files import explained, write_output
 
 if TYPE_CHECKING:
@@ -130,20 +131,22 @@ def write_page(
     Each card of the template has a link at the top of the page. `data` is JSON by the id of its element.
     """
     links: list[tuple[str, str]] = []
+    js = _together(*scripts)
+    words = {message: translate(message) for message in messages_of_script(js)}
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module({**shown, "links": links})
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("kicker", "title", "heading", "lede", "footer")},
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
-        data=data or {},
+        data={"words": script_json({one: other for one, other in words.items() if one != other})} | dict(data or {}),
         signature=json.dumps(signature, indent=2, ensure_ascii=False),
         css=_together("page.css"),
-        js=_together(*scripts),
+        js=js,
     )
     with explained(f"write the report to {path}", "Choose another folder, or free some disk space"):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_output(path, text)
+        write_output(path, translate_html(text))
     return path
 
 

@@ -2,8 +2,8 @@
 
 /** What an offset is called: "1 up", "1 down 2 left", "itself". */
 function saySteps(row, column) {
-  const parts = [row && `${Math.abs(row)} ${row < 0 ? "up" : "down"}`, column && `${Math.abs(column)} ${column < 0 ? "left" : "right"}`];
-  return parts.filter(Boolean).join(" ") || "itself";
+  const parts = [row && (row < 0 ? t`${-row} up` : t`${row} down`), column && (column < 0 ? t`${-column} left` : t`${column} right`)];
+  return parts.filter(Boolean).join(" ") || t`itself`;
 }
 
 /** The image of a window, or null in a scan of text. */
@@ -43,12 +43,12 @@ function drawPatchProfile(box, { rows, columns }, values, equal) {
   const height = top + side * rows.length + 40;
   const best = values.reduce((a, v, i) => (v !== null && v > (values[a] ?? -1) ? i : a), 0);
   const at = (i) => [rows[Math.floor(i / columns.length)], columns[i % columns.length]];
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Mean weight by offset in patches; the largest is ${say(values[best])}, ${saySteps(...at(best))}` });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": t`Mean weight by offset in patches; the largest is ${say(values[best])}, ${saySteps(...at(best))}` });
   picture.style.maxWidth = `${width}px`;
   values.forEach((value, i) => {
     const x = left + (i % columns.length) * side, y = top + Math.floor(i / columns.length) * side;
     picture.append(svg("rect", { x, y, width: side - 1, height: side - 1, fill: value === null ? "var(--soft)" : css(colour(Math.sqrt(value / most))), stroke: "var(--line)" },
-      svg("title", {}, value === null ? "no patch has this neighbour" : `${saySteps(...at(i))}: ${say(value)} (uniform: ${say(equal[i])})`)));
+      svg("title", {}, value === null ? t`no patch has this neighbour` : t`${saySteps(...at(i))}: ${say(value)} (uniform: ${say(equal[i])})`)));
     if (value !== null && side >= 34 && value >= 0.005) {
       picture.append(svg("text", { x: x + side / 2, y: y + side / 2 + 4, "text-anchor": "middle", class: "over", "data-dark": value > 0.3 * most }, value.toFixed(2)));
     }
@@ -57,8 +57,8 @@ function drawPatchProfile(box, { rows, columns }, values, equal) {
   picture.append(svg("rect", { x: middleX - 0.5, y: middleY - 0.5, width: side, height: side, fill: "none", stroke: "var(--mark)", "stroke-width": 2 }));
   rows.forEach((row, i) => picture.append(svg("text", { x: left - 6, y: top + (i + 0.5) * side + 4, "text-anchor": "end" }, say(row))));
   columns.forEach((column, i) => picture.append(svg("text", { x: left + (i + 0.5) * side, y: top + rows.length * side + 15, "text-anchor": "middle" }, say(column))));
-  picture.append(svg("text", { x: left, y: 14 }, `rows ↓ (negative is up); largest ${say(values[best])}: ${saySteps(...at(best))}`),
-    svg("text", { x: left + (side * columns.length) / 2, y: height - 6, "text-anchor": "middle" }, "columns → (negative is left)"));
+  picture.append(svg("text", { x: left, y: 14 }, t`rows ↓ (negative is up); largest ${say(values[best])}: ${saySteps(...at(best))}`),
+    svg("text", { x: left + (side * columns.length) / 2, y: height - 6, "text-anchor": "middle" }, t`columns → (negative is left)`));
   box.replaceChildren(picture);
 }
 

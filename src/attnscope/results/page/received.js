@@ -14,7 +14,7 @@ async function drawReceived() {
   }));
   if (ticket !== loading) return; // another head was chosen meanwhile
   const keys = received.keys[place], each = Math.ceil(keys / lines[0].length);
-  byId("received-points").textContent = each > 1 ? `; each point is the largest of ${each} keys` : "";
+  byId("received-points").textContent = each > 1 ? t`; each point is the largest of ${each} keys` : "";
   drawReceivedLine(byId("received-line"), lines, own[2], keys, each);
   listKeys(byId("received-keys"), own[2]);
   if (!own[3]) return;
@@ -48,7 +48,7 @@ function drawReceivedLine(box, [own, even], top, keys, each) {
   const path = (line) => Array.from(line, (part, i) => `${x(Math.min(keys - 1, (i + 0.5) * each - 0.5))},${y(part)}`);
   const [first] = top[0] ?? [0];
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `Share of all weight by key position, on a logarithmic scale; the largest is ${say(top[0]?.[1])} at position ${first}` });
+    "aria-label": t`Share of all weight by key position, on a logarithmic scale; the largest is ${say(top[0]?.[1])} at position ${first}` });
   for (let power = Math.ceil(Math.log10(least)); power <= Math.log10(most); power++) {
     picture.append(svg("line", { x1: left, x2: width - right, y1: y(10 ** power), y2: y(10 ** power), stroke: "var(--line)" }),
       svg("text", { x: left - 7, y: y(10 ** power) + 4, "text-anchor": "end" }, power < -3 ? `${say(100 * 10 ** power, 1)}%` : `${100 * 10 ** power}%`));
@@ -61,8 +61,8 @@ function drawReceivedLine(box, [own, even], top, keys, each) {
     svg("polyline", { points: path(own).join(" "), fill: "none", stroke: "#0072b2", "stroke-width": 1.3, "stroke-linejoin": "round" }),
     svg("polyline", { points: path(even).join(" "), fill: "none", stroke: "var(--muted)", "stroke-width": 1.3, "stroke-dasharray": "4 3" }),
     ...top.map(([key, part, equal]) => svg("circle", { cx: x(key), cy: y(part), r: 3.4, fill: "#d55e00" },
-      svg("title", {}, `position ${key} “${contextOf(key)[1]}”: ${say(100 * part)}% of all weight, ${say(100 * equal, 2)}% under uniform attention`))),
-    svg("text", { x: width - right, y: 10, "text-anchor": "end" }, "dashed: uniform attention"),
-    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, `position of the key, in ${data.unit}`));
+      svg("title", {}, t`position ${key} “${contextOf(key)[1]}”: ${say(100 * part)}% of all weight, ${say(100 * equal, 2)}% under uniform attention`))),
+    svg("text", { x: width - right, y: 10, "text-anchor": "end" }, t`dashed: uniform attention`),
+    svg("text", { x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle" }, t`position of the key, in ${data.unit}`));
   box.replaceChildren(picture);
 }

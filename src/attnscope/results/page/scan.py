@@ -21,6 +21,7 @@ from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.render import page_table
 from attnscope.results.scan_report import contrasts_table, groups_table, sample_of, summary_table
+from attnscope.results.translate import translate_data
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from attnscope.measure.offset_shares import OffsetShares
     from attnscope.results.schema import Report
 
+#: Names of the words in a page's data that are no names, tokens or numbers.
+_WORDS = frozenset({"name", "units", "help", "noun", "unit", "says", "title", "reading", "names", "layerKinds"})
 _SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "offsets.js", "page.js")
 
 
@@ -60,7 +63,8 @@ def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str
         path,
         "scan",
         scripts=_SCRIPTS,
-        data={"data": parts.script_json(data)} | ({"packed": parts.script_json(drawn)} if drawn else {}),
+        data={"data": parts.script_json(translate_data(data, _WORDS))}
+        | ({"packed": parts.script_json(drawn)} if drawn else {}),
         signature=json.loads(result.attrs.get("signature", "{}")),
         model=str(result.attrs.get("model", "the model")),
         read=describe_corpus(result),
@@ -96,7 +100,7 @@ def _notes(result: xr.Dataset) -> str:
     """Notes on how the model was measured."""
     notes = notes_of(result)
     notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest is shown below
-    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("kinds", ""))])))
+    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("labels", ""))])))
 
 
 _BINS = 24
@@ -295,7 +299,7 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
                 "source": f"data:image/jpeg;base64,{picture}" if picture else "",
                 "rows": int(sample["view_rows"].values[view]),
                 "columns": int(sample["view_columns"].values[view]),
-                "tokens": tokens[np.argsort(sample["view_place"].values[window][tokens])].tolist(),
+                "tokens": tokens[np.argsort(sample["view_position"].values[window][tokens])].tolist(),
             }
         )
     return views
@@ -303,7 +307,7 @@ def view_data(sample: xr.Dataset) -> list[list[dict[str, Any]]] | None:
 
 def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     """Weights of groups on groups, head by head in the order layer by layer; None where there are no groups."""
-    if not {"group_weight", "place_group_weight", "equal_group_weight"} <= set(result.variables):
+    if not {"group_weight", "position_group_weight", "equal_group_weight"} <= set(result.variables):
         return None
     means = MeanGroupWeights.of(result)
     present = means.present
@@ -315,7 +319,7 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     return {
         "names": [str(name) for name in result.group_query.values[present]],
         "weight": flat(means.weight),
-        "places": flat(means.places),
+        "positions": flat(means.positions),
         "equal": flat(means.equal),
     }
 

@@ -1,0 +1,230 @@
+"""The words of terminal, pages and figures in another language, from one catalogue of messages.
+
+Verbs and stored results are in English. What shows them translates at its boundary: `translate` looks a text up, or
+finds the message from which it was made: f"{count} of {total} heads" is the message "{0} of {1} heads". Texts without
+an entry stay in English. `scripts/messages.py` compares the catalogue with the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+LANGUAGES = ("en", "ja")
+PLACEHOLDER = re.compile(r"\{(\d+)\}")
+_current = "en"
+
+
+def set_language(name: str) -> None:
+    """Choose the language of terminal, pages and figures: en or ja."""
+    global _current  # noqa: PLW0603
+    _current = name
+
+
+def language() -> str:
+    """The language of terminal, pages and figures."""
+    return _current
+
+
+def language_of_locale() -> str:
+    """The language that the environment names, if there is a catalogue of it."""
+    locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
+    return locale[:2] if locale[:2] in LANGUAGES else "en"
+
+
+_ENTRY = re.compile(r'^(msgid|msgid_plural|msgstr(?:\[0\])?) ((?:"(?:[^"\\]|\\.)*"\n?)+)', re.MULTILINE)
+
+
+def read_catalogue(path: Path) -> dict[str, str]:
+    """The entries of a .po file that are translated; a plural has two messages."""
+    messages: dict[str, str] = {}
+    sources: list[str] = []
+    for keyword, quoted in _ENTRY.findall(path.read_text(encoding="utf-8")):
+        text = "".join(map(ast.literal_eval, quoted.splitlines()))
+        if keyword.startswith("msgid"):
+            sources.append(text)
+        else:
+            messages |= dict.fromkeys(filter(None, sources), text) if text else {}
+            sources = []
+    return messages
+
+
+class _Template(NamedTuple):
+    message: str
+    literal: str  # its longest part between values
+    size: int  # letters of all parts
+    words: int
+
+    @classmethod
+    def of(cls, message: str) -> _Template:
+        parts = PLACEHOLDER.split(message)[::2]
+        return cls(message, max(parts, key=len), sum(map(len, parts)), len(re.findall("[A-Za-z]{2,}", " ".join(parts))))
+
+    def values(self, text: str) -> tuple[str, ...] | None:
+        matched = _pattern(self.message).fullmatch(text) if self.literal in text else None
+        return None if matched is None else matched.groups()
+
+
+@cache
+def _pattern(message: str) -> re.Pattern[str]:
+    first, *parts = map(re.escape, PLACEHOLDER.split(message)[::2])
+    # of values side by side, the first takes everything
+    return re.compile(
+        first + "".join(f"(.*{'?' * bool(part)}){part}" for part in (*parts[:-1], parts[-1] + "$")), re.DOTALL
+    )
+
+
+class _Catalogue(NamedTuple):
+    exact: Mapping[str, str]
+    templates: list[_Template]  # the most specific first
+
+
+@cache
+def catalogue(name: str) -> _Catalogue:
+    """The messages of a language."""
+    messages = read_catalogue(Path(__file__).parent / "locale" / name / "LC_MESSAGES" / "attnscope.po")
+    templates = [_Template.of(message) for message in messages if PLACEHOLDER.search(message)]
+    return _Catalogue(messages, sorted(templates, key=lambda one: -one.size))
+
+
+_ENGLISH = re.compile(r"(?<![\w'\"“./\\=-])[A-Za-z]?[a-z]{2,}(?![\w'\"”/\\=]|\.\w)")
+SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[^a-z\s])")
+_ENDS = {".": "。", ":": ":", ",": "、", ";": "。"}
+_LISTS = (("; ", "。"), (", ", "、"), (": ", ": "), (" and ", "と"))
+_ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
+_FORMS = tuple(map(re.compile, (r"(.+) (\(.+\))", r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)")))
+
+
+def translate(text: str) -> str:
+    """The text in the chosen language: as it is where there is no entry."""
+    return text if _current == "en" or not re.search("[A-Za-z]", text) else _translate(_current, text)
+
+
+def fits(text: str, words: int = 2) -> bool:
+    """Whether a text is a value, not a sentence in English: a number, a name, a quotation, or translated."""
+    found = _ENGLISH.findall(re.sub(r"“.*?”|'.*?'|\".*?\"", "", text))
+    return len(found) <= words
+
+
+@lru_cache(maxsize=1 << 16)
+def _translate(name: str, text: str) -> str:
+    core = text.strip()
+    found = _whole(name, core)
+    if found is None and core[-1:] in _ENDS and (begun := _whole(name, core[:-1])) is not None:
+        found = begun + _ENDS[core[-1]]
+    if found is None and core[:1] + core[-1:] == "()" and (inner := translate(core[1:-1])) != core[1:-1]:
+        found = f"（{inner}）"
+    if found is None and (noun := _ENTRIES.search(core)):  # `of_entries` put it where a message has "text"
+        about_texts = _whole(name, _ENTRIES.sub(lambda one: "Text" if one[0].istitle() else "text", core))
+        found = about_texts and about_texts.replace(translate("texts"), translate(noun[0].lower()))
+    if found is None and "\n" in core:
+        found = "\n".join(map(translate, core.split("\n")))
+    if found is None and len(sentences := SENTENCES.split(core)) > 1:
+        found = re.sub(r"(?<=。) ", "", " ".join(map(translate, sentences)))
+    if found is None:
+        forms = (list(matched.groups()) for form in _FORMS if (matched := form.fullmatch(core)))
+        lists = ((core.split(between), joined) for between, joined in _LISTS)
+        found = next(filter(None, (*map(_joined, forms), *(_joined(*one) for one in lists))), core)
+    return text.replace(core, found, 1)
+
+
+def _whole(name: str, text: str) -> str | None:
+    """The translation of a whole message, with its values translated in turn."""
+    exact, templates = catalogue(name)
+    for written in (text, text[:1].lower() + text[1:], text[:1].upper() + text[1:]):
+        if written in exact:
+            return exact[written]
+    for template in templates:
+        for written in (text, text[:1].lower() + text[1:]):
+            values = template.values(written)
+            if values is None or any(map(SENTENCES.search, values)):
+                continue
+            shown = [value if (other := translate(value)) == value else other.strip() for value in values]
+            if all(fits(value, min(2, template.words - 1)) for value in shown):
+                return PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
+    return None
+
+
+def _joined(parts: Sequence[str], between: str = "") -> str | None:
+    """Parts of a list, or a text and a remark, if at least one is translated and the others are values."""
+    shown = list(map(translate, parts)) if len(parts) > 1 else parts
+    return between.join(shown) if shown != parts and all(map(fits, shown)) else None
+
+
+#: Elements within a sentence; all others begin and end one.
+_INLINE = "a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup"
+_MARKUP = re.compile(
+    rf"(<(script|style|pre|template)\b.*?</\2>|<!--.*?-->|</?(?!(?:{_INLINE})\b)[a-zA-Z!][^>]*>)", re.DOTALL
+)
+_TAG = re.compile(r"<[^>]*>")
+_SHOWN = re.compile(r'\b(title|alt|aria-label)="([^"]*)"')
+
+
+def translate_html(page: str) -> str:
+    """A page with its texts and their descriptions translated, but for what is marked ``translate="no"``."""
+    if _current == "en":
+        return page
+    pieces: list[str] = []
+    end, fixed = 0, False
+    for tag in _MARKUP.finditer(page):
+        pieces += [page[end : tag.start()] if fixed else _run(page[end : tag.start()]), _described(tag[0], tag[2])]
+        end, fixed = tag.end(), 'translate="no"' in tag[0]
+    return "".join((*pieces, page[end:])).replace('<html lang="en">', f'<html lang="{_current}">', 1)
+
+
+def _described(tag: str, opaque: str | None) -> str:
+    return tag if opaque else _SHOWN.sub(lambda found: f'{found[1]}="{_unescaped(found[2], translate)}"', tag)
+
+
+def _run(text: str) -> str:
+    """A run of text with elements within the sentence: whole, without directions; else piece by piece."""
+    core = " ".join(text.split())
+    if not core or 'translate="no"' in core:
+        return text
+    begin = re.match(r"(?:<[^>]*>\s*)*", core)
+    end = re.search(r"(?:\s*</[^>]*>)*$", core)
+    inner = core[begin.end() : end.start()] if begin and end else core
+    sentence = re.sub(r"</?bdi>", "", inner)
+    whole = _unescaped(sentence, translate) if not _TAG.search(sentence) else translate(sentence)
+    if whole == sentence and _TAG.search(inner):
+        whole = re.sub(r"[^<>]+(?=<|$)", lambda piece: _unescaped(piece[0], translate), inner)
+    return (
+        text
+        if whole == inner
+        else re.sub(r"\S(?:.*\S)?", lambda _: core.replace(inner, whole), text, count=1, flags=re.DOTALL)
+    )
+
+
+def _unescaped(text: str, change: Callable[[str], str]) -> str:
+    plain = html.unescape(text)
+    changed = change(plain)
+    return text if changed == plain else html.escape(changed)
+
+
+def translate_data(data: Any, names: frozenset[str], shown: bool = False) -> Any:
+    """The data of a page's script, with the words under some names translated."""
+    if isinstance(data, dict):
+        return {name: translate_data(value, names, name in names) for name, value in data.items()}
+    if isinstance(data, list):
+        return [translate_data(value, names, shown) for value in data]
+    return translate(data) if shown and isinstance(data, str) else data
+
+
+_TAGGED = re.compile(r"\bt`((?:[^`\\]|\\.)*)`")
+_VALUE = re.compile(r"\$\{((?:[^{}]|\{[^{}]*\})*)\}")
+
+
+def messages_of_script(script: str) -> list[str]:
+    """The messages of a page's script: its templates that are tagged t, their values numbered."""
+    return [numbered(_VALUE.split(text)[::2]) for text in _TAGGED.findall(script)]
+
+
+def numbered(parts: list[str]) -> str:
+    """Parts of a message with numbered values between them."""
+    return parts[0] + "".join(f"{{{number}}}{part}" for number, part in enumerate(parts[1:]))

@@ -1,0 +1,379 @@
+"""`view`: the attention of one text at once, in a notebook or on a page."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import torch
+import xarray as xr
+
+from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.load import load_model
+from attnscope.capture.parameters import TextModelOptions
+from attnscope.kernels.call import AttentionCall, call_of_weights
+from attnscope.measure.maps import weight_rows
+from attnscope.measure.raw import first_window, observe_window
+from attnscope.measure.texts import window_length
+from attnscope.results.figures.attention import attention
+from attnscope.store.files import explained, write_output
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Site
+    from attnscope.read.encoded import Sources
+    from attnscope.read.windows import Window
+    from attnscope.results.notebook import Page
+
+CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles
+HELD = 1_200_000  # bytes of maps in a page
+_SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number of heads
+_OCTAVES, _STEPS = 16, 254
+_HERE = Path(__file__).parent / "page"
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """The attention calls of one text, whose weights are computed where they are looked at."""
+
+    calls: Mapping[int, AttentionCall]  # by layer
+    kinds: Mapping[int, str]
+    texts: Mapping[str, Sequence[str]]  # tokens of the text, and of a target
+    segments: Sequence[int] | None = None  # 0 and 1 in a pair of sentences
+
+    def sides(self, layer: int) -> tuple[str, str]:
+        """The texts of a layer's queries and keys."""
+        both, kind = "target" in self.texts, self.kinds[layer]
+        return ("target" if both and kind != "self" else "text"), ("target" if both and kind == "causal" else "text")
+
+    def weights(self, layer: int, head: int) -> np.ndarray:
+        """All weights of a head, ``(query, key)``, float32."""
+        call = self.calls[layer]
+        return torch.cat([*weight_rows(call, head, call.query.shape[2])]).cpu().numpy()
+
+    def codes(self, layer: int, head: int, cells: int = CELLS) -> dict[str, Any]:
+        """A head's map as bytes: the exponent of each weight, or of the largest in each tile of at most `cells`."""
+        weights = self.weights(layer, head)
+        (n, m), tile = weights.shape, 1
+        while -(-n // tile) * -(-m // tile) > cells:
+            tile += 1
+        return {"n": n, "m": m, "tile": tile, "codes": coded(largest_in_tiles(weights, tile))}
+
+    def meta(self) -> dict[str, Any]:
+        """What a view needs before any head is opened: layers, tokens, and a small map of each head."""
+        heads = [call.query.shape[1] for call in self.calls.values()]
+        most = max(heads)
+        side = next(size for count, size in _SIDE.items() if len(heads) * most <= count)
+        thumbs = np.zeros((len(heads), most, side, side), np.uint8)
+        for row, layer in enumerate(self.calls):
+            for head in range(heads[row]):
+                thumbs[row, head] = coded(_thumb(self.weights(layer, head), side))
+        return {
+            "layers": [
+                {"index": layer, "heads": heads[row], "kind": self.kinds[layer]}
+                | dict(zip(("queries", "keys"), self.sides(layer), strict=True))
+                for row, layer in enumerate(self.calls)
+            ],
+            "heads": most,
+            "texts": {
+                name: {"tokens": [*tokens], "segments": None if self.segments is None else [*self.segments]}
+                for name, tokens in self.texts.items()
+            },
+            "side": side,
+            "thumbs": base64.b64encode(thumbs.tobytes()).decode("ascii"),
+        }
+
+
+def coded(weights: np.ndarray) -> np.ndarray:
+    """Weights as bytes: 0, or 1 to 255 for 2^-16 to 1 in equal steps of the exponent."""
+    with np.errstate(divide="ignore"):
+        exponents = np.log2(np.nan_to_num(weights))
+    codes = np.round(255 + exponents * (_STEPS / _OCTAVES))
+    return np.where(codes >= 1, np.clip(codes, 1, 255), 0).astype(np.uint8)
+
+
+def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
+    """The largest weight of each tile, so that a thin diagonal does not vanish."""
+    if tile == 1:
+        return weights
+    beyond = [(0, -size % tile) for size in weights.shape]
+    padded = np.pad(weights, beyond)
+    return padded.reshape(padded.shape[0] // tile, tile, -1, tile).max((1, 3))
+
+
+def _thumb(weights: np.ndarray, side: int) -> np.ndarray:
+    tiled = largest_in_tiles(weights, max(1, -(-max(weights.shape) // side)))
+    rows, columns = (np.arange(side) * size // side for size in tiled.shape)
+    return tiled[rows][:, columns]
+
+
+class View:
+    """The attention of one text: all heads, one head over the text, its map.
+
+    Attributes
+    ----------
+    layer, head
+        The head that is open, counted from 0.
+    token
+        Position of the chosen token; None without any.
+    """
+
+    def __init__(self, maps: Maps, layer: int, head: int, name: str) -> None:
+        self.maps, self.layer, self.head, self.token, self.name = maps, layer, head, None, name
+
+    @property
+    def weights(self) -> xr.DataArray:
+        """All weights of the head that is open, ``(query, key)``, float32, with the names of the tokens."""
+        queries, keys = (self.maps.texts[side] for side in self.maps.sides(self.layer))
+        named = {"query_token": ("query", [*queries]), "key_token": ("key", [*keys])}
+        return xr.DataArray(
+            self.maps.weights(self.layer, self.head),
+            dims=("query", "key"),
+            coords={**named, "layer": self.layer, "head": self.head},
+            name="weights",
+        )
+
+    def figure(self) -> Any:
+        """The head that is open, as `attnscope.results.figures.attention.attention` draws it."""
+        return attention(self.weights)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the view as one HTML page, which needs no network and no other file.
+
+        The open head has all weights; others have as many as there is room for.
+        """
+        with explained(f"write {path}", "Choose another file"):
+            write_output(Path(path), self._page())
+        return Path(path)
+
+    def _page(self) -> str:
+        meta, held, room = self.maps.meta(), dict[str, Any](), HELD
+        every = [(layer["index"], head) for layer in meta["layers"] for head in range(layer["heads"])]
+        first = (self.layer, self.head)
+        for place in [first, *(place for place in every if place != first)]:
+            cells = min(CELLS, room) if place == first else room // len(every)
+            codes = self.maps.codes(*place, max(cells, 1))
+            held["{}.{}".format(*place)] = codes | {"codes": base64.b64encode(codes["codes"].tobytes()).decode("ascii")}
+        data = {"meta": meta, "held": held, "start": {"layer": self.layer, "head": self.head, "token": self.token}}
+        script = (_HERE / "view.js").read_text(encoding="utf-8").replace("export default { render };", "")
+        script = script.replace("export function", "function")
+        written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+        return (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+            'script-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
+            f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
+            f"body {{ margin: 1rem }}\n{(_HERE / 'view.css').read_text(encoding='utf-8')}</style></head><body>"
+            f'<h1 style="font: 650 20px system-ui, sans-serif">{html.escape(self.name)}</h1><main id="view"></main>'
+            f'<script type="application/json" id="data">{written}</script><script type="module">{script}\n'
+            'page(document.getElementById("view"), JSON.parse(document.getElementById("data").textContent));'
+            "</script></body></html>"
+        )
+
+    def _repr_html_(self) -> str:
+        from attnscope.results.notebook import Page
+
+        return Page(self._page(), 640)._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+    def __repr__(self) -> str:
+        return f"<view of {self.name}: head {self.layer}.{self.head}>"
+
+
+@cache
+def _widget_class() -> Any:
+    """The view as a widget, whose choices come back to Python as traits."""
+    import anywidget
+    import traitlets
+
+    class AttentionView(View, anywidget.AnyWidget):
+        _esm, _css = _HERE / "view.js", _HERE / "view.css"
+        layer = traitlets.Int(0).tag(sync=True)
+        head = traitlets.Int(0).tag(sync=True)
+        token = traitlets.Int(None, allow_none=True).tag(sync=True)
+        span = traitlets.List(traitlets.Int(), None, allow_none=True).tag(sync=True)
+        _meta = traitlets.Dict().tag(sync=True)
+
+        def __init__(self, maps: Maps, layer: int, head: int, name: str) -> None:
+            anywidget.AnyWidget.__init__(self, _meta=maps.meta())
+            View.__init__(self, maps, layer, head, name)
+            self.on_msg(self._answer)
+
+        def _answer(self, _: Any, question: Any, __: Any) -> None:
+            number = question.get("number")
+            try:
+                content, data = self._answer_to(question)
+            except (KeyError, IndexError, TypeError, ValueError):
+                return  # not a question of the view
+            self.send({"number": number} | content, [data])
+
+        def _answer_to(self, question: Any) -> tuple[dict[str, Any], bytes]:
+            if "map" in question:
+                layer, head = map(int, question["map"])
+                codes = self.maps.codes(layer, head)
+                return {name: codes[name] for name in ("n", "m", "tile")}, codes["codes"].tobytes()
+            layer, head, token = map(int, question["row"][:3])
+            weights = self.maps.weights(layer, head)
+            row = weights[token] if question["row"][3] == "from" else weights[:, token]
+            return {}, np.ascontiguousarray(row).tobytes()
+
+        def _repr_mimebundle_(self, **options: Any) -> Any:
+            bundle = anywidget.AnyWidget._repr_mimebundle_(self, **options)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+            if bundle is None:
+                return None
+            (data, metadata) = bundle if isinstance(bundle, tuple) else (bundle, {})
+            from attnscope.results.page.parts import picture
+
+            image = picture(self.figure())
+            shown = f'<img src="{image.source}" alt="{html.escape(repr(self))}">'
+            return {**data, "text/html": shown}, metadata
+
+    return AttentionView
+
+
+def _made(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
+    layer = next(iter(maps.calls)) if layer is None else layer
+    if layer not in maps.calls:
+        raise AttnscopeError(f"layer is {layer}; expected one of {min(maps.calls)} to {max(maps.calls)}")
+    heads = maps.calls[layer].query.shape[1]
+    if not 0 <= (head or 0) < heads:
+        raise AttnscopeError(f"head is {head}; expected 0 to {heads - 1}")
+    in_notebook = "ipykernel" in sys.modules and find_spec("anywidget") is not None
+    kind: Callable[..., View] = _widget_class() if in_notebook else View
+    return kind(maps, layer, head or 0, name)
+
+
+@verb()
+def view(
+    source: Model | xr.Dataset | xr.DataTree | Sequence[Any] | np.ndarray | None = None,
+    text: Sources = None,
+    *,
+    pair: tuple[str, str] | None = None,
+    targets: Sources = None,
+    tokens: Sequence[str] | None = None,
+    query_tokens: Sequence[str] | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    window: int | None = None,
+    **options: Unpack[TextModelOptions],
+) -> View | Page:
+    """Look at the attention of one text: all heads, one head over the running text, and its map.
+
+    In a notebook with anywidget (``pip install 'attnscope[notebook]'``) the result is a widget: heads and tokens that
+    you click are read back as ``view.layer``, ``view.head``, ``view.token`` and ``view.span``. Elsewhere it is a page:
+    ``view.save("view.html")``.
+
+    Parameters
+    ----------
+    source
+        A model, as in `attnscope.scan`; or weights that you have (``outputs.attentions`` of a model of transformers, an
+        array ``(layer, head, query, key)``), with their `tokens`; or what a verb returned, whose page is shown.
+    text
+        One text. A long one is cut to the model's length.
+    pair
+        Two sentences that the tokenizer joins; one part can be shown alone, such as A to B.
+    targets
+        Input of the decoder of an encoder-decoder.
+    tokens, query_tokens
+        Names of the keys and of the queries, for weights.
+    layer, head
+        The head that opens, counted from 0. By default the first.
+    window
+        Tokens of the text, at most.
+
+    Raises
+    ------
+    AttnscopeError
+        If weights and tokens differ in number, or the head is not there.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> view = attnscope.view("bundled", "The tide comes in twice a day.", layer=0, head=3)
+    >>> view, view.weights.dims
+    (<view of small-mlm: head 0.3>, ('query', 'key'))
+    """
+    if isinstance(source, xr.Dataset | xr.DataTree):
+        return source.attnscope.show()
+    if _are_weights(source):
+        return _made(_of_weights(source, tokens, query_tokens), layer, head, "Attention")
+    if tokens is not None or query_tokens is not None:
+        raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
+    loaded = load_model(source, **options)  # pyright: ignore[reportArgumentType]
+    if pair is not None:
+        if text is not None:
+            raise AttnscopeError("found a text and a pair: give one of them")
+        return _made(_of_pair(loaded, pair), layer, head, loaded.name)
+    if text is None:
+        raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
+    first = first_window(loaded, text, targets, window_length(loaded, window))
+    return _made(_of_window(loaded, first), layer, head, loaded.name)
+
+
+def _are_weights(source: Any) -> bool:
+    return isinstance(source, np.ndarray | torch.Tensor) or (
+        isinstance(source, tuple | list) and bool(source) and isinstance(source[0], np.ndarray | torch.Tensor)
+    )
+
+
+def _of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:
+    calls: dict[int, AttentionCall] = {}
+    kinds: dict[int, str] = {}
+
+    def observe(site: Site, call: AttentionCall) -> None:
+        calls[site.index], kinds[site.index] = call, site.kind
+
+    observe_window(loaded, window, observe)
+    texts = {"text": window.tokens} | ({} if window.target is None else {"target": window.target.tokens})
+    maps = Maps(dict(sorted(calls.items())), kinds, texts, segments)
+    for layer, call in maps.calls.items():
+        sizes = [len(texts[side]) for side in maps.sides(layer)]
+        if [call.query.shape[2], call.key.shape[2]] != sizes or call.query.shape[0] != 1:
+            raise AttnscopeError(f"layer {layer} of {loaded.name} attends over other positions than the text's tokens")
+    return maps
+
+
+def _of_pair(loaded: LoadedModel, pair: tuple[str, str]) -> Maps:
+    """Two sentences, joined as the tokenizer does; special tokens belong to the sentence before them."""
+    tokenizer: Any = loaded.tokenizer
+    encoded = tokenizer(*pair, return_offsets_mapping=True, return_special_tokens_mask=True)
+    ids = encoded["input_ids"]
+    inputs = {name: [encoded[name]] for name in ("token_type_ids",) if name in encoded}
+    window = first_window(loaded, {"input_ids": [ids], **inputs}, None, len(ids))  # pyright: ignore[reportArgumentType]
+    last, segments = 0, list[int]()
+    for number in encoded.sequence_ids():
+        last = last if number is None else number
+        segments.append(last)
+    return _of_window(loaded, window, segments)
+
+
+def _of_weights(source: Any, tokens: Sequence[str] | None, query_tokens: Sequence[str] | None) -> Maps:
+    layers = [torch.as_tensor(each) for each in source]
+    layers = [each[0] if each.ndim == 4 and each.shape[0] == 1 else each for each in layers]  # noqa: PLR2004
+    for number, each in enumerate(layers):
+        if each.ndim != 3:  # noqa: PLR2004
+            raise AttnscopeError(
+                f"weights of layer {number} have the shape {tuple(each.shape)}; expected (head, query, key), or "
+                "(1, head, query, key): choose one text of a batch"
+            )
+    queries, keys = layers[0].shape[1:]
+    names = [*map(str, range(keys))] if tokens is None else [*tokens]
+    of_queries = names if query_tokens is None and queries == keys else query_tokens
+    of_queries = [*map(str, range(queries))] if of_queries is None else [*of_queries]
+    if (len(of_queries), len(names)) != (queries, keys) or any(each.shape[1:] != (queries, keys) for each in layers):
+        raise AttnscopeError(
+            f"found {len(of_queries)} query tokens and {len(names)} key tokens for weights of {queries} x {keys}"
+        )
+    crossed = query_tokens is not None
+    texts = {"text": names} | ({"target": of_queries} if crossed else {})
+    calls = {number: call_of_weights(each[None].float()) for number, each in enumerate(layers)}
+    return Maps(calls, dict.fromkeys(calls, "cross" if crossed else "self"), texts)

@@ -1,0 +1,125 @@
+"""One catalogue translates terminal, pages and figures; results and data stay in English."""
+
+import html
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from attnscope.results import translate
+from tests.cli.command import attnscope
+
+SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
+MESSAGES = SCRIPT["messages"]()
+ENTRIES = {one.id: one.string for one in SCRIPT["load"]() if one.id}
+#: Messages that look like prose and have no entry yet. Lower it when entries are added.
+MISSING = 3250
+
+
+@pytest.fixture
+def japanese():
+    translate.set_language("ja")
+    yield
+    translate.set_language("en")
+
+
+def test_every_entry_is_a_message_of_the_code_and_has_its_values():
+    known = {message for found in MESSAGES.values() for message in found}
+    assert not ENTRIES.keys() - known, "run scripts/messages.py"
+    values = {one: sorted(translate.PLACEHOLDER.findall(one)) for one in (*ENTRIES, *ENTRIES.values())}
+    # of a plural, or a preposition, a translation may leave out what it has no word for
+    assert not {one for one, other in ENTRIES.items() if not {*values[other]} <= {*values[one]}}
+    assert all(ENTRIES.values())
+
+
+def test_messages_without_an_entry_become_fewer():
+    missing = sum(map(len, SCRIPT["missing"](ENTRIES).values()))
+    print(f"{missing} messages without an entry")
+    assert missing <= MISSING
+
+
+def test_a_message_with_values_is_translated_by_its_own_entry(japanese):
+    filled = re.compile(r"\{(\d+)\}")
+    wrong = {}
+    for message, translated in ENTRIES.items():
+        words = re.findall("[A-Za-z]{2,}", filled.sub("", message))
+        if not filled.search(message) or not words or SCRIPT["sentences"](message):
+            continue
+        beside = re.findall(r"(?<=\})\{(\d+)\}", message)  # of values side by side, the first has everything
+        value = lambda found: f"⟦{found[1]}⟧" * (found[1] not in beside)  # noqa: E731, B023
+        found = translate.translate(filled.sub(value, message))
+        if found != filled.sub(value, translated):
+            wrong[message] = found
+    assert not wrong
+
+
+@pytest.mark.usefixtures("japanese")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Head labels: offset -2: 1, mixed: 8.", "ヘッドのラベル: オフセット -2: 1、混合: 8。"),
+        ("134 windows (17109 tokens)", "134ウィンドウ（17109トークン）"),
+        ("Share of the windows with each label", "各ラベルが付いたウィンドウの割合"),  # a message about texts
+        ("Mean weight", "平均の重み"),
+        ("gpt2", "gpt2"),
+        ("nobody has translated this sentence", "nobody has translated this sentence"),
+    ],
+)
+def test_texts(text, expected):
+    assert translate.translate(text) == expected
+
+
+@pytest.mark.usefixtures("japanese")
+def test_a_page_is_translated_but_for_its_data():
+    page = (
+        '<html lang="en"><style>p.head { }</style><th title="uniform attention">Weight</th>'
+        '<td><bdi translate="no">weight</bdi></td><td>label &amp; weight</td><p>Key <b>weight</b></p>'
+        "<h1>Where the heads of <bdi>a&amp;b</bdi> attend</h1><script>weight</script>"
+    )
+    assert translate.translate_html(page) == (
+        '<html lang="ja"><style>p.head { }</style><th title="均等な重み">重み</th>'
+        '<td><bdi translate="no">weight</bdi></td><td>label &amp; weight</td><p>キー <b>重み</b></p>'
+        "<h1>a&amp;b のヘッドはどこに注意しているか</h1><script>weight</script>"
+    )
+
+
+def english(text):
+    """Three words of English in a row, outside of names, options and quotations."""
+    return re.findall(r"(?:(?<![\w./-])[A-Za-z]?[a-z]+ ){2}[a-z]+(?![\w./-])", re.sub(r"“.*?”|`.*?`", "", text))
+
+
+def shown(page):
+    """Texts of a page and their descriptions, without data, code and scripts."""
+    page = re.sub(r"<(script|style|pre|code)\b.*?</\1>|<[^>]*translate=\"no\"[^>]*>[^<]*", " ", page, flags=re.DOTALL)
+    described = re.findall(r'(?:title|alt|aria-label)="([^"]*)"', page)
+    return html.unescape("\n".join([*re.split(r"<[^>]*>", page), *described]))
+
+
+COMMANDS = {"scan": ("--limit", "4")}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_speaks_japanese_and_its_data_english(command, tmp_path):
+    given = (command, *COMMANDS[command], "--out", "run")
+    printed = attnscope(*given, "--legend", "--lang", "ja", cwd=tmp_path)
+    assert printed.returncode == 0
+    assert not english(printed.stdout + printed.stderr)
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert '<html lang="ja">' in page
+    assert not english(shown(page))
+    for figure in (tmp_path / "run" / "figures").glob("*.svg"):
+        assert not english("\n".join(re.findall(r"<text[^>]*>([^<]*)", figure.read_text(encoding="utf-8"))))
+    data = attnscope(*given, "--json", "--lang", "ja", cwd=tmp_path).stdout
+    assert json.loads(data) == json.loads(attnscope(*given, "--json", cwd=tmp_path).stdout)
+    assert '<html lang="en">' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_language_is_that_of_the_locale(monkeypatch, tmp_path):
+    monkeypatch.setenv("LC_ALL", "ja_JP.UTF-8")
+    assert attnscope("scan", "--limit", "0", cwd=tmp_path).stderr.startswith("attnscope: limit (--limit) が 0")
+    assert "使い方" in attnscope("scan", "--help", cwd=tmp_path).stdout
+    assert "Usage" in attnscope("scan", "--help", "--lang", "en", cwd=tmp_path).stdout
+    assert attnscope("--help", cwd=tmp_path).stdout.startswith("使い方")
+    assert attnscope("scan", "--lang", "fr", cwd=tmp_path).returncode == 2
