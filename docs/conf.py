@@ -20,7 +20,8 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_co
 exclude_patterns = ["conftest.py"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"  # the tests run every line; for pages with outputs: -D nb_execution_mode=cache
+nb_execution_mode = "cache"  # a notebook runs again when its code changes; -D nb_execution_mode=off skips it
+nb_execution_in_temp = nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 
 default_role = "py:obj"

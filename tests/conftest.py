@@ -88,14 +88,14 @@ def pytest_collection_finish():
 
 
 _DEVICE = "ATTNSCOPE_TEST_DEVICE"
-_DEVICES = [os.environ[_DEVICE]] if _DEVICE in os.environ else ["cpu", "cuda"]
+_DEVICES = [os.environ[_DEVICE]] if _DEVICE in os.environ else ["cuda"]
 
 
 @pytest.fixture(params=_DEVICES)
 def device(request, monkeypatch):
-    """Names the device of a test: the one that ATTNSCOPE_TEST_DEVICE names, else both the CPU and a GPU.
+    """Names the device of a test: the one that ATTNSCOPE_TEST_DEVICE names, else a GPU, or a simulated one.
 
-    Where there is no GPU, one is made believe, unless it was named.
+    The same facts are tested on the CPU by the other tests.
     """
     if request.param == "cuda" and not torch.cuda.is_available() and _DEVICE not in os.environ:
         from tests.elsewhere import gpu  # it imports the package, which is wrapped by now

@@ -16,7 +16,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import attnscope
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.load import load_model
-from attnscope.capture.watching import watching
 from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
 from attnscope.kernels.call import AttentionCall, Need
@@ -31,9 +30,9 @@ from attnscope.read.encoded import texts_of, windows_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from tests.attention.oracle import attended, oracle
-from tests.models.lineage import LABELS, MASK, SOURCE, small
 
 pytestmark = pytest.mark.device
+DEVICE = os.environ.get("ATTNSCOPE_TEST_DEVICE", "")
 
 N = 150
 BINS = (5, 9, 17, 33)
@@ -118,27 +117,6 @@ def test_sums_of_weights_are_those_of_their_matrix(device, name):
     near(far[:, :, : N - 3, 1], weights.diagonal(3, -2, -1))
 
 
-@pytest.mark.parametrize("name", ["alibi-pre", "t5-pre"])
-@torch.no_grad()
-def test_positions_of_our_models_are_measured_by_offset(device, name):
-    model = small(name)
-    for side in (model.encoder, model.decoder):
-        for weight in side.relative.parameters():
-            weight.copy_(draw(*weight.shape))
-    expected = model(SOURCE, MASK, labels=LABELS).logits
-    kinds = set()
-
-    def observer(_, call):
-        kinds.add(type(call.bias))
-        return measure(call, Need())[0]
-
-    model.to(device)
-    with watching(model, observer):
-        found = model(*(tokens.to(device) for tokens in (SOURCE, MASK)), labels=LABELS.to(device)).logits
-    near(found, expected)
-    assert OffsetBias in kinds
-
-
 @pytest.mark.parametrize("name", ["causal, shared keys", "padding", "window", "soft cap and sinks"])
 def test_some_rows_are_those_of_all(device, name):
     call, (output, weights) = on(device, CALLS[name]), attended(CALLS[name])
@@ -173,6 +151,7 @@ def check(found, expected, close=1e-4):
             np.testing.assert_allclose(found[name], values, rtol=10 * close, atol=close, err_msg=name)
 
 
+@pytest.mark.parametrize("device", [DEVICE] if DEVICE else ["cpu", "cuda"], indirect=True)
 def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
     names = list(STATISTICS)
     found = attnscope.scan(MODEL, TEXTS, device=device, statistics=names, band=3, batch_size=2)
@@ -205,7 +184,7 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("device", [os.environ.get("ATTNSCOPE_TEST_DEVICE", "cuda")], indirect=True)
+@pytest.mark.parametrize("device", [DEVICE or "cuda"], indirect=True)
 @pytest.mark.parametrize("name", VERBS)
 def test_each_verb_says_what_it_says_on_the_cpu(device, name):
     found, expected = VERBS[name]({"device": device}), VERBS[name]({"device": "cpu"})

@@ -122,9 +122,3 @@ def test_a_watched_generate_shows_itself():
     assert repr(shown).startswith("1 prompt, ")
     assert "attnscope generate" in shown._repr_html_()
     assert '"tokens":["1","9","8","7","6","45"' in shown.show().text.replace(" ", "")
-
-
-def test_what_has_no_summary_says_so_where_it_is_printed():
-    shown = xr.Dataset({"a": ("x", np.ones(2))}).attnscope
-    assert repr(shown).startswith("found a result without signature")
-    assert "found a result without signature" in shown._repr_html_()

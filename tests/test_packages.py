@@ -2,6 +2,9 @@
 
 import ast
 import importlib
+import re
+import sys
+import tomllib
 from graphlib import TopologicalSorter
 from itertools import chain
 from pathlib import Path
@@ -9,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import attnscope
+from attnscope import AttnscopeError
+from attnscope.lineage.config import TrainConfig
+from attnscope.lineage.data import read_data
 
 SOURCE = Path(attnscope.__file__).parent
 #: From the top to the bottom; what stands on one line may not import each other.
@@ -115,3 +121,36 @@ def test_what_a_package_exports_is_there():
     for path in SOURCE.rglob("__init__.py"):
         package = importlib.import_module(name_of(path).removesuffix(".__init__"))
         assert [name for name in getattr(package, "__all__", ()) if not hasattr(package, name)] == []
+
+
+def test_modules_import_at_their_top_only_what_the_base_install_brings():
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    base = {re.split(r"\W", line.lower().replace("-", "_"))[0] for line in project["dependencies"]}
+    with_them = {"fontTools", "huggingface_hub", "llvmlite", "markupsafe", "yaml"}  # what these depend on
+    brought = base | with_them | {"attnscope", *sys.stdlib_module_names}
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")).body for path in MODULES}
+    names = {
+        (str(path.relative_to(SOURCE)), name.partition(".")[0])
+        for path, body in trees.items()
+        if not path.stem.startswith("_triton")
+        for node in body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    }
+    assert not [(path, name) for path, name in sorted(names) if name not in brought]
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "call"),
+    [
+        ("sklearn", "sklearn", lambda: attnscope.scan(clusters=3)),
+        ("sklearn", "sklearn", lambda: attnscope.intervene(search=True)),
+        ("sacrebleu", "translation", lambda: attnscope.score([["a"]], [["a"]])),
+        ("sacremoses", "translation", lambda: attnscope.score([["a"]], [["a"]], tokenize="moses")),
+        ("sacrebleu", "translation", lambda: read_data(TrainConfig())),
+    ],
+)
+def test_a_missing_optional_package_is_named_with_its_extra(package, extra, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(AttnscopeError, match=rf"needs {package}, .*: pip install 'attnscope\[{extra}\]'"):
+        call()

@@ -1,8 +1,5 @@
 """Every verb tells how far it has come in the same way: a name, a share that rises to 1, and what else there is."""
 
-import ast
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -72,21 +69,6 @@ OF_HEADS = [
     of_heads(lambda asked, **told: knock_out(asked, Forbidden(first=True), **told)),
     of_heads(lambda asked, **told: shuffled_weights(asked, texts=1, **told)),
 ]
-
-
-def test_what_is_called_progress_is_told_by_one_protocol():
-    source = Path(attnscope.__file__).parent
-    others = {
-        f"{path.relative_to(source)}: {function.name}: {ast.unparse(argument.annotation)}"
-        for path in source.rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef)
-        for argument in (*function.args.args, *function.args.kwonlyargs)
-        if argument.arg == "progress"
-        and argument.annotation is not None
-        and ast.unparse(argument.annotation) not in {"Tell", "Tell | None", "Progress"}
-    }
-    assert not others
 
 
 @pytest.mark.parametrize("verb", [scan, walk, translate, align, score, train, compare, *OF_HEADS])

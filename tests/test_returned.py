@@ -53,7 +53,7 @@ WRONG = {
 
 @pytest.mark.parametrize("given", WRONG)
 @pytest.mark.parametrize("verb", READERS)
-def test_what_a_verb_did_not_return_is_refused(verb, given):
+def test_what_a_verb_did_not_return_is_rejected(verb, given):
     for reader in READERS[verb]:
         with pytest.raises(AttnscopeError, match=rf"; expected all that attnscope\.{verb} returns$"):
             reader(WRONG[given])

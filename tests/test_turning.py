@@ -33,7 +33,7 @@ def measured(weights):
     return by_positions(found, columns, GIVEN)[:, 0, :, 1].T, weights @ columns[:, 1]
 
 
-def test_places_foretell_heads_that_know_nothing_else():
+def test_positions_predict_heads_that_go_by_nothing_else():
     """Decay with the distance, the first token, the token before, all alike: each bin holds one weight or nearly so."""
     heads = [
         lambda query, key: np.ones(len(key)),
@@ -63,7 +63,7 @@ def result(own, places, texts=20):
     )
 
 
-def test_one_head_that_turns_is_told_from_those_that_do_not():
+def test_one_head_that_turns_is_distinguished_from_those_that_do_not():
     generator = np.random.default_rng(0)
     grown = np.linspace(0, 0.6, STEPS)[None, :, None]
     places = np.broadcast_to(grown, (20, STEPS, 20))
@@ -75,9 +75,3 @@ def test_one_head_that_turns_is_told_from_those_that_do_not():
     assert found[0]["head"] == 7
     assert 0.1 < found[0]["turn_low"] < found[0]["turn"] < found[0]["turn_high"] < 0.2
     assert "1 of 20 heads shifts" in describe_own_output(found)
-
-
-def test_few_texts_and_short_ones_say_nothing():
-    places = np.zeros((19, STEPS, 2))
-    assert all(row["beyond_chance"] is None for row in own_output_shares(result(places, places, texts=19)))
-    assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []

@@ -20,8 +20,8 @@ def states(*shape, seed=0, count=3):
     return [torch.randn(*shape, dtype=torch.float64, generator=generator) for _ in range(count)]
 
 
-@pytest.mark.parametrize("length", [1, 32, 33, 100])
-@pytest.mark.parametrize(("left", "right"), [(0, 0), (5, 2), (0, 7), (40, 0), (200, 200)])
+@pytest.mark.parametrize("length", [1, 33, 100])
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (5, 2), (200, 200)])
 def test_a_sliding_window_is_attention_under_its_mask(length, left, right):
     query, key, value = states(2, 3, length, 4)
     expected, _ = attend(query, key, value, window_mask(length, length, left=left, right=right))
@@ -36,7 +36,7 @@ def test_a_sliding_window_over_another_text(queries, keys):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("global_tokens", [[], [0], [0, 7, 39], list(range(40))])
+@pytest.mark.parametrize("global_tokens", [[], [0, 7, 39], list(range(40))])
 @pytest.mark.parametrize(("block", "neighbours"), [(1, 0), (1, 2), (8, 1), (7, 2), (64, 1)])
 def test_block_sparse_is_attention_under_its_mask(block, neighbours, global_tokens, causal):
     query, key, value = states(2, 40, 4)
@@ -61,14 +61,6 @@ def test_linear_attention_is_its_weights_written_out(length, causal):
     if causal:
         products = products * causal_mask(length, length)
     assert_close(linear_attention(query, key, value, causal=causal), products / products.sum(-1, True) @ value)
-
-
-def test_linear_attention_is_not_softmax():
-    """Softmax of a sharp score takes one value; linear attention cannot."""
-    key = 20 * torch.eye(4)
-    value = torch.eye(4)
-    assert attend(key, key, value)[0].diagonal().min() > 0.999
-    assert linear_attention(key, key, value).diagonal().max() < 0.95
 
 
 @pytest.mark.parametrize(

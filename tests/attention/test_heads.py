@@ -63,19 +63,6 @@ def test_many_heads_are_a_loop_over_heads(sizes):
     assert_close(output, ours.out_proj(torch.cat(mixed, -1)), atol=1e-5, rtol=1e-5)
 
 
-def test_one_head_is_many_heads_that_are_one():
-    one, many = SelfAttention(12), MultiHeadAttention(12, 1)
-    for name, other in {"query": "q_proj", "key": "k_proj", "value": "v_proj"}.items():
-        getattr(many, other).load_state_dict(getattr(one, name).state_dict())
-    with torch.no_grad():
-        many.out_proj.weight.copy_(torch.eye(12))
-        many.out_proj.bias.zero_()
-    output, weights = one(X)
-    expected, shares = many(X)
-    assert_close(output, expected, atol=1e-5, rtol=1e-5)
-    assert_close(weights, shares[:, 0], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("turn", [None, rotation(7, 4), rotation(7, 4, layout="pairs")])
 def test_token_by_token_with_a_cache_is_the_whole_text(turn):
     attention = MultiHeadAttention(12, 3)
@@ -83,25 +70,6 @@ def test_token_by_token_with_a_cache_is_the_whole_text(turn):
     cache = DynamicCache()
     steps = [attention(X[:, i : i + 1], rotation=turn, start=i, cache=cache)[0] for i in range(7)]
     assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("turn", [None, rotation(7, 4)])
-def test_another_text_is_kept_once_and_looked_at_in_every_step(turn):
-    attention = MultiHeadAttention(12, 3)
-    whole, shares = attention(X, MEMORY, rotation=turn)
-    cache = DynamicCache()
-    for i in range(7):
-        output, weights = attention(X[:, i : i + 1], MEMORY, rotation=turn, start=i, cache=cache)
-        assert weights.shape == (2, 3, 1, 5)
-        assert_close(output, whole[:, i : i + 1], atol=1e-5, rtol=1e-5)
-        assert_close(weights, shares[:, :, i : i + 1], atol=1e-5, rtol=1e-5)
-
-
-def test_dropout_only_in_training():
-    attention = MultiHeadAttention(12, 3, dropout=0.5)
-    assert not torch.equal(attention(X)[0], attention(X)[0])
-    attention.eval()
-    assert torch.equal(attention(X)[0], attention(X)[0])
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_narrow_heads_keep_their_variance_far_from_zero(engine):
 
 
 @pytest.mark.parametrize("engine", ["compiled", "plain"])
-def test_nearly_equal_weights_have_no_more_entropy_than_equal_ones(engine):
+def test_nearly_uniform_weights_have_no_more_entropy_than_uniform_ones(engine):
     """Where float32 sums alone would give 3e-7 more."""
     clean = CALLS["causal"]
     call = replace(clean, query=clean.query * 1e-6)
@@ -269,7 +269,7 @@ class TestTheReference:
 
 
 @pytest.mark.parametrize("dtype", [torch.long, torch.float32])
-def test_a_mask_that_is_not_of_booleans_is_refused(dtype):
+def test_a_mask_that_is_not_of_booleans_is_rejected(dtype):
     x = torch.zeros(3, 2)
     with pytest.raises(AttnscopeError, match=r"mask holds \w+: expected booleans.*bias=mask"):
         attend(x, x, x, mask=torch.ones(3, 3).tril().to(dtype))

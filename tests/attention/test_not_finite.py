@@ -195,7 +195,7 @@ def test_a_strange_sink_reaches_every_row_of_its_head(engine, number):
     ("name", "engine"),
     [one for one in PASSES if one[0] in {"causal", "padding right", "mask per head, causal", "soft cap", "bias"}],
 )
-def test_scores_that_overflow_are_told(name, engine, signs):
+def test_scores_that_overflow_are_reported(name, engine, signs):
     """Finite queries and keys whose products are +inf, -inf, and both, of which the sum is NaN."""
     clean = CALLS[name]
     size, scale = 2e18, 100.0
@@ -215,36 +215,13 @@ def test_scores_that_overflow_are_told(name, engine, signs):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_row_that_overflows_everywhere_is_not_taken_for_one_that_may_look_nowhere(engine):
+def test_a_row_that_overflows_everywhere_is_not_taken_for_a_fully_masked_one(engine):
     clean = CALLS["causal"]
     query, key = clean.query.clone(), clean.key.clone()
     query[0, 0, 4], key[0, 0, :5] = 1e30, -1e30
     output, rows = measured(replace(clean, query=query, key=key), engine)
     assert bool(output[0, 0, 4].isnan().all())
     assert math.isnan(rows["mass"][0, 0, 4])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_large_numbers_that_do_not_overflow_are_measured_as_ever(engine):
-    clean = CALLS["causal"]
-    call = replace(clean, query=clean.query * 1e-30, key=clean.key * 1e30, value=clean.value * 1e25)
-    output, rows = measured(call, engine)
-    expected, of_clean = measured(clean, engine)
-    # relative to the largest: where terms cancel, what is left of them depends on the processor
-    largest = float(expected.abs().max()) * 1e25
-    torch.testing.assert_close(output, expected * 1e25, atol=2e-6 * largest, rtol=2e-5)
-    torch.testing.assert_close(rows["entropy"], of_clean["entropy"], atol=5e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_scores_near_the_largest_number_are_measured_as_ever(engine):
-    """Their sums would overflow, in both directions."""
-    clean = CALLS["no mask"]
-    call = replace(clean, query=clean.query * 2e18, key=clean.key * 1e18)
-    output, rows = measured(call, engine)
-    for place in allowed(call).any(-1).nonzero().tolist():
-        torch.testing.assert_close(output[*place], alone(call, *place))
-    assert bool((rows["mass"] == 1).all())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -270,17 +247,6 @@ def test_what_is_strange_in_one_tile_is_known_after_the_others(engine):
         bias[..., 1050, 10], bias[..., 40, 30] = NAN, INF
         lost = measured_without_columns(replace(clean, bias=bias), engine)[1].entropy.isnan()
         assert lost.nonzero()[:, 1:].tolist() == [[0, 40], [0, 1050], [1, 40], [1, 1050]]
-
-
-def test_a_strange_key_is_known_where_values_have_no_width():
-    q, k, v = (draw(1, 2, 700, 8, seed=seed) for seed in range(3))
-    k[0, 1, 690] = NAN
-    for engine in ("plain", "compiled"):
-        rows = measure(AttentionCall(q, k, v[..., :0], 0.3), Need(band=2, entropy=True), engine=engine)[1]
-        for name in ("log_sum_exp", "mass", "entropy", "band"):
-            lost = getattr(rows, name).isnan().flatten(3) if name == "band" else getattr(rows, name).isnan()
-            assert bool(lost[0, 1].all())
-            assert not bool(lost[0, 0].any())
 
 
 def measured_without_columns(call, engine):

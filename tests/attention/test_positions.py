@@ -9,7 +9,6 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from attnscope import AttnscopeError
 from attnscope.kernels.positions import (
     LearnedPositions,
-    Rotation,
     alibi_bias,
     alibi_slopes,
     layout_permutation,
@@ -62,20 +61,6 @@ def test_a_rotation_may_start_later(layout):
         turn.at(x[:, 6:], 7)
 
 
-def test_pairs_may_turn_or_not():
-    turn, x = rotation(10, 8), torch.randn(10, 8, dtype=torch.float64)
-    everything = torch.ones(4, dtype=torch.bool)
-    assert_close(turn.keep(everything)(x), turn(x))
-    assert_close(turn.keep(~everything)(x), x)
-    scaled = Rotation(1.5 * turn.cos, 1.5 * turn.sin, "half")  # as YaRN does
-    assert_close(scaled.undo(scaled(x)), x)
-    assert_close(scaled.keep(~everything)(x), 1.5 * x)
-    with pytest.raises(AttnscopeError, match="found 11 positions"):
-        turn(torch.zeros(11, 8))
-    with pytest.raises(AttnscopeError, match="one position shows no rotation"):
-        rotation(1, 8).rates  # noqa: B018
-
-
 def test_learned_positions_end_with_their_table():
     table = LearnedPositions(6, 4)
     assert_close(table(2, start=3), table.weight[3:5])
@@ -94,7 +79,7 @@ def test_learned_positions_end_with_their_table():
         (lambda: t5_buckets(offsets(2, 2), farthest=8), "found 16 buckets a side and farthest=8"),
     ],
 )
-def test_sizes_that_mean_nothing_are_refused(wrong, says):
+def test_sizes_that_mean_nothing_are_rejected(wrong, says):
     with pytest.raises(AttnscopeError, match=says):
         wrong()
 

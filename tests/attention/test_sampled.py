@@ -68,14 +68,3 @@ def test_each_key_head_has_rows_of_its_own(name):
     of_heads = rows.repeat_interleave(call.group, 1)
     for measured, value in picked(whole, of_heads).items():
         torch.testing.assert_close(getattr(some, measured), value, atol=2e-3, rtol=2e-5, msg=measured)
-
-
-def test_a_number_that_is_not_finite_reaches_the_rows_that_it_reaches_else():
-    call = CALLS["causal"]
-    key = call.key.clone()
-    key[0, 1, 500] = torch.nan
-    call = replace(call, key=key)
-    output, every = measure_by_level(call, need_of(call))
-    expected, whole = measure(call, need_of(call))
-    torch.testing.assert_close(output, expected, equal_nan=True, atol=2e-6, rtol=2e-6)
-    assert every.log_sum_exp.isnan().equal(whole.log_sum_exp.isnan())

@@ -60,14 +60,6 @@ def test_nothing_but_padding_gives_nothing_and_finite_gradients():
     assert states.grad.isfinite().all()
 
 
-def test_a_bilinear_score_is_a_dot_product_of_projections():
-    query, key = torch.randn(6, 3), torch.randn(6, 3)
-    score = BilinearScore(6, 6)
-    with torch.no_grad():
-        score.weight.weight.copy_(query @ key.T)
-    assert_close(score(S, H), DotScore(3, 3)(S @ query, H @ key), atol=1e-5, rtol=1e-5)
-
-
 def test_unequal_widths_cannot_be_compared_by_a_dot_product():
     with pytest.raises(AttnscopeError, match="found 6 and 8: make them equal, or choose 'bilinear'"):
         DotScore(6, 8)
@@ -75,7 +67,7 @@ def test_unequal_widths_cannot_be_compared_by_a_dot_product():
         DotScore(0, 6)
 
 
-def test_states_and_annotations_of_another_width_are_refused():
+def test_states_and_annotations_of_another_width_are_rejected():
     score = SCORES["additive"]
     with pytest.raises(AttnscopeError, match="keys are 5 wide; expected 6"):
         score(S, H[..., :5])

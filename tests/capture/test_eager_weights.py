@@ -125,6 +125,7 @@ def test_weights_beside_what_a_layer_computes_are_found_out(monkeypatch):
     ("verified", "other", "message"),
     [
         (
+            False,
             lambda weights: torch.softmax(weights, -1),
             r"weights that it does not use \(transformer.h.1.self_attention\)",
         ),

@@ -6,7 +6,6 @@ import pytest
 
 import attnscope
 from attnscope.lineage.links import pharaoh
-from attnscope.results.describe import headline_of
 from tests.cli.command import attnscope as command
 from tests.translation.small_translators import small_model, small_tokenizer
 
@@ -35,16 +34,6 @@ def test_links_are_printed_line_by_line(system):
     out = run(system, "--layer", "1", "--head", "0")
     aligned = attnscope.align(system / "system", SOURCES, TARGETS, layer=1, head=0)
     assert out == "".join(pharaoh(links) + "\n" for links in aligned.links)
-
-
-def test_a_rate_that_is_of_nothing_is_a_dash(system):
-    """People called no link sure: nothing can be recalled."""
-    (system / "gold.txt").write_text("1p1\n1p3\n1p1\n")
-    out = run(system, "--gold", "gold.txt", "--out", "run")
-    assert "recall –." in out
-    assert "nan" not in out
-    assert headline_of("align", attnscope.open_run(system / "run"))[0].endswith("recall –.")
-    assert "recall –." in (system / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_json_and_a_folder_with_page_figures_and_links(system):

@@ -60,7 +60,7 @@ def test_what_was_not_tested_is_not_called_not_shown(tmp_path):
         (("--forbid-offset", "9999", "--window", "32", "--limit", "2"), "forbid nothing"),
     ],
 )
-def test_bad_input_is_told_in_a_line(tmp_path, words, says):
+def test_bad_input_is_reported_in_a_line(tmp_path, words, says):
     found = attnscope("intervene", *words, cwd=tmp_path)
     assert found.returncode == 2
     assert says in found.stderr

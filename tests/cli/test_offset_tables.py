@@ -82,20 +82,5 @@ def test_json_has_what_eager_attention_gives(family, tmp_path):
     assert told["every"]["first"] == [*range(1 - longest, right + 1)]
     assert told["band"]["first"] == [*range(-BAND, min(right, BAND) + 1)]
     np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)
-    # in bins of the same ends, from the sums at every offset alone
-    alone = offsets_of(found.drop_vars(["bin_sum", "band_sum"]))
-    assert "band" not in alone
-    assert alone["bins"]["first"] == told["bins"]["first"]
-    assert alone["bins"]["last"] == told["bins"]["last"]
-    np.testing.assert_allclose(alone["bins"]["share"], told["bins"]["share"], atol=1e-6)
-    np.testing.assert_allclose(alone["bins"]["equal"], told["bins"]["equal"], atol=1e-6)
     none = found.drop_vars(["bin_sum", "band_sum", "offset_sum", "weight_at"])
     assert offsets_of(none) == {}
-
-
-def test_what_is_too_much_to_print_says_where_it_is(monkeypatch, tmp_path):
-    found = attnscope.scan(texts=TEXTS[:1], statistics="offset_sum", out=tmp_path)
-    monkeypatch.setattr(scan_report, "_ROOM", 1000)
-    told = offsets_of(found)
-    assert "numbers are more than 1,000" in told["every"]["left_out"]
-    np.testing.assert_allclose(np.sum(told["bins"]["share"], -1), 1, atol=1e-5)

@@ -68,7 +68,7 @@ def run(*words, **options):
     return subprocess.run([*COMMAND, *words], capture_output="stdout" not in options, text=True, check=False, **options)
 
 
-def test_a_full_standard_output_is_told_of():
+def test_a_full_standard_output_is_reported():
     with Path("/dev/full").open("w") as full:
         found = run("scan", "--statistics", "list", stdout=full, stderr=subprocess.PIPE)
     assert found.returncode == 2
@@ -76,7 +76,7 @@ def test_a_full_standard_output_is_told_of():
     assert len(found.stderr.splitlines()) == 1
 
 
-def test_a_closed_standard_output_is_told_of():
+def test_a_closed_standard_output_is_reported():
     found = run("scan", "--statistics", "list", preexec_fn=lambda: os.close(1), stdout=None, stderr=subprocess.PIPE)
     assert found.returncode == 2
     assert found.stderr.startswith("attnscope: standard output cannot be written: it is closed")

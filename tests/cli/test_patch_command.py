@@ -64,13 +64,13 @@ def test_pairs_come_from_lines_of_two_or_four_files_too(tmp_path):
         ("\ud800", (), "UTF-8"),
     ],
 )
-def test_bad_input_is_told_in_a_line(tmp_path, refused, text, words, says):
+def test_bad_input_is_reported_in_a_line(tmp_path, refused, text, words, says):
     (tmp_path / "pairs.jsonl").write_bytes(text.encode(errors="surrogatepass"))
     refused("patch", "bundled", "pairs.jsonl", *words, says=says)
     assert [path.name for path in tmp_path.iterdir()] == ["pairs.jsonl"]
 
 
-def test_files_that_do_not_belong_together_are_told_in_a_line(tmp_path, refused):
+def test_files_that_do_not_belong_together_are_reported_in_a_line(tmp_path, refused):
     (tmp_path / "one.txt").write_text("a\n")
     (tmp_path / "two.txt").write_text("a\nb\n")
     refused("patch", "bundled", "one.txt", "two.txt", *ANSWERS, says="1 lines and two.txt 2")

@@ -70,13 +70,6 @@ def test_of_few_sentences_there_is_no_interval_and_of_fewer_no_test(sentences, t
     assert (system["bleu_p_value"] is None) == (sentences < 6)
 
 
-def test_standard_input_is_a_system(files):
-    out = run(files, "-", "--target", "reference.txt", "--json", stdin="\n".join(REFERENCES) + "\n")
-    (row,) = json.loads(out)["tables"]["systems"]
-    assert row["system"] == "standard input"
-    assert row["bleu"] == pytest.approx(100)
-
-
 def test_mistakes_are_reported(files, refused):
     one, reference = files / "one.txt", files / "reference.txt"
     refused("score", one, "--target", files / "absent", says="no such file or folder")

@@ -29,13 +29,6 @@ def test_one_that_resumes_says_to_where(finished):
     assert "model has a finished training of 2 updates, and continues to 4\n" in further.stderr
 
 
-def test_a_change_that_is_rejected_is_all_that_is_reported(finished):
-    found = attnscope("train", *SMALL, "--updates", "6", "--decoder-width", "6", cwd=finished)
-    assert found.returncode == 2
-    assert "decoder_width = 8; found 6" in found.stderr
-    assert "has a finished training" not in found.stderr
-
-
 def test_without_data_it_says_what_it_trains(tmp_path):
     words = ("--model", "transformer", "--width", "8", "--heads", "2", "--layers", "1", "--updates", "1")
     small = [word for word in SMALL if word not in {"--encoder-width", "4", "--decoder-width", "8"}]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import pytest
 import torch
@@ -56,15 +55,6 @@ def test_a_generated_line_end_makes_no_line(system, tmp_path, monkeypatch):
     monkeypatch.setattr(BartForConditionalGeneration, "generate", lambda _, ids, **__: made.expand(len(ids), -1))
     found = attnscope("translate", system, "-", "--beams", "1", cwd=tmp_path, stdin=TEXT)
     assert found.stdout == "a dog a dog\n\na dog a dog\n"
-
-
-def test_what_is_cut_is_reported(system, tmp_path):
-    long = "a dog " * 200 + "\na dog\n"
-    refused = attnscope("translate", system, "-", cwd=tmp_path, stdin=long)
-    assert (refused.returncode, "--overlong" in refused.stderr) == (2, True)
-    done = attnscope("translate", system, "-", "--overlong", "cut", "--beams", "1", cwd=tmp_path, stdin=long)
-    assert re.fullmatch(r"line 1: \d+ tokens at its end were cut off\n", done.stderr)
-    assert len(done.stdout.splitlines()) == 2
 
 
 def test_bad_input(system, refused):

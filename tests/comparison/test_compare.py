@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,23 +11,11 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.lineage import compare as compare_module
 from attnscope.lineage import compare as held_out
 from attnscope.lineage import compare as outputs
-from attnscope.lineage.compare import (
-    System,
-    is_trained,
-    learning_curves,
-    length_limits,
-    read_systems,
-    read_test_text,
-    training_effort,
-)
-from attnscope.lineage.config import PRESETS, config_bytes, read_config
+from attnscope.lineage.compare import read_systems
+from attnscope.lineage.config import read_config
 from attnscope.lineage.data import encode_lines
-from attnscope.lineage.parallel_text import ParallelText, TaskText
-from attnscope.results.describe import headline_of
-from attnscope.store.arrays import unpacked
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
 
@@ -80,13 +66,6 @@ def test_bleu_by_length_is_that_of_the_sentences_of_that_length(tree, out):
         assert int(scores["sentences"].sel(bucket=bucket)) == len(chosen)
 
 
-def test_lengths_that_no_sentence_has_are_left_out(tree, out, tmp_path):
-    copied = shutil.copytree(out, tmp_path / "copied")
-    found = attnscope.compare(CONFIGS, out=copied, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
-    assert found["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
-    assert int(found["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
-
-
 def test_parameters_are_counted_by_hand(tree, out):
     embedding, encoder, decoder = (SMALL[f"{name}_width"] for name in ("embedding", "encoder", "decoder"))
     vocabulary = len(json.loads((out / "systems" / "none" / "tokenizer.json").read_text())["model"]["vocab"])
@@ -102,19 +81,6 @@ def test_parameters_are_counted_by_hand(tree, out):
     assert tree["scores"]["parameters"].values.tolist() == [fixed, fixed + score]
 
 
-def test_rates_and_curves_are_those_of_the_log(tree, out):
-    log = [json.loads(line) for line in lines(out / "systems" / "additive" / "log.jsonl")]
-    rates = [line["tokens_per_second"] for line in log if "loss" in line]
-    at = tree["scores"].to_dataset().sel(system="additive")
-    assert float(at["training_tokens_per_second"]) == np.median(rates)
-    curve = tree["curves"].to_dataset().sel(system="additive")
-    looks = [line for line in log if "valid_loss" in line]
-    assert curve["updates"].values.tolist() == [3, 6]
-    assert curve["loss"].values.tolist() == [line["valid_loss"] for line in looks]
-    tokens = {line["update"]: line["tokens"] for line in log if "loss" in line}
-    assert curve["tokens"].values.tolist() == [(tokens[2] + tokens[4]) / 2, tokens[6]]
-
-
 def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
     assert tree["scores"]["sentences_cut"].values.tolist() == [0, 0]
     folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
@@ -126,16 +92,6 @@ def test_sentences_that_were_cut_are_counted(tree, out, monkeypatch, tmp_path):
     assert found["scores"]["sentences_cut"].item() == sum(len(line) > 9 for line in tokens) > 0
 
 
-def test_case_counts_as_it_did_in_validation(tree, out, tmp_path):
-    folder = shutil.copytree(out / "systems" / "none", tmp_path / "none")
-    (folder / "manifest.json").unlink()  # it is now what anybody may have written
-    changed = CONFIGS["none"].model_copy(update={"lowercase": True})
-    (folder / "config.yaml").write_bytes(config_bytes(changed))
-    for asked, case in ((None, "lc"), (False, "mixed")):
-        found = attnscope.compare([folder], out=tmp_path / "out", lowercase=asked, **OPTIONS)
-        assert f"case:{case}" in json.loads(found["scores"].attrs["signature"])["BLEU"]
-
-
 def test_only_attention_is_aligned(tree):
     scores, alignment = tree["scores"].to_dataset(), tree["alignment"].to_dataset()
     assert np.isnan(scores["alignment_error_rate"].values).tolist() == [True, False]
@@ -143,14 +99,6 @@ def test_only_attention_is_aligned(tree):
     np.testing.assert_allclose(alignment["weights"].sel(system="additive").sum("source_word"), 1)
     # every target word has one source word
     assert alignment["gold"].sum("source_word").values.tolist() == [1] * alignment.sizes["target_word"]
-
-
-def test_results_are_stored(tree, out):
-    for name in ("scores", "curves", "alignment"):
-        xr.testing.assert_equal(unpacked((out / f"{name}.npz").read_bytes()), tree[name].to_dataset())
-    signature = json.loads((out / "run.json").read_text())
-    assert signature == json.loads(tree.attrs["signature"])
-    assert set(signature["systems"]) == set(CONFIGS)
 
 
 def test_nothing_is_done_twice(tree, out, monkeypatch):
@@ -204,55 +152,9 @@ def test_stopped_and_resumed_is_unbroken(tree, out, tmp_path, monkeypatch):
         assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
 
 
-def test_a_training_with_other_settings_is_not_finished(tree, out):
-    assert is_trained(CONFIGS["none"], out / "systems" / "none")
-    assert is_trained(CONFIGS["none"].model_copy(update={"threads": 2}), out / "systems" / "none")
-    assert not is_trained(CONFIGS["none"].model_copy(update={"updates": 9}), out / "systems" / "none")
-
-
-def test_the_text_is_joined_as_the_systems_were_trained():
-    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
-    text, plain = read_test_text(systems), read_test_text(systems, join=1)
-    assert isinstance(text, TaskText)
-    assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
-    assert 40 < len(text) < 80
-    assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
-
-
-def test_a_text_that_is_given_stays_as_it_is():
-    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
-    given = ["one", "two", "three"], ["1", "2", "3"]
-    assert read_test_text(systems, *given).source == given[0]
-    assert len(read_test_text(systems, *given, join=3)) < len(given[0])
-
-
-def test_the_signature_names_the_system_that_others_are_held_against(tree, out, tmp_path):
-    shutil.copytree(out, tmp_path / "out")
-    turned = attnscope.compare(dict(reversed(CONFIGS.items())), out=tmp_path / "out", **OPTIONS)
-    signatures = [json.loads(one.attrs["signature"]) for one in (tree, turned)]
-    assert [one["settings"]["baseline"] for one in signatures] == ["none", "additive"]
-    assert signatures[0]["systems"] == signatures[1]["systems"]
-
-
 def test_a_system_is_given_once(out):
     with pytest.raises(AttnscopeError, match="additive is listed twice: list each system once"):
         read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
-
-
-def test_files_of_text(tmp_path):
-    (tmp_path / "s").write_text("a b\n\nc\n")
-    (tmp_path / "r").write_text("x y\n\nz\n")
-    text = read_test_text([System("a", tmp_path, None, as_it_is=True)], tmp_path / "s", tmp_path / "r")
-    assert text == ParallelText(["a b", "c"], ["x y", "z"], {"both empty": 1})
-
-
-def test_names_are_unique_also_where_case_does_not_count(tmp_path):
-    for folder, name in (("a", "small"), ("b", "Small")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{name}.yaml").write_bytes(config_bytes(CONFIGS["none"]))
-    found = read_systems([tmp_path / "a" / "small.yaml", tmp_path / "b" / "Small.yaml"], tmp_path / "out")
-    assert [system.name for system in found] == ["small", "Small-2"]
-    assert found[1].folder == tmp_path / "out" / "systems" / "Small-2"
 
 
 @pytest.mark.parametrize("name", ["manifest", "scores"])
@@ -273,59 +175,6 @@ def test_translations_that_were_damaged_are_made_again(tree, out, tmp_path, capl
     assert file.read_bytes() == whole
     assert "translations of additive are damaged" in caplog.text
     xr.testing.assert_equal(again["scores"]["score"], tree["scores"]["score"])
-
-
-def test_a_log_that_was_damaged_gives_no_curve(tree, out, tmp_path):
-    copied = shutil.copytree(out / "systems" / "none", tmp_path / "none")
-    log = copied / "log.jsonl"
-    log.write_text(log.read_text().replace("1", "7", 1))
-    with pytest.raises(AttnscopeError, match=r"log\.jsonl is not what was written"):
-        attnscope.compare([copied], out=tmp_path / "out", **OPTIONS)
-
-
-@pytest.mark.parametrize("longest", [1, 3, 7, 12, 33, 60, 61, 130, 1000])
-def test_limits_of_length_are_round_few_and_leave_no_empty_end(longest):
-    lengths = range(1, longest + 1)
-    limits = length_limits(["w " * n for n in lengths])
-    assert 1 <= len(limits) <= 5
-    assert len({b - a for a, b in pairwise([0, *limits])}) == 1
-    assert limits[-1] < longest or longest == 1
-    assert length_limits(["x" * n for n in lengths], "characters") == limits
-
-
-def test_curves_of_different_lengths_and_of_no_log(tmp_path):
-    rows = [
-        {"update": 2, "loss": 3.0, "tokens_per_second": 10.0, "tokens": 20, "seconds": 2.0},
-        {"update": 2, "valid_loss": 2.5, "valid_bleu": 1.5},
-        {"update": 4, "loss": 2.0, "tokens_per_second": 30.0, "tokens": 60, "seconds": 3.0},
-        {"update": 4, "valid_loss": 1.5, "valid_bleu": 9.5},
-    ]
-    for name, count in (("long", 4), ("short", 2)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
-    curves = learning_curves({name: tmp_path / name for name in ("short", "long", "none")})
-    np.testing.assert_array_equal(curves["bleu"], [[1.5, np.nan], [1.5, 9.5], [np.nan, np.nan]])
-    np.testing.assert_array_equal(curves["tokens"][1], [20, 60])
-    assert training_effort(tmp_path / "long") == {
-        "training_tokens_per_second": 20.0,
-        "training_tokens": 60.0,
-        "training_seconds": 3.0,
-    }
-
-
-def test_the_line_requested_is_shown():
-    text = ParallelText(["w " * 30, "w w", "w " * 24], ["x", "x", "x"])
-    assert compare_module._shown_pair(text, None) == 2
-    assert compare_module._shown_pair(text, 2) == 1
-    with pytest.raises(AttnscopeError, match="there is no line 4: the text has lines 1 to 3"):
-        compare_module._shown_pair(text, 4)
-
-
-def test_the_fixed_vector_is_as_large_and_trained_longer():
-    fixed, additive = (PRESETS[name].model_dump() for name in ("fixed vector", "additive"))
-    assert {name for name in fixed if fixed[name] != additive[name]} == {"attention", "updates", "dropout"}
-    assert fixed["updates"] > additive["updates"]
-    assert len({(config.task_longest, config.join) for config in PRESETS.values()}) == 1
 
 
 DOT = read_config(model="recurrent", attention="dot", encoder_width=64, decoder_width=64)
@@ -366,11 +215,3 @@ def test_texts_that_differ_are_rejected(tmp_path):
         attnscope.compare(both, out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"one and task were not validated on the same text"):
         attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, out=tmp_path / "out")
-
-
-def test_a_notebook_shows_the_headline_and_its_notes(tree):
-    shown = tree.attnscope
-    for sentence in headline_of("compare", tree):
-        assert sentence in repr(shown)
-    assert repr(shown).startswith("60 sentences")
-    assert "<iframe" in shown.show()._repr_html_()

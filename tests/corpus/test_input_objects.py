@@ -70,6 +70,7 @@ def test_strings_in_any_container_are_texts(given):
     for _ in range(2):
         assert [text.content for text in corpus] == TEXTS
         assert {type(text.content) for text in corpus} == {str}
+    assert [text.content for text in Corpus.from_sources(np.array(TEXTS[0]))] == TEXTS[:1]
 
 
 ROWS = [{"body": text, "topic": topic} for text, topic in zip(TEXTS, ("sea", "bread"), strict=True)]

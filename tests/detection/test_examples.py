@@ -11,10 +11,9 @@ import scipy.stats
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
-from attnscope.results.reports import report_of, write_page
+from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
-from tests.families import tiny_reader
 
 TEXTS = [
     "The keeper lit the lamp before the tide came in, and the lamp burned until the morning came.",
@@ -69,21 +68,6 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
     assert shared["relation"]["value"] == "token after an earlier occurrence of the query"
     assert shared["relation"]["found"] == 8
     assert "the key is the token after an earlier occurrence" in report_of("examples", result).finding.sentences[0]
-
-
-def test_a_search_finds_a_pair_of_tokens_alone():
-    found = attnscope.examples(None, TEXTS, head=(0, 1), query="the", key="/lamp|harbour|b|l/", window=64)
-    assert {token.strip() for token in found.query_token.values} == {"the"}
-    assert {token.strip() for token in found.key_token.values} <= {"lamp", "harbour", "b", "l"}
-    with pytest.raises(AttnscopeError, match=r"found no example in 3 windows.*the query be 'zebra'"):
-        attnscope.examples(None, TEXTS, head=(0, 1), query="zebra", window=64)
-
-
-def test_heads_of_a_decoder_with_an_encoder_have_queries_in_the_target():
-    model, tokenizer = tiny_reader("bart")
-    found = attnscope.examples(model, TEXTS, tokenizer=tokenizer, targets=TEXTS[::-1], head=(5, 0), k=2, window=64)
-    assert not any(row["kind"] == "offset" for row in report_of("examples", found).tables[1].rows)
-    assert all("←" in "".join(text for text, _ in json.loads(pieces)) for pieces in found.context.values)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +148,3 @@ def test_the_command_resumes_and_its_page_marks_both_tokens(tmp_path):
     assert json.loads(command(*arguments, "--out", tmp_path / "whole", "--json", cwd=tmp_path).stdout)["finding"][
         "heads"
     ] == [[0, 1], [2, 3]]
-
-
-def test_text_is_escaped_on_the_page(tmp_path):
-    texts = ["<script>alert(1)</script> & so on, again and again, <b>bold</b> as before and after it all ended."]
-    result = attnscope.examples(None, texts, head=(0, 1), k=1, window=64)
-    page = write_page(report_of("examples", result), tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<script>alert" not in page
-    assert "&lt;b" in page

@@ -95,7 +95,7 @@ def test_every_role_is_scored_as_the_matrix_says(family):
                     np.testing.assert_allclose(equal, by_hand(name, even)[0], atol=2e-6, err_msg=name)
 
 
-def test_equal_weights_copy_as_often_as_a_key_drawn_at_random():
+def test_uniform_attention_copies_as_often_as_a_random_key():
     model = tiny("gpt2")
     probe = Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _calls(ANSWERED, call))
     made = measured(model, sites_of(model, probe), [probe], ["retrieval"], lambda _: None, with_equal=True)

@@ -39,23 +39,6 @@ def test_models_that_are_no_kin_are_rarely_taken_for_it():
     assert "untested" not in pairs
 
 
-def test_models_of_other_kinds_are_no_kin():
-    """Heads that all look alike, as untrained ones do, beside heads that do not."""
-    flat = np.random.default_rng(1).dirichlet(np.full(9, 50.0), (4, 6))
-    assert match_heads(profiles(0), flat, matching="profile").similarity == "not shown"
-    assert match_heads(flat, profiles(0), matching="profile").similarity == "not shown"
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_pairs_are_the_same_in_both_directions(seed):
-    for before, after in ((profiles(seed), profiles(seed + 50)), (profiles(seed), profiles(seed)[:, ::-1])):
-        there, back = match_heads(before, after), match_heads(after, before)
-        assert (there.rule, there.similarity) == (back.rule, back.similarity)
-        np.testing.assert_array_equal(
-            np.take_along_axis(back.partner, there.partner, 1), np.broadcast_to(np.arange(6), (4, 6))
-        )
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_ties_are_broken_the_same_in_both_directions(seed):
     """Heads that look at one place to three: many assignments are as good, some up to rounding."""
@@ -73,23 +56,6 @@ def test_ties_are_broken_the_same_in_both_directions(seed):
         assert cost[range(heads), partner].sum() == pytest.approx(least, abs=1e-12)
 
 
-def test_three_heads_in_a_ring_have_their_partners_in_both_directions():
-    """Distances that are the same both ways round, with two best assignments, each the inverse of the other."""
-    ring = np.eye(3)[None]
-    before, after = 1.0 * (ring == 0) / 2, ring  # each head looks where the other two of the other model do
-    there, back = (match_heads(*two, matching="profile") for two in ((before, after), (after, before)))
-    assert there.partner[0].tolist() == np.argsort(back.partner[0]).tolist()
-    assert (there.partner[0] != np.arange(3)).all()
-
-
-def test_of_assignments_that_are_as_good_the_numbers_lie_closest():
-    alike = np.broadcast_to(np.eye(9)[0], (2, 6, 9))
-    other = np.broadcast_to(np.eye(9)[1], (2, 6, 9))
-    for before, after in ((alike, other), (other, alike), (alike, alike)):
-        found = match_heads(before, after, matching="profile")
-        assert (found.partner == np.arange(6)).all()
-
-
 def test_a_few_heads_tell_nothing():
     """Of two layers of four heads one half in twenty parts all twins: that is no sign of kin."""
     before = profiles(0, layers=2, heads=4)
@@ -102,11 +68,3 @@ def test_layers_of_fewer_heads_keep_to_those_they_have():
     before[0, 4:] = np.nan
     partner, *_ = match_heads(before, before[:, [1, 0, 3, 2, 4, 5]], matching="profile")
     assert partner[0].tolist() == [1, 0, 3, 2, 4, 5]
-
-
-def test_a_layer_without_profiles_has_no_pairs():
-    known = profiles(0)
-    known[1] = np.nan
-    found = match_heads(known, known)
-    assert found.rule == "number"
-    assert found.partner.tolist() == np.broadcast_to(np.arange(known.shape[1]), known.shape[:2]).tolist()

@@ -34,11 +34,6 @@ def test_no_size_is_above_twice_the_root_of_the_number_of_heads(seed):
     assert np.abs(np.delete(size.ravel(), 19)).max() < 1e-3
 
 
-def test_where_heads_differ_by_rounding_alone_nothing_has_a_size():
-    before = np.full((2, 3), 0.7)
-    assert not sizes(np.full((2, 3), 1e-8), before, before + 1e-8).any()
-
-
 def test_a_head_that_is_not_there_has_no_part_in_it():
     before, after = np.array([[0.1, 0.3, np.nan]]), np.array([[0.2, 0.3, np.nan]])
     size = sizes(after - before, before, after)

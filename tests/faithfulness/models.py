@@ -27,6 +27,14 @@ from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.read.encoded import texts_of, windows_of
 
+TEXTS = [
+    "The tide comes in twice a day, and twice a day it goes out again.",
+    "A lighthouse keeper writes down the weather every morning.",
+    "The clockmaker opened the case and looked at the wheels.",
+    "Bread needs flour, water, salt and time.",
+    "She wrote a letter to her brother, who lived in the harbour town.",
+    "It rained all day, and the streets were empty.",
+]
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 3, "intermediate_size": 32, "vocab_size": 50}
 MODELS = {
     "bert": lambda: BertForMaskedLM(BertConfig(**SIZES)),

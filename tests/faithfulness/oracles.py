@@ -1,6 +1,10 @@
 """What weights miss, by the definitions: parts of a block, and attention in the column space of the values."""
 
 import numpy as np
+import torch
+
+from attnscope.capture.watching import watching
+from attnscope.kernels.engines import attend_in_full
 
 
 def block(weights, values, output, residual, *, bias=0.0, norm=None, place="sum", gain=1.0, shift=0.0, epsilon=1e-5):
@@ -42,3 +46,24 @@ def effective(weights, values, allowed, tolerance=1e-6):
         rank = np.linalg.matrix_rank(with_ones, rtol=tolerance)
         found.append((1 - (rows[query] ** 2).sum() / power, 1 - permuted / power, basis.shape[1], count - rank))
     return rows, np.array(found).T
+
+
+def loss_by_text(model, questions, change=None, layer=None):
+    """Loss of each text in a whole pass; `change` edits the output of a layer in place, by its weights."""
+    calls = []
+
+    def observe(site, call):
+        output, weights = attend_in_full(call)
+        if len(calls) == layer:
+            output = output.clone()
+            change(call, output, weights)
+        calls.append(site)
+        return output
+
+    with torch.no_grad(), watching(model, observe):
+        logits = model(**questions.batch.inputs(model)).logits
+    at = questions.positions[..., None].expand(-1, -1, logits.shape[-1])
+    answers = torch.log_softmax(logits, -1).gather(1, at)
+    right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
+    real = questions.labels >= 0
+    return (-right * real).sum(1) / real.sum(1)

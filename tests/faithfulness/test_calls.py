@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnscope.intervention import calls as _calls
-from attnscope.intervention.calls import attended, band_of, output_by_rows, weight_tiles, weights_of
+from attnscope.intervention.calls import attended, output_by_rows, weight_tiles, weights_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 
@@ -48,12 +48,3 @@ def test_half_precision_is_computed_in_single():
     call = AttentionCall(*(one.bfloat16() for one in (QUERY, KEY, VALUE)), scale=0.6)
     assert weights_of(call).dtype == torch.float32
     assert attended(call)[0].dtype == output_by_rows(call).dtype == torch.bfloat16
-
-
-def test_entries_along_offsets():
-    matrix = torch.arange(12.0).reshape(3, 4)
-    for first in (0, 1, 2):
-        found = band_of(matrix[first:], first, 2)
-        for row in range(first, 3):
-            expected = [float(matrix[row, row + t]) if 0 <= row + t < 4 else 0.0 for t in range(-2, 3)]
-            assert found[row - first].tolist() == expected

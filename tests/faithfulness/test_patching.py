@@ -1,20 +1,33 @@
-"""Patching, held against runs patched by hand."""
+"""Patching against runs patched by hand; pairs, batches, and what few pairs allow to be said."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
-from attnscope.intervention.pairs import Pair, pairs_of_input
-from attnscope.intervention.patch import patch
+from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
+from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
+from attnscope.intervention.patch_findings import patched_positions
+from attnscope.intervention.stack import stacked_passes
 from attnscope.kernels.engines import attend_in_full
+from attnscope.results.figures.patch import captions
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
+from tests.families import tiny
 
-PAIRS = [
-    Pair("It was part<mask> the first.", "It was due<mask> the first.", " of", " to"),
-    Pair("He was part<mask> the first.", "He was back<mask> the first.", " of", " to"),
-]
+# --- against runs patched by hand ---
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WORDS = [("part", "due"), ("one", "back"), ("rest", "led"), ("side", "up"), ("top", "due"), ("end", "back")]
+PAIRS = [Pair(f"It was {a}<mask> the game.", f"It was {b}<mask> the game.", " of", " to") for a, b in WORDS]
+LONGER = Pair("It was part<mask> the game in the city.", "It was due<mask> the game in the city.", " of", " to")
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +78,6 @@ def test_the_last_state_at_the_mask_brings_all_of_it_back(loaded):
     np.testing.assert_allclose(np.delete(found.isel(block=-1).values, place), 0, atol=1e-4)
 
 
-def test_positions_add_up_where_later_layers_do_not_mix_them(loaded):
-    tree = patch(loaded, PAIRS[:1], by_position=True, steps=0)
-    by_position, whole = tree["pairs"], patch(loaded, PAIRS[:1], steps=0)["pairs"]
-    place = tree["patched"].token.values.tolist().index("<mask>")
-    np.testing.assert_allclose(  # of the last layer, the mask's own row alone is read
-        by_position.difference.isel(layer=-1, position=place), whole.difference.isel(layer=-1), rtol=1e-4
-    )
-
-
 def test_a_path_is_patched_as_by_hand(loaded):
     tree = patch(loaded, PAIRS[:1], receiver=(2, 1))
     found = tree["pairs"].isel(pair=0)
@@ -98,34 +102,167 @@ def test_a_path_is_patched_as_by_hand(loaded):
     assert tree["patched"].recovered.sel(layer=2).isnull().all()
 
 
-def test_the_estimate_of_a_small_change_is_the_change(loaded):
-    found = patch(loaded, PAIRS, direction="noising", steps=16)["pairs"]
-    changes = found.difference - found.clean
-    estimated, more = (found.estimate.sel(estimator=name) for name in ("attribution", "eap_ig"))
-    small = np.abs(changes.values) < 0.2
-    assert small.sum() > 5
-    assert np.corrcoef(estimated.values[small], changes.values[small])[0, 1] > 0.8
-    assert np.abs(more - changes).sum() < np.abs(estimated - changes).sum()
+# --- many pairs, and what few pairs allow to be said ---
+
+
+def sentences(verb, result):
+    return report_of(verb, result).finding.sentences
+
+
+def causal():
+    """A Llama of random weights with 4 heads on 2 key heads, that knows the bundled model's tokens."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 640}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def tree(loaded, tmp_path_factory):
+    return patch(loaded, PAIRS, out=tmp_path_factory.mktemp("runs") / "run", batch_size=4)
+
+
+def test_batches_of_pairs_give_what_each_pair_gives_alone(loaded, tree):
+    alone = np.concatenate([patch(loaded, [pair], steps=0)["pairs"].difference for pair in PAIRS])
+    np.testing.assert_allclose(tree["pairs"].difference, alone, atol=2e-5)
+
+
+def test_pairs_of_other_lengths_go_in_batches_of_their_own_and_come_back_in_order(loaded):
+    found = patch(loaded, [LONGER, *PAIRS[:2]], steps=0)["pairs"]
+    assert found.clean_text.values.tolist() == [LONGER.clean, *(pair.clean for pair in PAIRS[:2])]
+    np.testing.assert_allclose(found.difference[0], patch(loaded, [LONGER], steps=0)["pairs"].difference[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_an_estimate_is_the_slope_of_a_small_step_towards_the_other_run(direction):
+    loaded = load_model("bundled", device="cpu", dtype="float64")
+    found = patch(loaded, PAIRS[:2], direction=direction, steps=1)["pairs"].sel(estimator="attribution")
+    encoded = EncodedPairs.of(PAIRS[:2], loaded)
+    turned = encoded if direction == "denoising" else encoded.turned()
+    loaded.model.eval()
+    with stacked_passes(loaded.model) as passes, torch.no_grad():
+        passes.plain({"input_ids": turned.clean}, encoded.positions)
+        donor = passes.outputs[1]
+        passes.plain({"input_ids": turned.corrupted}, encoded.positions)
+
+        def step(_, output):
+            output = output.clone()
+            for variant, size in enumerate((1e-4, -1e-4)):
+                output[variant, :, 3] = torch.lerp(output[variant, :, 3], donor[:, 3], size)
+            return output
+
+        ahead, behind = encoded.difference(passes.run({1: step}, 2))
+    np.testing.assert_allclose(found.estimate.sel(layer=1, head=3), (ahead - behind) / 2e-4, rtol=1e-5)
+
+
+def test_one_pair_says_nothing_of_others(loaded):
+    found = patch(loaded, PAIRS[:1])
+    assert np.isnan(found["patched"].recovered_low).all()
+    assert not found["patched"].shown.any()
+    assert not found["patched"].tested.any()
+    assert {row["shown"] for row in patched_positions(found)} == {None}
+    readings = captions(report_of("patch", found))
+    assert all("significant" not in reading for _, reading in readings.values())
+    assert "need 6 or more pairs" in readings["recovered-map"][1]
+    assert any("There are no intervals" in sentence for sentence in sentences("patch", found))
+
+
+def test_of_pairs_without_effects_at_most_one_in_twenty_shows_one():
+    generator = np.random.default_rng(1)
+    told = 0
+    for _ in range(200):
+        noise = generator.normal(0, 1, (8, 3, 4))
+        pairs = xr.Dataset(
+            {
+                "difference": (("pair", "layer", "head"), noise),
+                "clean": ("pair", np.full(8, 3.0)),
+                "corrupted": ("pair", np.zeros(8)),
+            },
+            attrs={"direction": "denoising", "rounding": 1e-4},
+        )
+        told += bool(patched_of(pairs).shown.any())
+    assert told <= 18  # 10 expected; more than 18 has a chance below 1%
+
+
+def planted_pairs(difference, clean):
+    values = {"difference": (("pair", "head"), difference), "clean": ("pair", clean), "corrupted": ("pair", [0.0] * 6)}
+    return xr.Dataset(values, attrs={"direction": "denoising", "rounding": 1e-4})
+
+
+def test_what_is_within_rounding_is_no_effect():
+    found = patched_of(planted_pairs(np.full((6, 2), [1e-6, 1.0]), [3.0] * 6))
+    assert found.shown.values.tolist() == [False, True]
+
+
+def test_a_share_of_gaps_that_change_sign_has_no_interval():
+    found = patched_of(planted_pairs(np.ones((6, 1)), [3.0, -3.0, 3.0, -2.0, 1.0, 0.0]))
+    assert np.isnan(found.recovered_low).all()
+    assert np.isfinite(found.effect_low).all()
 
 
 @pytest.mark.parametrize(
-    ("pairs", "says"),
+    ("options", "says"),
     [
-        ([Pair("It was one<mask> it.", "It is<mask> it.", " of", " to")], "tokens and the corrupted one"),
-        ([Pair("It was part of it.", "It was due to it.", " of", " to")], "masks; expected one <mask>"),
-        ([Pair("It was part<mask> it.", "It was due<mask> it.", " harbours", " to")], r"tokens \(.*expected one"),
-        ([Pair(PAIRS[0].clean, PAIRS[0].clean, " of", " to")], "have the same tokens"),
+        ({"what": "neurons"}, "expected 'heads' or 'residual'"),
+        ({"direction": "up"}, "expected 'noising' or 'denoising'"),
+        ({"receiver": "3"}, "expected layer.head"),
+        ({"receiver": "0.1"}, "with a layer from 1|layers 1 to"),
+        ({"receiver": "2.9"}, "found receiver"),
+        ({"receiver": "9.0"}, "with a layer from 1|layers 1 to"),
+        ({"receiver": "2.1", "what": "residual"}, "paths between heads"),
+        ({"by_position": True, "what": "residual"}, "always patched by position"),
+        ({"pairs": "pairs.jsonl"}, "expected a pathlib.Path"),
+        ({"pairs": [1]}, "pair 1 is of type int"),
+        ({"pairs": []}, "found no pair"),
+        ({"pairs": [{"clean": "a", "corrupted": "b", "wrong": "c"}]}, "no field 'answer'"),
+        ({"pairs": [*PAIRS, LONGER], "by_position": True}, "needs equal lengths"),
+        ({"pairs": [Pair(PAIRS[0].clean, PAIRS[0].corrupted, " of", " of")]}, "the same token"),
+        ({"pairs": [PAIRS[0], LONGER, Pair("a<mask>", "a b<mask>", " of", " to")]}, "pair 3: the clean text has"),
+        ({"pairs": [Pair("It was part of it.", "It was due to it.", " of", " to")]}, "masks; expected one <mask>"),
     ],
 )
-def test_pairs_that_cannot_be_patched_are_refused(loaded, pairs, says):
-    with pytest.raises(AttnscopeError, match=says):
-        patch(loaded, pairs)
+def test_what_cannot_be_patched_is_rejected_in_a_line(loaded, options, says, no_types):
+    with pytest.raises(AttnscopeError, match=says) as refused:
+        patch(loaded, **({"pairs": PAIRS} | options))
+    assert len(str(refused.value).splitlines()) <= 2
 
 
-@pytest.mark.parametrize("text", ["", "no json\n", "[1]\n", '{"clean": "a"}\n', "[" * 5000])
-def test_a_file_without_pairs_is_refused(tmp_path, text):
-    (tmp_path / "pairs.jsonl").write_text(text)
-    with pytest.raises(AttnscopeError):
-        pairs_of_input(tmp_path / "pairs.jsonl")
-    with pytest.raises(AttnscopeError):
-        pairs_of_input(tmp_path / "none.jsonl")
+def test_a_model_without_pairs_of_its_own_and_an_encoder_decoder_are_rejected(loaded):
+    with pytest.raises(AttnscopeError, match="only the bundled model has bundled pairs"):
+        patch(causal(), tokenizer=MODEL)
+    with pytest.raises(AttnscopeError, match="is an encoder-decoder"):
+        patch(tiny("bart"), PAIRS, tokenizer=loaded.tokenizer)
+
+
+def test_runs_that_answer_alike_on_average_are_rejected():
+    pairs = xr.Dataset(
+        {"clean": ("pair", [2.0, -2.0]), "corrupted": ("pair", [-2.0, 2.0])}, attrs={"direction": "denoising"}
+    )
+    with pytest.raises(AttnscopeError, match="same difference of answers"):
+        check_pairs_differ(pairs)
+
+
+def test_one_head_of_a_story_teller_carries_girl_and_boy(models):
+    found = patch(models / "stories260K-llama", EXAMPLES / "girl-and-boy.jsonl", steps=0)
+    recovered = found["patched"].recovered
+    assert {name: int(place) for name, place in recovered.argmax(...).items()} == {"layer": 4, "head": 2}
+    best = found["patched"].sel(layer=4, head=2)
+    assert 0.7 < float(best.recovered_low) < float(best.recovered_high) < 0.8
+    assert bool(best.shown)
+    assert len({len(text.split()) for text in found["pairs"].clean_text.values}) > 1
+
+
+# --- answers for all pairs: used for those without, an error where each has its own ---
+
+
+WHOLE = {"clean": "a b", "corrupted": "c b", "answer": " a", "wrong": " c"}
+BARE = {"clean": "b b", "corrupted": "d b"}
+
+
+def test_an_answer_is_used_where_one_pair_has_none():
+    pairs = pairs_of_input([WHOLE, BARE], answer=" x", wrong=" y")
+    assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
+    with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\), .* Leave it out"):
+        pairs_of_input([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")

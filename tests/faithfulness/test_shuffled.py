@@ -5,24 +5,13 @@ import pytest
 import torch
 
 from attnscope.capture.load import load_model
-from attnscope.capture.watching import watching
 from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.edits import shuffled_weights, shuffling
-from attnscope.intervention.intervene import intervene
 from attnscope.intervention.predictions import prediction_session
 from attnscope.intervention.stack import stacked_passes
-from attnscope.intervention.verdicts import verdicts
-from attnscope.kernels.engines import attend_in_full
 from attnscope.read.encoded import texts_of
-
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again.",
-    "A lighthouse keeper writes down the weather every morning.",
-    "The clockmaker opened the case and looked at the wheels.",
-    "Bread needs flour, water, salt and time.",
-    "She wrote a letter to her brother, who lived in the harbour town.",
-    "It rained all day, and the streets were empty.",
-]
+from tests.faithfulness.models import TEXTS
+from tests.faithfulness.oracles import loss_by_text
 
 
 def asked_of(model, texts=TEXTS, window=64):
@@ -39,50 +28,19 @@ def bundled():
 def test_the_loss_is_that_of_a_whole_pass_with_the_weights_mixed_by_hand(bundled):
     questions, model = bundled.batch(slice(0, len(TEXTS))), bundled.model
 
-    def loss(wanted):
-        seen = []
-
-        def observe(site, call):
-            output, weights = attend_in_full(call)
-            if wanted is not None and len(seen) == wanted[0]:
-                output = output.clone()
-                for text in range(len(output)):
-                    generator = np.random.default_rng((5, 0, wanted[0], text, wanted[1]))
-                    allowed = call.allowed(text, wanted[1]).numpy()
-                    shuffled = permuted_weights(weights[text, wanted[1]].double().numpy(), generator, allowed)
-                    output[text, wanted[1]] = torch.from_numpy(shuffled).float() @ call.value[text, wanted[1]]
-            seen.append(site)
-            return output
-
-        with torch.no_grad(), watching(model, observe):
-            logits = model(**questions.batch.inputs(model)).logits
-        answers = torch.log_softmax(logits, -1).gather(
-            1, questions.positions[..., None].expand(-1, -1, logits.shape[-1])
-        )
-        right = answers.gather(-1, questions.labels.clamp(min=0)[..., None])[..., 0]
-        real = questions.labels >= 0
-        return ((-right * real).sum(1) / real.sum(1)).mean()
-
     shuffled = shuffled_weights(bundled, seed=5).shuffled_loss
-    for cell in ((0, 3), (1, 0), (2, 2)):
-        by_hand = float(loss(cell) - loss(None))
-        assert float(shuffled.sel(layer=cell[0], head=cell[1])) == pytest.approx(by_hand, abs=2e-5)
+    plain = loss_by_text(model, questions).mean()
+    for layer, head in ((0, 3), (1, 0), (2, 2)):
 
+        def mix(call, output, weights, layer=layer, head=head):
+            for text in range(len(output)):
+                generator = np.random.default_rng((5, 0, layer, text, head))
+                own = weights[text, head].double().numpy()
+                mixed = permuted_weights(own, generator, call.allowed(text, head).numpy())
+                output[text, head] = torch.from_numpy(mixed).float() @ call.value[text, head]
 
-def test_where_all_values_are_one_nothing_changes(bundled):
-    state = {name: value.clone() for name, value in bundled.model.state_dict().items()}
-    values = [name for name in state if ".value.weight" in name or "v_proj.weight" in name]
-    assert values
-    try:
-        with torch.no_grad():
-            for name, parameter in bundled.model.named_parameters():
-                if name in values:
-                    parameter.zero_()
-        shuffled = shuffled_weights(bundled)
-    finally:
-        bundled.model.load_state_dict(state)
-    assert float(np.abs(shuffled.shuffled_loss).max()) < 1e-5
-    assert float(shuffled.shuffled_kl.max()) < 1e-5
+        by_hand = float(loss_by_text(model, questions, mix, layer).mean() - plain)
+        assert float(shuffled.sel(layer=layer, head=head)) == pytest.approx(by_hand, abs=2e-5)
 
 
 def test_heads_that_must_look_where_they_do_are_shown_and_idle_ones_are_not(bundled):
@@ -107,10 +65,3 @@ def test_a_causal_head_with_shared_keys_still_looks_at_no_later_token(models):
             logits.append(passes.run({2: shuffling([0, 5], (0,))}, 4))
     torch.testing.assert_close(logits[0][:, :, :8], logits[1][:, :, :8])
     assert not torch.allclose(logits[0][:, :, 8:], logits[1][:, :, 8:])
-
-
-def test_the_verdict_holds_it():
-    tree = intervene(texts=TEXTS, ablations=["mean"], steps=0, window=64)
-    first = verdicts(tree)[0]
-    at = tree["shuffled"].sel(layer=first["layer"], head=first["head"])
-    assert first["shuffled_mean"] == float(at.shuffled_loss)

@@ -12,15 +12,8 @@ from attnscope import AttnscopeError
 from attnscope.intervention.ablation import effects, joint_ablation
 from attnscope.results.reports import report_of, write_page
 from attnscope.testing.catalogue import build
+from tests.faithfulness.models import TEXTS
 
-TEXTS = [
-    "The tide comes in twice a day, and twice a day it goes out again.",
-    "A lighthouse keeper writes down the weather every morning.",
-    "The clockmaker opened the case and looked at the wheels.",
-    "Bread needs flour, water, salt and time.",
-    "She wrote a letter to her brother, who lived in the harbour town.",
-    "It rained all day, and the streets were empty.",
-]
 PLAIN = {"texts": TEXTS, "ablations": ["zero", "mean"], "steps": 0, "why": False}
 
 
@@ -63,6 +56,6 @@ def benchmark(name):
 @pytest.mark.parametrize(
     ("sets", "says"), [([[(3, 0)]], "no head 3.0"), ([[(0, 9)]], "no head 0.9"), ([[]], "found no heads")]
 )
-def test_heads_that_do_not_exist_are_refused(sets, says):
+def test_heads_that_do_not_exist_are_rejected(sets, says):
     with pytest.raises(AttnscopeError, match=says):
         attnscope.intervene(**PLAIN, together=sets)

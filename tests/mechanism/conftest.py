@@ -7,5 +7,5 @@ import attnscope
 
 @pytest.fixture(scope="session")
 def bundled():
-    """That of the bundled model on 12 windows of the bundled text."""
-    return attnscope.explain(limit=12)
+    """That of the bundled model on 8 windows of the bundled text."""
+    return attnscope.explain(limit=8)

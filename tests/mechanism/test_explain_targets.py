@@ -11,14 +11,9 @@ from attnscope import AttnscopeError
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.verify import position_table_length
 from attnscope.explanation.analyses import position_content as _position_content
-from attnscope.explanation.analyses.position_content import position_content as mechanism_position_content
-from attnscope.explanation.analyses.position_table import position_cca
-from attnscope.explanation.analyses.shift import cross_spectrum
-from attnscope.explanation.analyses.waves import query_key_waves
 from attnscope.explanation.report import rank_explanations
-from attnscope.explanation.study import Study, equal_windows, with_targets
-from attnscope.explanation.study import study as mechanism_study
-from attnscope.explanation.tables import position_scheme, position_tables, replaced_positions
+from attnscope.explanation.study import equal_windows, with_targets
+from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.positions import sinusoidal_table
 from attnscope.models.configs import TransformerConfig
 from attnscope.models.transformer import TransformerForConditionalGeneration
@@ -79,38 +74,6 @@ def test_profiles_are_those_of_the_weights_with_target_text(kind):
                 np.testing.assert_allclose(found.profile.values[row, :, offset + 3], mean, atol=1e-5)
 
 
-def test_a_target_changes_the_decoder_alone():
-    model = small_model("t5")
-    found, same = (
-        position_content(model, windows_of(model, target=target), band=3, draws=4) for target in (True, False)
-    )
-    change = np.abs(found.profile - same.profile)
-    assert float(change.sel(layer=found.layer_kind == "self").max()) == 0
-    assert float(change.sel(layer=found.layer_kind == "causal").max()) > 1e-3
-
-
-def test_each_analysis_alone_accepts_a_target():
-    given = {"tokenizer": small_tokenizer(), "window": LENGTH, "limit": 3}
-    model = ours("sinusoidal")
-    same, other = (
-        mechanism_position_content(model, [TEXT], targets=targets, band=3, draws=4, **given)
-        for targets in (None, [TARGET])
-    )
-    np.testing.assert_array_equal(
-        other.profile.values, position_content(model, windows_of(model), band=3, draws=4).profile.values
-    )
-    change = np.abs(other.profile - same.profile).max(("head", "offset"))
-    assert float(change.sel(layer=change.layer_kind == "causal").min()) > 1e-4
-    study = mechanism_study(model, [TEXT], targets=[TARGET], **given)
-    assert study.with_targets
-    for analysis in (query_key_waves, cross_spectrum, position_cca):
-        alone = analysis(model, [TEXT], targets=[TARGET], **given)
-        assert alone.identical(analysis(study))
-        assert not alone.identical(analysis(model, [TEXT], **given))
-    with pytest.raises(AttnscopeError, match="a study already has its texts: leave targets out"):
-        query_key_waves(study, targets=[TARGET])
-
-
 def test_a_target_goes_through_all_analyses():
     """Word changes reach the words that the decoder reads, and position changes its table."""
     found = explained(ours("sinusoidal"), interventions=True)
@@ -157,20 +120,3 @@ def test_position_tables_includes_a_computed_sinusoidal_table():
             assert not torch.allclose(model(**given).logits, before)
         torch.testing.assert_close(model(**given).logits, before)
     assert not any("position" in name for name in model.state_dict())
-
-
-def test_each_layer_has_the_learned_table_of_its_side():
-    model = ours("learned")
-    evidence = Study(model, [[5, 6, 7, 8], [7, 8, 9, 5]], band=2).evidence
-    assert [evidence.table_of(layer).name.partition(".")[0] for layer in evidence.layers] == ["encoder", "decoder"]
-    rows = dict(model.named_parameters())["decoder.add_positions.position_embeddings.weight"]
-    np.testing.assert_array_equal(evidence.table_of(evidence.layers[1]).rows, rows.detach().double().numpy())
-    assert position_table_length(model) == 32
-
-
-@pytest.mark.parametrize(
-    ("positions", "scheme"),
-    [("rope", "RoPE"), ("alibi", "ALiBi"), ("t5", "T5"), ("none", "no position information"), ("learned", "a table")],
-)
-def test_position_scheme_of_trained_models(positions, scheme):
-    assert scheme in position_scheme(ours(positions))

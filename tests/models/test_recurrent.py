@@ -6,7 +6,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnscope import AttnscopeError
-from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.reference import attend
 from tests.models.lineage import LABELS, MASK, SOURCE, small
@@ -125,14 +124,3 @@ def test_queries_keys_and_scale_are_the_score_functions_own(attention):
         "bilinear": lambda: states @ model.decoder.score.weight.weight @ annotations.mT,
     }[attention]()
     assert_close(products, expected, atol=1e-12, rtol=1e-12)
-
-
-def test_a_fixed_vector_is_no_attention():
-    given = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": READ}
-    with pytest.raises(AttnscopeError, match=r"has no attention .* nothing to measure. Choose another model"):
-        verify(small("none-gru"), given)
-
-
-def test_other_attentions_are_rejected_by_transformers():
-    with pytest.raises(ValueError, match="does not support"):
-        small("dot-gru").set_attn_implementation("sdpa")

@@ -122,21 +122,6 @@ def test_what_positions_add_is_measured_by_offset_and_trained_for_each_pair(posi
     assert ("self", torch.Tensor) in kinds
 
 
-@torch.no_grad()
-def test_learned_positions_are_scaled_as_tokens_and_begin_as_large():
-    model = small("learned-pre")
-    added = model.encoder.add_positions
-    table = added.position_embeddings.weight
-    assert_close(added(model.embedding(SOURCE)), 4 * (model.embedding(SOURCE) + table[: SOURCE.shape[1]]))
-    wide = EncoderForMaskedLM(EncoderConfig(vocab_size=300, width=64, heads=2, positions="learned"))
-    drawn = wide.encoder.add_positions.position_embeddings.weight
-    assert (
-        float(drawn.std())
-        == pytest.approx(float(wide.embedding.weight.std()), rel=0.03)
-        == pytest.approx(1 / 8, rel=0.03)
-    )
-
-
 def test_learned_positions_end_and_others_do_not():
     long = torch.randint(3, 20, (1, 40))
     with pytest.raises(AttnscopeError, match="found 40 positions; the table was trained for 32"):

@@ -69,14 +69,6 @@ def test_what_does_not_pass_is_tried_once(error):
     assert len(calls) == 1
 
 
-def test_libraries_that_try_for_long_are_not_asked_again(monkeypatch):
-    monkeypatch.setattr(_calls, "PATIENCE", -1)
-    call, calls = failing(ConnectionResetError(), 1)
-    with pytest.raises(ConnectionResetError):
-        patiently(call)
-    assert len(calls) == 1
-
-
 @pytest.mark.parametrize(
     ("error", "says"),
     [

@@ -15,7 +15,7 @@ from tests.report.planted_explanation import explain_page_of
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
 from tests.report.planted_result import planted, with_bins, with_blocks, with_groups
-from tests.report.test_alignment_page import made as planted_alignment
+from tests.report.test_lineage_pages import made as planted_alignment
 from tests.sketched import sketched
 from tests.statistics.generation.writers import writer
 

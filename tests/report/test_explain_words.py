@@ -7,12 +7,9 @@ import torch
 from rich.console import Console
 
 import attnscope
-from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
 from attnscope.explanation.report import rank_explanations, report
-from attnscope.results.figures.explain import explain_figures
 from attnscope.results.figures.positions import scheme_kernel
 from attnscope.results.render import print_report
-from attnscope.store.runs import skipped_of
 from tests.families import tiny
 from tests.report.planted_explanation import explain_page_of
 from tests.translation.small_translators import small_tokenizer
@@ -55,31 +52,6 @@ def test_a_rotary_model_has_no_readings_and_chance_is_that_of_random_phases(tree
     assert not [words for words in OF_READINGS if words in said]
     assert "how often with random phases of the rotation" in said
     assert ("treat heads as independent" in said) == ("by chance, p" in said)
-
-
-@pytest.mark.parametrize("estimate", ESTIMATED)
-@pytest.mark.parametrize(("offset", "noted"), [(0.4, True), (-0.02, True), (-1.0, False), (None, False)])
-def test_an_estimate_of_about_0_may_be_a_token_that_meets_itself(estimate, offset, noted):
-    row = dict.fromkeys(ESTIMATED)
-    assert ("match themselves" in zero_note([row, row | {estimate: offset}])) == noted
-
-
-def test_where_no_head_prefers_an_offset_no_change_of_its_weight_is_reported():
-    settings = {"tokenizer": small_tokenizer(), "window": 24, "band": 5, "limit": 4, "interventions": True}
-    tree = attnscope.explain(tiny("gpt2"), TEXTS, **settings)
-    (changes,) = (table for table in report(tree).tables if table.name == "interventions")
-    assert changes.rows == []
-    figure = dict(explain_figures(tree))["interventions"]
-    assert not [text.get_text() for axes in figure.axes for text in axes.texts]
-    shifted = "positions-shifted" in tree["interventions"].change.values
-    assert shifted != ("positions-shifted" in skipped_of(tree))
-
-
-def test_a_model_with_a_table_of_positions_has_readings_and_no_scheme(trees):
-    said = printed(trees["bundled"])
-    assert "both predictions are within half a token of the offset" in said
-    assert "random phases" not in said
-    assert "random order" not in said
 
 
 def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, tmp_path):

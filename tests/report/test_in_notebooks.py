@@ -54,15 +54,6 @@ def test_a_click_in_a_frame_fills_panel_and_map(framed, tmp_path):
     read_after_click(frame, 6, "Layer 1, head 2")
 
 
-def test_a_link_within_a_page_stays_in_its_frame(framed, explain_page):
-    frame = framed(explain_page)
-    title = frame.locator("h1").text_content()
-    for link in frame.locator('a[href^="#"]').all()[:3]:
-        link.click()
-        assert frame.locator("h1").text_content() == title
-        assert frame.locator(link.get_attribute("href")).evaluate("part => part.getBoundingClientRect().top") < 800
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """The address of a JupyterLab that has the notebooks."""

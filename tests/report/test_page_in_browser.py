@@ -7,11 +7,10 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope.measure.documents import intervals
 from attnscope.results.page.scan import write_report
 from attnscope.store.arrays import unpacked
 from tests.report.planted_explanation import explain_page_of, only
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins, with_groups
+from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins
 from tests.report.schemes import fitting_schemes
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
@@ -58,7 +57,7 @@ def test_a_click_fills_the_panel(visit, path, made):
     assert page.evaluate("location.hash") == "#1.2"
 
 
-def test_what_equal_weights_give_stands_beside_what_has_a_null(visit, path, made, tmp_path):
+def test_uniform_attention_is_next_to_what_has_a_null(visit, path, made, tmp_path):
     assert "Uniform" not in visit(path).text_content("#numbers thead")
     layers = np.linspace(1.0, 2.0, made.result.sizes["layer"])
     even = xr.DataArray(layers, dims="layer") + xr.zeros_like(made.result.length, dtype=float)
@@ -72,42 +71,6 @@ def test_what_equal_weights_give_stands_beside_what_has_a_null(visit, path, made
     assert [row[0].startswith("Entropy") for row in rows if row[column]] == [True]
     assert float(rows[0][column]) == pytest.approx(layers[1], rel=0.01)
     assert {len(row) for row in rows} == {len(at)}
-
-
-def test_an_estimate_stands_with_its_interval_or_with_why_there_is_none(visit, made, tmp_path):
-    entropy = made.result.entropy
-    ends = {"_error": 0.1, "_freedom": 60.0, "_skewness": 0.0, "_effective_rows": 40.0}
-    result = made.result.assign({f"entropy{end}": entropy * 0 + value for end, value in ends.items()})
-    result.entropy_effective_rows.loc[{"layer": 0, "head": 0}] = np.nan  # no row that was drawn has any
-    page = visit(write_report(result, made.sample, tmp_path / "report.html"))
-    choose(page, 6)
-    low, high = intervals(result).entropy.values[1, 2]
-    said = page.text_content("#numbers tbody tr:first-child td")
-    found = re.search(r"\(95%: ([\d.]+) to ([\d.]+)\)", said)
-    assert [float(end) for end in found.groups()] == pytest.approx([low, high], rel=0.01)
-    choose(page, 0)
-    assert "no interval: too few rows" in page.text_content("#numbers tbody tr:first-child td")
-
-
-def test_groups_are_those_of_the_chosen_head(visit, made, tmp_path):
-    result = with_groups(made.result)
-    page = visit(write_report(result, made.sample, tmp_path / "report.html"))
-    choose(page, 6)
-    assert page.text_content("#groups-head") == "Layer 1, head 2"
-    shown = page.eval_on_selector_all(
-        "#group-tables table",
-        "all => all.map(t => [...t.querySelectorAll('tbody td')].map(c => Number(c.textContent)))",
-    )
-    for values, name in zip(shown, ("group_weight", "position_group_weight", "equal_group_weight"), strict=True):
-        at = {"layer": 1, "head": 2} if "head" in result[name].dims else {"layer": 1}
-        mean = result[name].isel(at, drop=True).mean("window").values[:2, :2]
-        np.testing.assert_allclose(
-            values, mean.ravel(), atol=0.0051
-        )  # two digits; the group without a token is not there
-    assert page.eval_on_selector_all("#group-tables tbody th", "all => all.map(h => h.textContent)")[:2] == [
-        "user",
-        "<b>",
-    ]
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -136,18 +99,6 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
         peak = own[1, 2, left[:-1]].max()
         assert f"in one bin of offsets other than 0: {peak:.3g}" in page.text_content("#readout")
         assert page.locator(".absent").count() == 1
-
-
-@pytest.mark.parametrize("name", ["profile", "patch_profile"])
-def test_a_profile_alone_colours_the_grid_by_its_peak(visit, made, tmp_path, name):
-    result = made.result[["profile"]]
-    peak = result.profile.mean("window").where(result.offset != 0).max("offset").values[1, 2]
-    if name == "patch_profile":
-        rows = result.profile.rename(offset="column_offset").expand_dims(row_offset=[0], axis=-2)
-        result = xr.Dataset({name: rows, "equal_patch_profile": rows.mean("head")})
-    page = visit(write_report(result, None, tmp_path / "report.html"))
-    page.hover('[data-head="6"]')
-    assert f"at one offset other than 0: {peak:.3g}" in page.text_content("#readout")
 
 
 def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):
@@ -297,13 +248,6 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [11, 23]
 
 
-@pytest.mark.parametrize("drop", [["label", "cluster", "centroid"], ["profile", "layer_kind", "layer_name", "length"]])
-def test_a_result_with_less_gives_a_page_with_less(visit, made, tmp_path, drop):
-    page = visit(write_report(made.result.drop_vars(drop), made.sample, tmp_path / "r.html"))
-    choose(page, 2)
-    assert page.text_content("#head-title") == "Layer 0, head 2"
-
-
 @pytest.mark.parametrize("width", [360, 1600])
 def test_the_page_fits_any_screen_in_light_and_dark(visit, path, width):
     assert list(fitting_schemes(visit(path, width=width), width)) == ["light", "dark"]
@@ -325,36 +269,6 @@ def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
     choose(page, head + 1)
     assert page.text_content("#map-share") == "; token by token: all of this head's weight"
     assert page.is_hidden("#tiled")
-
-
-def test_another_window_can_be_chosen_and_may_lack_the_head(visit, made, tmp_path):
-    sample = made.sample
-    rank = sample.sizes["entry"] // sample.sizes["map"]
-    again = sample.isel(map=[2], entry=slice(2 * rank, 3 * rank)).copy(deep=True)
-    again["window_of"][:] = 1
-    again["token"].values[0, 7] = "elsewhere"
-    maps = ["count", "rest", "key", "weight"]
-    texts = ["window_of", "layer_of", "head_of", "token", "special", "tokens"]
-    joined = (
-        xr.Dataset(
-            {
-                name: (sample[name].dims, np.concatenate([sample[name].values, again[name].values]))
-                for name in maps + texts
-            },
-            {name: sample[name] for name in ("layer", "head", "layer_kind")},
-        )
-        .set_coords(texts)
-        .assign_attrs(sample.attrs)
-    )
-    page = visit(write_report(made.result, joined, tmp_path / "r.html"))
-    choose(page, 2)
-    page.select_option("#window-choice", "1")
-    page.wait_for_selector("#window[data-window='1']")
-    assert page.text_content('[data-token="7"]') == "elsewhere"
-    assert page.is_visible("#map")
-    choose(page, 3)
-    assert "not stored for this window" in page.text_content("#tiled")
-    assert page.is_hidden("#map")
 
 
 def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):

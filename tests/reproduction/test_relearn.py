@@ -8,14 +8,12 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, RobertaConfig, RobertaForMaskedLM
 
 from attnscope import AttnscopeError, explain
-from attnscope.bundled import MODEL, TEXT
+from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses
-from attnscope.explanation.profiles import Collected
 from attnscope.explanation.tables import position_table
-from attnscope.read.texts import Corpus
-from attnscope_yamamoto2023.relearn import Relearning, collect_profiles, head_maps, relearn_positions, space_out
+from attnscope_yamamoto2023.relearn import relearn_positions
 from attnscope_yamamoto2023.relearn import relearned as relearned_analysis
 from tests.families import tiny
 
@@ -48,45 +46,6 @@ def test_the_dataset_holds_both_tables(relearned):
     assert {"mean", "power", "local_ratio", "null_mean"} <= set(found.data_vars)
 
 
-def test_profiles_are_those_of_the_two_models_on_spaced_text(relearned):
-    """Before training, a head that finds its neighbour by position looks at the unknown token that stands there."""
-    model, found = relearned
-    profile = found.profile.sel(layer=0, head=[3, 1])
-    peaks = profile.offset.values[profile.argmax("offset")]
-    assert peaks[:2].tolist() == [[-1, 1], [-1, 1]]
-    loaded = load_model(MODEL)
-    spaced = Relearning(loaded, Corpus.from_sources([TEXT]), limit=24).spaced()
-    by_hand = Collected()
-    collect_profiles(by_hand, "spaced", model, spaced, 10, every=4)
-    np.testing.assert_allclose(
-        found.profile.sel(variant="relearned")[0], by_hand.stacked("spaced")[:, 0].mean(0), atol=1e-6
-    )
-
-
-def test_profiles_of_every_fourth_row_are_means_over_those_rows(relearned):
-    """Against the weights written out: row 4 i of the map of one text."""
-    model = relearned[0]
-    spaced = Relearning(load_model(MODEL), Corpus.from_sources([TEXT]), limit=1).spaced()
-    seen = Collected()
-    collect_profiles(seen, "spaced", model, spaced, 3, every=4)
-    profile = seen.stacked("spaced")[0, 0, 2]
-    maps = head_maps(model, spaced[0], ["a"] * 128, [(0, 2)], rows=128)
-    weights = np.zeros((128, 128))
-    np.put_along_axis(weights, maps["key"].values[0], maps["weight"].values[0], axis=1)
-    by_hand = [np.mean([weights[i, i + t] for i in range(0, 128, 4) if 0 <= i + t < 128]) for t in range(-3, 4)]
-    np.testing.assert_allclose(profile, by_hand, atol=1e-6)
-
-
-def test_maps_show_the_heads_that_were_sharpest(relearned):
-    found = relearned[1]
-    assert set(zip(found.shown_layer.values[:2].tolist(), found.shown_head.values[:2].tolist(), strict=True)) == {
-        (0, 1),
-        (0, 3),
-    }
-    assert found.token.values[:5].tolist()[1:4] == ["·"] * 3
-    np.testing.assert_allclose(found.weight.sum("rank"), 1, atol=1e-5)
-
-
 def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
     monkeypatch.setattr(_explain, "ANALYSES", [known_analyses()["forms"]])
     tree = explain(limit=2, window=32, analyses=[relearned_analysis(2)], out=tmp_path / "run")
@@ -99,7 +58,7 @@ def test_explain_keeps_the_model_and_what_was_learned(tmp_path, monkeypatch):
     assert kept.tokenizer.mask_token_id is not None
 
 
-def test_explain_refuses_before_it_reads_the_texts(tmp_path):
+def test_explain_rejects_before_it_reads_the_texts(tmp_path):
     with pytest.raises(AttnscopeError, match=r"relearn .* is 0"):
         relearned_analysis(0)
     model = load_model(MODEL, device="cpu")
@@ -149,31 +108,6 @@ def test_reserved_rows_and_rows_beyond_the_window_are_not_trained():
     assert not torch.equal(after[2:34], drawn[2:34])
 
 
-def test_the_loss_is_that_of_real_tokens_only(monkeypatch):
-    seen = []
-    forward = RobertaForMaskedLM.forward
-
-    def watch(self, input_ids=None, labels=None, **kwargs):
-        if labels is not None:  # not the comparison afterwards
-            seen.append((input_ids, labels))
-        return forward(self, input_ids=input_ids, labels=labels, **kwargs)
-
-    monkeypatch.setattr(RobertaForMaskedLM, "forward", watch)
-    relearn_positions(roberta(), tokenizer=MODEL, **FEW | {"steps": 2})
-    unknown = AutoTokenizer.from_pretrained(MODEL).unk_token_id
-    for ids, labels in seen:
-        assert (ids.view(len(ids), -1, 4)[..., 1:] == unknown).all()
-        asked = (labels != -100).view(len(ids), -1, 4)
-        assert asked[..., 0].any()
-        assert not asked[..., 1:].any()
-        assert not asked[:, [0, -1]].any()  # the special tokens at the ends
-
-
-def test_spacers():
-    assert space_out([[5, 6], [7, 8]], 3, 1) == [[5, 1, 1, 1, 6, 1, 1, 1], [7, 1, 1, 1, 8, 1, 1, 1]]
-    assert space_out([[5, 6]], 0, 1) == [[5, 6]]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -186,13 +120,13 @@ def test_spacers():
         ({"model": tiny("llama")}, "is a Llama.*masked language model"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(changes, message):
+def test_what_cannot_be_learned_is_rejected(changes, message):
     options = {"tokenizer": MODEL} if "model" in changes else {}
     with pytest.raises(AttnscopeError, match=message):
         relearn_positions(**options | changes)
 
 
-def test_a_tokenizer_without_mask_is_refused():
+def test_a_tokenizer_without_mask_is_rejected():
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     tokenizer.mask_token = None
     with pytest.raises(AttnscopeError, match="has no mask token"):

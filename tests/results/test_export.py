@@ -12,13 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 
-import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.cli.output import csv_text
 from attnscope.results import export as _export
 from attnscope.results.export import csv_file, export, rows_of
-from attnscope.results.open import Node
-from tests.comparison.small_systems import SMALL
 from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
 
 TEXTS = 5
@@ -99,26 +96,6 @@ def test_netcdf_reads_back_identical(scan, tree, tmp_path):
     xr.testing.assert_identical(found, opened)
 
 
-def test_chosen_variables_alone_are_written(scan, tree, tmp_path):
-    made = export(scan, "csv", out=tmp_path / "tables", variables=["entropy"])
-    assert [path.name for path in made.glob("*.csv")] == ["window_layer_head.csv"]
-    one = xr.load_dataset(export(scan, "nc", out=tmp_path / "a.nc", variables=["entropy"]))
-    xr.testing.assert_identical(one, open_run(scan)[["entropy"]])
-    some = xr.load_datatree(export(tree, "nc", out=tmp_path / "b.nc", variables=["agree"]))
-    xr.testing.assert_identical(some["verdict"]["agree"], open_run(tree)["verdict"]["agree"])
-    assert some.attrs["signature"] == open_run(tree).attrs["signature"]
-
-
-def test_rows_are_numbered_on_from_part_to_part_and_may_be_none():
-    given = xr.Dataset({"a": ("x", [5.0, 6.0, 7.0])})
-    assert pd.concat(rows_of(given, ("x",), ["a"], at_once=2)).x.tolist() == [0, 1, 2]
-    (table,) = rows_of(xr.Dataset({"a": ("x", np.zeros(0))}), ("x",), ["a"])
-    assert (list(table.columns), len(table)) == (["x", "a"], 0)
-    dims = {"kind": (("y", "x"), np.array([["p", None], ["q", "p"]], dtype=object))}
-    (table,) = rows_of(xr.Dataset({"a": (("x", "y"), [[1, 2], [3, 4]])}, dims), ("x", "y"), ["a"])
-    assert [None if pd.isna(one) else one for one in table.kind] == ["p", "q", None, "p"]
-
-
 def test_no_table_is_in_memory_as_a_whole(scan, tmp_path, monkeypatch):
     sizes = []
 
@@ -158,19 +135,13 @@ def test_what_is_stopped_leaves_nothing(error, to, broken, scan, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
-def test_damage_in_the_last_piece_leaves_nothing(tmp_path):
-    run = scan_run(tmp_path / "run")
-    max((run / "pieces").iterdir()).write_bytes(b"0")
-    with pytest.raises(AttnscopeError, match="is not what was written"):
-        export(run, "csv", out=tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
-@pytest.mark.parametrize(("package", "extra"), [("pyarrow", "data"), ("h5py", "netcdf")])
-def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, scan, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("package", "extra", "to"), [("pyarrow", "data", "parquet"), ("h5netcdf", "netcdf", "nc"), ("zarr", "zarr", "zarr")]
+)
+def test_a_package_that_is_not_there_is_named_with_its_extra(package, extra, to, scan, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(AttnscopeError, match=rf"pip install 'attnscope\[{extra}\]'"):
-        export(scan, "nc" if extra == "netcdf" else "parquet", out=tmp_path / "out")
+        export(scan, to, out=tmp_path / "out")
 
 
 def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
@@ -184,25 +155,6 @@ def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
             export(run, "csv", out=tmp_path / out)
     with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv, nc or zarr"):
         export(scan, "xlsx", out=tmp_path / "out")
-
-
-def test_names_of_others_lead_nowhere_else(scan, tmp_path, monkeypatch):
-    odd = xr.Dataset({"a": ("../up", [1, 2]), "b": (("x", "/etc"), [[1]])})
-    monkeypatch.setattr(_export, "nodes_of", lambda _: [Node("../../out/..", lambda: iter([odd]))])
-    made = export(scan, "csv", out=tmp_path / "tables")
-    assert {str(path.relative_to(made)) for path in made.rglob("*.csv")} == {
-        "__/__/out/__/___up.csv",
-        "__/__/out/__/x__etc.csv",
-    }
-    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
-
-
-def test_a_training_is_exported_too(tmp_path):
-    trained = attnscope.train(out=tmp_path / "run", **SMALL)
-    back = xr.load_dataset(export(tmp_path / "run", "nc", out=tmp_path / "run.nc"))
-    xr.testing.assert_identical(back, trained)
-    curve = pd.read_csv(export(tmp_path / "run", "csv", out=tmp_path / "csv") / "training_update.csv")
-    np.testing.assert_array_equal(curve.training_loss, trained.training_loss)
 
 
 @pytest.mark.parametrize(

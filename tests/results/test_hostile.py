@@ -158,7 +158,7 @@ def test_a_forged_manifest_is_reported_in_one_line(verb, whole, place):
 
 @pytest.mark.parametrize("name", ["summary.npz", PIECE])
 @pytest.mark.parametrize("verb", ["scan", "show", "export", "diff", "merge"])
-def test_forged_arrays_are_told_in_one_line(verb, name, whole, place):
+def test_forged_arrays_are_reported_in_one_line(verb, name, whole, place):
     content = (whole / "run" / name).read_bytes()
     for what, make in random.Random(verb).sample([*contents(content)], 4):
         rerun(place, whole)

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
 
 import attnscope
-from attnscope import AttnscopeError
 from attnscope.bundled import TEXT
 from attnscope.results import export as _zarr
 from attnscope.results.export import export
@@ -32,22 +30,3 @@ def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
             np.testing.assert_array_equal(found[one].values, expected[one].values)
             assert found[one].attrs == expected[one].attrs
         assert found.attrs == expected.attrs
-
-
-def test_each_head_is_a_chunk_and_the_heads_of_a_layer_a_file(run, tmp_path):
-    store = export(run, "zarr", out=tmp_path / "run.zarr")
-    entropy = zarr.open_group(store)["windows/window_entropy"]
-    assert entropy.chunks[1:] == (1, 1)
-    assert entropy.shards[1:] == (1, 4)
-    assert entropy.shards[0] == entropy.chunks[0] >= 24
-    assert zarr.open_group(store).metadata.consolidated_metadata is not None
-
-
-def test_a_run_without_pools_opens_lazily(tmp_path):
-    result = attnscope.scan("bundled", TEXT, window=32, limit=9, out=tmp_path / "run", show=False, device="cpu")
-    store = export(tmp_path / "run", "zarr", out=tmp_path / "run.zarr", variables=["entropy", "profile"])
-    opened = xr.open_zarr(store, chunks=None)
-    assert set(opened.data_vars) == {"entropy", "profile"}
-    np.testing.assert_array_equal(opened.profile.values, result.profile.values)
-    with pytest.raises(AttnscopeError, match="exists and is not overwritten"):
-        export(tmp_path / "run", "zarr", out=tmp_path / "run.zarr")

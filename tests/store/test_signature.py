@@ -41,10 +41,6 @@ def test_two_signatures_differ_where_anything_in_them_differs():
     assert WHOLE.differences(WHOLE) == []
 
 
-def test_a_bar_in_a_name_does_not_end_its_entry():
-    assert Signature("scan", model={"name": "a|b"}).format().count("|") == 2
-
-
-def test_a_part_that_no_signature_has_is_refused():
+def test_a_part_that_no_signature_has_is_rejected():
     with pytest.raises(AttnscopeError, match="colour of a signature is 'red'"):
         Signature.of({"command": "scan", "colour": "red"})

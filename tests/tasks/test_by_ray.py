@@ -8,87 +8,24 @@ import time
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.explanation import evidence as _gather
-from attnscope.explanation import explain as _explain
-from attnscope.explanation.catalogue import known_analyses
 from attnscope.lineage import align as _work
-from attnscope.lineage.align import LINKS, RECORD
 from attnscope.store import units as _units
 from attnscope.store.runs import is_finished
 from attnscope.store.signature import Signature
 from attnscope.store.units import parts_of
 from attnscope.store.workers import RayEngine
-from tests.translation.small_translators import small_model, small_tokenizer
+from tests.tasks.verbs import LINES, OPTIONS, same
+from tests.translation.small_translators import small_tokenizer
 from tests.workers.simulated import Simulated
 
-WORDS = np.random.default_rng(0).choice(list("abcdefgh"), (9, 4))
-LINES = [" ".join(line) for line in WORDS]
-OPTIONS = {
-    "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
-    "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
-    "intervene": {
-        "limit": 7,
-        "window": 16,
-        "batch_size": 2,
-        "ablations": ["zero"],
-        "steps": 1,
-        "why": False,
-        "device": "cpu",
-    },
-    "patch": {"batch_size": 2, "steps": 1, "device": "cpu"},
-}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_analyses():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "verdict", "spectra")])
-        yield
-
 
 @pytest.fixture
-def small_units(monkeypatch):
-    """In this process; a process of Ray's has the usual ones."""
-    monkeypatch.setattr(_gather, "UNIT", 1)
-    monkeypatch.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 24)
-    monkeypatch.setattr(_work, "UNIT", 2)
-
-
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("translator")
-    small_model("bart").save_pretrained(folder)
-    small_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def call(translator):
-    def called(verb, out, **more):
-        model = translator if verb == "align" else "bundled"
-        return getattr(attnscope, verb)(model, LINES if verb == "align" else None, out=out, **OPTIONS[verb] | more)
-
-    return called
-
-
-def same(found: object, whole: object, folders: tuple[Path, Path]):
-    if isinstance(found, xr.DataTree) and isinstance(whole, xr.DataTree):
-        found, whole = found.copy(), whole.copy()
-        for tree in (found, whole):
-            del tree.attrs["run"]
-        return found.identical(whole)
-    return all(len({(folder / name).read_bytes() for folder in folders}) == 1 for name in (LINKS, RECORD))
-
-
-@pytest.fixture
-def here(monkeypatch, small_units):
+def here(monkeypatch):
     """In place of Ray, workers in this process that die, and what they measured."""
     measured, engines = [], []
     own = _units.WorkerUnits.measure
@@ -132,7 +69,7 @@ def test_workers_that_are_lost_change_nothing(verb, call, here, tmp_path):
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
+def test_a_command_that_was_stopped_resumes(verb, call, here, tmp_path):
     def stop(progress):
         if progress.details.get("texts", 0) >= 4:
             raise KeyboardInterrupt
@@ -151,7 +88,7 @@ def test_a_command_that_was_stopped_goes_on(verb, call, here, tmp_path):
     assert not kept & {first for _, first in measured}
 
 
-def test_workers_that_read_other_texts_are_refused():
+def test_workers_that_read_other_texts_are_rejected():
     agreed = _units.agreed_on(Signature("align", text={"source_sha256": "a"}))
     agreed(Signature("align", text={"source_sha256": "a"}))
     with pytest.raises(AttnscopeError, match=r"workers do not agree: with one of them text\.source_sha256 is"):
@@ -171,7 +108,7 @@ def test_workers_that_read_other_texts_are_refused():
         ({"ray": "local", "texts": Path("-")}, "- is read once, and each worker"),
     ],
 )
-def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
+def test_what_does_not_go_with_ray_is_rejected(verb, given, said, tmp_path):
     given = {"model": "bundled", "texts": LINES, "out": tmp_path / "run"} | OPTIONS[verb] | given
     if verb == "patch":
         texts = given.pop("texts")
@@ -183,14 +120,14 @@ def test_what_does_not_go_with_ray_is_refused(verb, given, said, tmp_path):
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_without_ray_it_is_said_how_to_get_it(verb, call, tmp_path, monkeypatch):
+def test_without_ray_it_is_reported_how_to_get_it(verb, call, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(AttnscopeError, match=r"needs the package ray.*pip install 'attnscope\[ray\]'"):
         call(verb, tmp_path / "run", ray="local")
 
 
 @pytest.fixture
-def small_units_by_two(monkeypatch, tmp_path, small_units):
+def small_units_by_two(monkeypatch, tmp_path):
     """Workers of Ray have small units too, and measure nothing before two of them are ready."""
     ready = tmp_path / "ready"
     ready.mkdir()

@@ -106,12 +106,6 @@ def test_rates_are_those_of_transformers(schedule):
         assert learning_rate(config, step) == pytest.approx(peer(step))
 
 
-def test_noam_goes_by_the_width_of_the_model():
-    for kind, width in ({"model": "recurrent", "decoder_width": 64}, 64), ({"width": 16}, 16):
-        config = TrainConfig(schedule="noam", warmup=4, learning_rate=1.0, **kind)
-        assert learning_rate(config, 4) == pytest.approx(width**-0.5 * 4**-0.5)
-
-
 def test_a_rate_cools_down_to_nothing():
     config = TrainConfig(schedule="constant", warmup=0, learning_rate=1.0, cooldown=4, updates=12)
     rates = [learning_rate(config, step) for step in range(7, 13)]

@@ -1,6 +1,5 @@
 """Translations: scores against those of transformers' beam search, order, over-long lines, the command."""
 
-import re
 from copy import deepcopy
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage.data import encode_lines, train_subwords
-from attnscope.lineage.translate import Translation, Translations, translate_lines
+from attnscope.lineage.translate import translate_lines
 from attnscope.models.configs import RecurrentConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 
@@ -147,17 +146,3 @@ def test_a_file_and_a_folder(folder, tmp_path):
     assert found.texts == attnscope.translate(folder, ["a dog", "", "two men"], beams=2).texts
     assert found.sources == ("a dog", "", "two men")
     assert found[1][0].text == ""
-
-
-def test_what_is_shown_of_a_text_is_a_line_and_not_long():
-    sources = ("", "one\n\ntwo", "word " * 100)
-    made = Translations(sources, ((Translation(""),), (Translation("a\tb", -0.5),), (Translation("c " * 100, -2.0),)))
-    first, *lines = repr(made).splitlines()
-    assert first == "3 sentences translated"
-    assert lines[:2] == ["→ (–)", "one two → a b (-0.50)"]
-    assert len(lines) == 3
-    assert re.fullmatch(r"(word )+word… → (c )+c… \(-2\.00\)", lines[2])
-    assert len(lines[2]) < 140
-    assert lines[2].partition(" → ")[2] in made._repr_html_()
-    without = Translations(sources[:2], ((Translation(""),), (Translation("a"),)))
-    assert repr(without).splitlines()[1:] == ["→", "one two → a"]

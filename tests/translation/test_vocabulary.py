@@ -46,14 +46,6 @@ def test_text_is_given_back_and_nothing_is_unknown(tokenizer, text):
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
-def test_a_masked_vocabulary_reads_its_mask_and_frames_the_text():
-    tokenizer = train_subwords(TEXTS, 400, masked=True)
-    ids = tokenizer("A <mask> in")["input_ids"]
-    assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id) == (1, 2)
-    assert ids.count(tokenizer.mask_token_id) == 1
-    assert tokenizer("a", "b")["input_ids"].count(2) == 2
-
-
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
@@ -78,15 +70,6 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
         assert loaded.decode(loaded(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_the_rarest_characters_are_left_to_the_bytes():
-    texts = ["ab" * 100, "c", "d"]  # 200 of 202 characters
-    vocabulary = train_subwords(texts, 300, coverage=0.99).get_vocab()
-    assert "a" in vocabulary
-    assert "b" in vocabulary
-    assert not {"c", "d"} & set(vocabulary)
-    assert {"c", "d"} <= set(train_subwords(texts, 300, coverage=1.0).get_vocab())
-
-
 @pytest.mark.parametrize(
     ("texts", "size", "options", "message"),
     [
@@ -95,6 +78,6 @@ def test_the_rarest_characters_are_left_to_the_bytes():
         (["abc"], 263, {}, "263 tokens for 4 characters; expected at least 264"),
     ],
 )
-def test_refusals(texts, size, options, message):
+def test_errors_name_what_is_wrong(texts, size, options, message):
     with pytest.raises(AttnscopeError, match=message):
         train_subwords(texts, size, **options)

@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
-from attnscope.lineage.steps import steps
 from attnscope.lineage.walk import walk
 from tests.models.lineage import small
 from tests.translation.small_translators import small_tokenizer
@@ -54,17 +53,6 @@ def test_without_a_target_the_model_s_own_translation_is_read(kind):
     assert not asked.translated
     assert found.target == asked.target == made
     assert np.array_equal(found["weights"], asked["weights"])
-
-
-def test_the_first_layer_of_the_decoder_reads_words():
-    found = [walk_translator("marian", targets=TARGET, layer=layer) for layer in (0, 2, 3, 4)]
-    told = [next(step for step in steps(one) if step.title.startswith("Each token")).text[0] for one in found]
-    assert [text.split(":")[0] for text in told] == [
-        "Input of the first layer",
-        "Input of the first decoder layer",
-        "Input of layer 3",
-        "Input of layer 4",
-    ]
 
 
 class TestBadInput:

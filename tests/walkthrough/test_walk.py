@@ -81,36 +81,6 @@ def test_weights_are_those_of_eager_attention(family):
     assert_allclose(found["weights"], eager[1][0, 2], atol=1e-5)
 
 
-def test_the_query_is_undivided_where_a_model_divides_it_itself():
-    found = walk_inputs(tiny("opt"), of_first_text("opt"))
-    assert found.scale == pytest.approx(8**-0.5)
-    assert_allclose(found["Q"], found["X"] @ found["W_Q"] + found["b_Q"], rtol=1e-12)
-
-
-def test_rope_is_shown_after_the_rotation():
-    found = walk_inputs(tiny("llama"), of_first_text("llama"), layer=1, head=3)
-    plain = found["X"] @ found["W_Q"]
-    assert found.form == "rope"
-    assert_allclose(found["Q"][0], plain[0], atol=1e-12)  # position 0 is not turned
-    assert not np.allclose(found["Q"][1:], plain[1:], rtol=0.1)
-    assert_allclose(np.linalg.norm(found["Q"], axis=1), np.linalg.norm(plain, axis=1), rtol=1e-6)
-
-
-def test_queries_that_are_normalised_have_no_matrix():
-    found = walk_inputs(tiny("qwen3"), of_first_text("qwen3"))
-    assert found.form == "normalised"
-    assert "W_Q" not in found
-    assert "W_V" in found
-
-
-def test_a_real_rope_model(models):
-    found = walk(models / "stories260K-llama", "Once upon a time there was a cat.", layer=2, head=5)
-    assert found.form == "rope"
-    assert max(found.errors.values()) < 1e-5
-    assert found.kv_heads < found.heads
-    assert np.array_equal(found["allowed"], np.tril(found["allowed"]))
-
-
 class TestTheFollowedToken:
     SENTENCE = "The animal didn't cross the street because it was too tired."
 
@@ -198,14 +168,6 @@ def test_a_module_of_one_head_multiplies_out(module, x):
     if isinstance(returned, tuple):
         assert_allclose(walked["weights"], returned[1][0].detach(), atol=1e-6)
     assert max(walked.errors.values()) < 1e-5
-
-
-@pytest.mark.parametrize("name", ["Q", "K", "V"])
-def test_its_layers_are_told_apart_by_its_numbers(name, x):
-    module = Lesson()
-    walked = attnscope.walk(module, x)
-    made_of = module.get_submodule(f"W_{name.lower()}").weight.T
-    assert_allclose(walked[f"W_{name}"], made_of.detach(), atol=0)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_an_idle_worker_takes_what_a_slow_one_has_not():
     assert sorted([first, *others, *answers]) == list(range(COUNT))
 
 
-def test_work_that_ends_every_worker_is_told():
+def test_work_that_ends_every_worker_is_reported():
     class Deadly(Simulated):
         def wait(self):
             first = next((one for one, queue in self.queues.items() if queue), None)
@@ -101,25 +101,3 @@ def test_bad_luck_is_not_blamed_on_the_work_while_others_do_theirs():
     crew = Crew(engine, 2)
     assert sorted(crew.hand_out(lambda number: ask(number) if number else unlucky)) == list(range(COUNT))
     assert engine.died == 12
-
-
-def test_workers_that_never_begin_are_told():
-    class Stillborn(Simulated):
-        def wait(self):
-            return self.die(self.starting[0])
-
-    engine = Stillborn(None)
-    with pytest.raises(AttnscopeError, match="tried to load the model and open the texts ended"):
-        list(Crew(engine, 3).hand_out(ask))
-    assert engine.died == 11
-
-
-def test_errors_of_the_work_and_of_greeting_come_here():
-    def refuse(_):
-        raise AttnscopeError("it is no good")
-
-    crew, *_ = crew_of()
-    with pytest.raises(AttnscopeError, match="no good"):
-        list(crew.hand_out(lambda _: refuse))
-    with pytest.raises(AttnscopeError, match="no good"):
-        list(Crew(Simulated(lambda: (None, None)), 1, refuse).hand_out(ask))

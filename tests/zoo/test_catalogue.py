@@ -7,7 +7,7 @@ import torch
 
 from attnscope import AttnscopeError, scan
 from attnscope.testing.architectures import ARCHITECTURES
-from attnscope.testing.catalogue import CIRCUITS, build, names, zoo
+from attnscope.testing.catalogue import CIRCUITS, build, names
 
 
 def test_there_are_planted_models_of_every_form_and_architecture():
@@ -33,13 +33,6 @@ def test_a_planted_model_is_the_same_at_every_build_and_leaves_random_numbers_al
     assert build("gate-encoder-4").seed != one.seed
     pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
     assert all(torch.equal(first, second) for first, second in pairs)
-
-
-def test_the_zoo_is_a_sequence_that_builds_when_asked():
-    models = zoo(each=1)
-    assert len(zoo(each=3)) == 3 * len(models)
-    assert models[-1].name == models.names[-1]
-    assert [planted.name for planted in models[:2]] == list(models.names[:2])
 
 
 @pytest.mark.parametrize("name", ["induction", "induction-decoder-0", "next-encoder-x"])

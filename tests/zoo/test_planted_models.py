@@ -112,13 +112,3 @@ def test_the_tokens_that_matter_are_those_that_are_said_to(planted, logits):
     assert not truth[planted.labels[:texts] == -100].any()
     assert differs[truth & queried[..., None]].double().mean() > 0.7  # an exchange may give the same answer by chance
     assert differs[~truth & queried[..., None]].double().mean() < 0.05
-
-
-@pytest.mark.parametrize("name", [name for name in names() if name.startswith(("redundant", "spare"))])
-def test_backups_break_together(name):
-    planted = build(name)
-    (group,) = planted.redundant
-    whole, alone, both = loss_without(planted, [[], [group[0]], list(group)], SOME)
-    assert both > 1.5
-    assert both - whole > 3 * (alone - whole)
-    assert planted.heads[group[0]] == name.startswith("redundant")

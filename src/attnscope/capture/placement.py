@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import tempfile
 import weakref
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ class Placement:
                 f"found device_map (--device-map) {self.device_map[:40]!r}; expected one of {', '.join(DEVICE_MAPS)}, "
                 "or in Python a mapping from names of modules to devices"
             )
-        if importlib.util.find_spec("accelerate") is None:
-            raise AttnscopeError(
-                "device_map (--device-map) needs the package accelerate: pip install 'attnscope[devices]'"
-            )
+        check_installed("device_map (--device-map)", "accelerate", "devices")
 
     def load(self, make: Callable[..., tuple[PreTrainedModel, Any]]) -> tuple[PreTrainedModel, Any]:
         """Call `make` with the arguments of ``from_pretrained`` that place a model."""
@@ -115,13 +112,10 @@ _GROUP = 32  # weights of a row that share a scale in int4, where rows fall into
 
 def quantised(model: nn.Module, kind: str) -> str:
     """Quantise the weights of all linear layers of a model in place."""
-    try:
-        import torchao  # pyright: ignore[reportMissingImports]
-        from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise AttnscopeError(
-            f"--dtype {kind} needs torchao, which is not installed: pip install 'attnscope[int]'"
-        ) from error
+    check_installed(f"dtype (--dtype) {kind}", "torchao", "int")
+    import torchao  # pyright: ignore[reportMissingImports]
+    from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_  # pyright: ignore[reportMissingImports]
+
     if any(isinstance(module, Conv1D) for module in model.modules()):
         raise AttnscopeError(
             f"{type(model).__name__} uses transformers' Conv1D, which torchao does not quantise. Use --dtype float16 "

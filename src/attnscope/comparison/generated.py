@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
 
@@ -80,7 +80,7 @@ CARE = {
 def report(results: xr.Dataset) -> Report:
     """Report of a generation."""
     rows, uses = own_output_shares(results), span_uses(results)
-    new, texts = results.length.values, (results.isel(sequence=at) for at in range(results.sizes["sequence"]))
+    new = results.length.values
     tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"
     heads = _heads(results, rows)
     notes = [*notes_of(results).values(), explain_dashes(uses)]
@@ -104,24 +104,7 @@ def report(results: xr.Dataset) -> Report:
         tables=[
             Table("heads", "Heads that shift to the model's own output", (*_HEADS, *spans), heads, terminal=10),
             Table("spans", "Spans: mean weight over all texts and new tokens", _SPANS, uses),
-            Table(
-                "texts",
-                "Texts",
-                _TEXTS,
-                [
-                    {
-                        "source": str(text.source.item()),
-                        "prompt_tokens": int(text.prompt_length),
-                        "new_tokens": int(text.length),
-                        "written": str(text.written.item()),
-                        "token_ids": text.token_id.values[: int(text.length)].tolist(),
-                    }
-                    for text in texts
-                    if "written" in text
-                ],
-                terminal=0,
-                page=0,
-            ),
+            Table("texts", "Texts", _TEXTS, _texts(results), terminal=0, page=0),
         ],
         result=results,
         notes=[note for note in notes if note],
@@ -129,23 +112,29 @@ def report(results: xr.Dataset) -> Report:
     )
 
 
-def _heads(results: xr.Dataset, turning: Sequence[Row]) -> list[Row]:
-    """Rows of the decoder's self-attention heads, the largest shift first, then of cross-attention heads."""
-    weight = results.span_weight.mean(("sequence", "step")).transpose("layer", "head", "span").values
-    layers, heads = results.layer.values.tolist(), results["head"].values.tolist()
-    known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
-    every: dict[tuple[int, int], Row] = {(row["layer"], row["head"]): row for row in turning}
-    for i, j in np.argwhere(known).tolist():
-        every.setdefault((layers[i], heads[j]), {"layer": layers[i], "head": heads[j]})
+def _texts(results: xr.Dataset) -> list[Row]:
+    """Rows of the texts, in which their model is known to write them out."""
+    names = {"source": "source", "prompt_length": "prompt_tokens", "length": "new_tokens", "written": "written"}
+    if "written" not in results:
+        return []
+    rows = rows_of({column: results[name] for name, column in names.items()}, results.length)
     return [
-        row
-        | {"attention": str(results.layer_kind.values[layers.index(layer)])}
-        | {
-            f"weight {span}": with_nulls(float(value))
-            for span, value in zip(results.span.values, weight[layers.index(layer), heads.index(head)], strict=True)
-        }
-        for (layer, head), row in every.items()
+        {name: row[name] for name in names.values()} | {"token_ids": ids[:length].tolist()}
+        for row, ids, length in zip(rows, results.token_id.values, results.length.values, strict=True)
     ]
+
+
+def _heads(results: xr.Dataset, shifts: Sequence[Row]) -> list[Row]:
+    """Rows of the decoder's self-attention heads, the largest shift first, then of cross-attention heads."""
+    over, known = ("sequence", "step"), results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head")
+    weight = results.span_weight.mean(over)
+    columns = {f"weight {span}": weight.sel(span=span) for span in results.span.values}
+    every = {
+        (row["layer"], row["head"]): row
+        for row in rows_of({"attention": results.layer_kind, **columns}, known.where(known))
+    }
+    first = {(row["layer"], row["head"]): row for row in shifts}
+    return [first.get(head, {}) | every[head] for head in {**first, **every}]
 
 
 def span_uses(results: xr.Dataset) -> list[Row]:
@@ -161,18 +150,18 @@ def span_uses(results: xr.Dataset) -> list[Row]:
     for number, span in enumerate(results.span.values):
         if np.isnan(weight[number]).all():
             continue
-        above = weight[number] - np.fmax(equal[number], positions[number])
-        layer, head = (int(index) for index in np.unravel_index(np.nanargmax(above), above.shape))
+        shares = {"weight": weight[number], "equal": equal[number], "positions": positions[number]}
+        above = shares["weight"] - np.fmax(shares["equal"], shares["positions"])
+        layer, head = np.unravel_index(np.nanargmax(above), above.shape)
         known = ~np.isnan(weight[number])
-        row: Row = {"span": str(span)}
-        for name, values in (("weight", weight), ("equal", equal), ("positions", positions)):
-            row[name] = float(values[number][known].mean())
+        row = {"span": str(span)} | {name: float(values[known].mean()) for name, values in shares.items()}
         # the head furthest above the larger of the other two; none if all keys belong to the span
-        is_above = bool(above[layer, head] > _ROUNDING)
-        row["layer"] = int(results.layer[layer]) if is_above else None
-        row["head"] = int(results["head"][head]) if is_above else None
-        for name, values in (("most", weight), ("most_equal", equal), ("most_positions", positions)):
-            row[name] = float(values[number, layer, head]) if is_above else None
+        most: Row = {"layer": int(results.layer[layer]), "head": int(results["head"][head])}
+        most |= {
+            name: float(values[layer, head])
+            for name, values in zip(("most", "most_equal", "most_positions"), shares.values(), strict=True)
+        }
+        row |= most if above[layer, head] > _ROUNDING else dict.fromkeys(most)
         rows.append(with_nulls(row))
     return rows
 

@@ -29,7 +29,7 @@ from attnscope.measure.texts import statistics_of, window_length
 from attnscope.read.encoded import Sources, texts_and_targets
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import STEPS, check_whole
+from attnscope.support.checks import STEPS, check_installed, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
 
@@ -124,6 +124,8 @@ def intervene(
     >>> effects["effects"].loss_change.dims
     ('window', 'ablation', 'layer', 'head')
     """
+    if search:
+        check_installed("search (--search)", "sklearn", "sklearn")
     task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
     if unknown or not ablations:
         found = repr(unknown[0] if unknown else ablations)

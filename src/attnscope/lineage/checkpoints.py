@@ -24,6 +24,7 @@ from attnscope.models.transformer import EncoderForMaskedLM, TransformerForCondi
 from attnscope.store.files import explained
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.store.signature import Signature
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 
 _TRAINED = 16  # bytes of a parameter in training: itself, its gradient and Adam's two moments
@@ -135,10 +136,9 @@ class Log:
             self._file = (folder.path / LOG).open("a", encoding="utf-8")
         self._board: Any = None
         if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise AttnscopeError("tensorboard is not installed: pip install 'attnscope[tensorboard]'") from None
+            check_installed("--tensorboard", "tensorboard", "tensorboard")
+            from torch.utils.tensorboard import SummaryWriter
+
             self._board = SummaryWriter(folder.path / "tensorboard", purge_step=update + 1)
 
     def write(self, update: int, **values: Any) -> None:

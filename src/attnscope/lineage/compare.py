@@ -31,7 +31,7 @@ from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
 from attnscope.store.folder import OwnedFolder
 from attnscope.store.signature import Signature, package_versions, tokenizer_sha256
 from attnscope.support.arguments import Count, validated
-from attnscope.support.checks import BEAMS, THREADS, check_kind, check_whole
+from attnscope.support.checks import BEAMS, THREADS, check_installed, check_kind, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_threads
@@ -129,6 +129,7 @@ def compare(
     """
     check_whole(1, BEAMS, beams=beams)
     check_whole(1, THREADS, threads=threads)
+    check_installed("attnscope compare", "sacrebleu", "translation")
     out = local_folder(out)
     chosen = read_systems(systems, out)
     check_untrained(chosen)

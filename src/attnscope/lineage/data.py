@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.parallel_text import ParallelText, generate_task, is_unsegmented, read_parallel
 from attnscope.models.translator import IGNORED
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -266,6 +267,7 @@ def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = N
 
 
 def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pairs:
+    check_installed("training of a translation model", "sacrebleu", "translation")
     train, valid = (text.joined(config.join, config.seed) for text in training_pairs(config))
     if config.bleu_tokenizer in _BY_SPACES and is_unsegmented(valid.target):
         raise AttnscopeError(

@@ -18,7 +18,7 @@ from attnscope.lineage.parallel_text import Lines, check_parallel, has_entries, 
 from attnscope.measure.documents import FEW, LEAST, SKEWED, long_tail, outside, reach
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import Seed, reads, validated
-from attnscope.support.checks import check_whole, shortly, unexpected
+from attnscope.support.checks import check_installed, check_whole, shortly, unexpected
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count as counted
 from attnscope.support.numbers import percent
@@ -111,6 +111,7 @@ def score(
     Post, "A call for clarity in reporting BLEU scores" (WMT 2018); Koehn, "Statistical significance tests for
     machine translation evaluation" (EMNLP 2004); Popović, "chrF" (WMT 2015).
     """
+    check_installed("attnscope score", "sacrebleu", "translation")
     systems = _systems(hypotheses)
     references = [lines_of_text(text, "the references") for text in _several(targets, "targets")]
     sides = {**systems, **{f"reference {i + 1}": lines for i, lines in enumerate(references)}}
@@ -237,6 +238,7 @@ def _bleu(tokenize: str, *, lowercase: bool) -> Any:
 
 
 def _moses(language: str) -> Callable[[str], str]:
+    check_installed("the tokenizer moses", "sacremoses", "translation")
     from sacremoses import MosesTokenizer
     from sacremoses.corpus import NonbreakingPrefixes
 

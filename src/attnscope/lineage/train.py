@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import xarray as xr
-from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, distributed, nn
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import AutoTokenizer
@@ -310,6 +309,8 @@ class Training:
             count += target_tokens(batch)
         metrics = {"loss": total / count}
         if isinstance(self.data, Pairs):
+            from sacrebleu.metrics.bleu import BLEU
+
             valid = self.data.valid
             with self._precision():
                 translations = translate_lines(self.model, self.data.tokenizer, valid.source, beams=1, overlong="cut")

@@ -37,7 +37,7 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
-from attnscope.support.checks import check_whole, shortly
+from attnscope.support.checks import check_installed, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress
@@ -418,6 +418,8 @@ def _reject_beyond(settings: ScanSettings, length: int) -> None:
 def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
     """Reject settings that cannot be combined in one scan."""
     check_whole(2, clusters=settings.clusters)
+    if settings.clusters is not None:
+        check_installed("clusters (--clusters)", "sklearn", "sklearn")
     if settings.clusters is not None and "band_sum" not in names:
         raise AttnscopeError(
             "clusters (--clusters) need offset profiles: add band_sum (--statistics band_sum), or leave clusters out"

@@ -17,6 +17,7 @@ import numpy as np
 from attnscope.read.files import Unchanged, file_mode, files_below, is_standard_input, shown
 from attnscope.read.sources import SUFFIXES as TEXT_SUFFIXES
 from attnscope.read.sources import Names, names_a_dataset
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
@@ -195,12 +196,9 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[Any]:
 
 def _read(file: Unchanged) -> np.ndarray:
     """RGB pixels of a file."""
-    try:
-        from PIL import Image as pillow  # noqa: N813
-    except ImportError as error:
-        raise AttnscopeError(
-            "reading images needs Pillow, which is not installed: pip install 'attnscope[images]'"
-        ) from error
+    check_installed("reading images", "PIL", "images")
+    from PIL import Image as pillow  # noqa: N813
+
     problem, advice = f"{shown(file.path)} cannot be read as an image", "Convert it to PNG, or remove it"
     with explaining(problem, advice):
         try:

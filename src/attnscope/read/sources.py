@@ -39,6 +39,7 @@ from attnscope.read.messages import CHAT_FIELDS, is_chat, messages_of, without_n
 from attnscope.read.picture_parts import has_pictures
 from attnscope.read.urls import Url, fetched
 from attnscope.read.urls import files_below as files_below_url
+from attnscope.support.checks import check_installed
 from attnscope.support.errors import AttnscopeError, reason_of
 
 
@@ -89,14 +90,9 @@ TABLES = (".parquet", ".arrow")
 
 def table_rows(path: Path | Url, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of a table: the named columns, or all if none is named or one is missing."""
-    try:
-        import pyarrow as pa
-        from pyarrow import ipc, parquet
-    except ImportError as error:
-        raise AttnscopeError(
-            f"{shown(path)}: reading {path.suffix} files needs pyarrow, which is not installed: "
-            "pip install 'attnscope[data]'"
-        ) from error
+    check_installed(f"{shown(path)}: reading {path.suffix} files", "pyarrow", "data")
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
 
     def wanted(schema: Any) -> list[str]:
         return [*fields] if fields and {*fields} <= {*schema.names} else schema.names
@@ -468,13 +464,9 @@ def first_row(path: Path | Url) -> dict[str, Any]:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     name, config, split = _parts(path)
-    try:
-        import datasets
-    except ImportError as error:
-        raise AttnscopeError(
-            f"{path}: reading Hugging Face data sets needs the package datasets, which is not installed: "
-            "pip install 'attnscope[data]'"
-        ) from error
+    check_installed(f"{path}: reading Hugging Face data sets", "datasets", "data")
+    import datasets
+
     with _explained(path):
         if split is None:
             split = _only_split(path, datasets.get_dataset_split_names(name, config))

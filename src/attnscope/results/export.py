@@ -10,21 +10,18 @@ import shutil
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-import zarr
-from zarr.errors import ZarrUserWarning
 
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import explained, json_bytes, local_folder, read_as, sync
 from attnscope.support.arguments import validated
-from attnscope.support.checks import check_kind
+from attnscope.support.checks import check_installed, check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import safe_cell
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -67,7 +64,7 @@ def _rows(part: xr.Dataset, dims: tuple[str, ...], names: Sequence[str], first: 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]  # attributes of each column; under "" those of the table
 Add: TypeAlias = Callable[[pd.DataFrame], None]  # writes rows of a table after those that are there
 
-_NEEDED = {"parquet": (("pyarrow",), "data"), "nc": (("h5netcdf", "h5py"), "netcdf")}  # packages, and their extra
+_NEEDED = {"parquet": ("pyarrow", "data"), "nc": ("h5netcdf", "netcdf"), "zarr": ("zarr", "zarr")}  # its extra
 
 
 @contextmanager
@@ -107,14 +104,6 @@ def parquet_file(path: Path, columns: Attributes) -> Generator[Add]:
             files[0].write_table(pa.Table.from_pandas(rows, schema=files[0].schema, preserve_index=False))
 
         yield add
-
-
-def check_installed(to: str) -> None:
-    """Reject a format whose packages are not installed."""
-    packages, extra = _NEEDED.get(to, ((), ""))
-    lacking = next((name for name in packages if find_spec(name) is None), None)
-    if lacking is not None:
-        raise AttnscopeError(f"--to {to} needs {lacking}: pip install 'attnscope[{extra}]', or use --to csv")
 
 
 def _is_number(column: Any) -> bool:
@@ -192,7 +181,8 @@ def export(
     check_kind("a folder", str, Path, path=path)
     if to not in {*_TABLES, "nc", "zarr"}:
         raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
-    check_installed(to)
+    if to in _NEEDED:
+        check_installed(f"to (--to) {to}", *_NEEDED[to])
     return _exported(known_run(local_folder(path)), to, out, variables, progress or no_progress)
 
 
@@ -314,16 +304,19 @@ _HEADS = ("layer", "head")  # dimensions with chunks of size 1
 
 def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None]) -> None:
     """Write nodes as groups of a Zarr 3 store with consolidated metadata."""
-    zarr.create_group(path, overwrite=False)
-    for number, node in enumerate(nodes):
-        texts = 0
-        for first, block in _blocks(node):
-            _write(block, node, path, first=first)
-            texts += block.sizes.get(node.along, 0)
-            share = min(1.0, texts / node.texts) if node.texts else 1.0
-            tell((number + share) / len(nodes))
+    import zarr
+    from zarr.errors import ZarrUserWarning
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Consolidated metadata", ZarrUserWarning)
+        zarr.create_group(path, overwrite=False)
+        for number, node in enumerate(nodes):
+            texts = 0
+            for first, block in _blocks(node):
+                _write(block, node, path, first=first)
+                texts += block.sizes.get(node.along, 0)
+                share = min(1.0, texts / node.texts) if node.texts else 1.0
+                tell((number + share) / len(nodes))
         zarr.consolidate_metadata(str(path))
 
 
@@ -359,7 +352,7 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
     group = node.name or None
     if not first:
         whole = whole.drop_vars([name for name, variable in whole.variables.items() if node.along not in variable.dims])
-        _stored(whole, path, group, mode="a", append_dim=node.along)
+        whole.to_zarr(path, group=group, zarr_format=3, consolidated=False, mode="a", append_dim=node.along)
         return
     rows = _rows_of(block, node.along) if node.along in block.dims else 0
     encoding = {
@@ -367,7 +360,7 @@ def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
         for name, variable in whole.variables.items()
         if node.along in variable.dims and variable.size
     }
-    _stored(whole, path, group, mode="a", encoding=encoding)
+    whole.to_zarr(path, group=group, zarr_format=3, consolidated=False, mode="a", encoding=encoding)
 
 
 def _storable(block: xr.Dataset) -> xr.Dataset:
@@ -387,9 +380,3 @@ def _cut(variable: xr.Variable, along: str, rows: int) -> dict[str, Any]:
     chunk = tuple(rows if dim == along else 1 if dim in _HEADS else size for dim, size in sizes.items())
     strings = variable.dtype.kind in "OTU"
     return {"chunks": chunk} if strings or math.prod(shard) == math.prod(chunk) else {"chunks": chunk, "shards": shard}
-
-
-def _stored(dataset: xr.Dataset, path: Path, group: str | None, **settings: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Consolidated metadata", ZarrUserWarning)
-        dataset.to_zarr(path, group=group, zarr_format=3, consolidated=False, **settings)

@@ -6,6 +6,7 @@ import math
 import numbers
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -39,6 +40,12 @@ def check_whole(least: int, most: int | None = None, **given: Any) -> None:
             bounded = most is not None or (whole and value > largest)
             upper = f"from {least} to {largest}" if bounded else f"of {least} or more"
             raise AttnscopeError(f"{_called(name)} is {shortly(value)}; expected a whole number {upper}")
+
+
+def check_installed(what: str, package: str, extra: str) -> None:
+    """Reject what needs an optional package that is not installed."""
+    if find_spec(package) is None:
+        raise AttnscopeError(f"{what} needs {package}, which is not installed: pip install 'attnscope[{extra}]'")
 
 
 def check_seed(seed: int) -> None:

@@ -37,34 +37,12 @@ def test_the_form_of_every_family_is_found_and_its_parts_sum_to_what_the_block_g
             assert one.given.shape == one.residual.shape
 
 
-def test_what_a_bert_block_gives_is_what_its_layernorm_gave():
-    model, text = tiny("bert"), one_text("bert")
-    seen = []
-    for layer in model.bert.encoder.layer:
-        layer.attention.output.LayerNorm.register_forward_hook(
-            lambda _, given, made: seen.append((given[0][0], made[0]))
-        )
-    with torch.no_grad():
-        blocks = find_blocks(model, text)
-        seen.clear()
-        records, _ = record(model, text, blocks, "the text")
-    for one, (given, made) in zip(records, seen, strict=True):
-        torch.testing.assert_close(one.given, made)
-        scale = 1 / (given.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt()
-        torch.testing.assert_close(one.scale, scale)
-
-
 @pytest.mark.parametrize("name", ["additive-gru", "dot-lstm"])
 def test_a_recurrent_decoder_has_no_projection_and_no_block(name):
     blocks = find_blocks(small(name), {"input_ids": SOURCE[:1], "decoder_input_ids": torch.tensor([[1, 10, 11]])})
     assert [block.form for block in blocks] == [None]
     assert blocks[0].output is None
     assert "no linear layer reads the concatenated output" in blocks[0].reason
-
-
-def test_a_first_layer_without_a_norm_is_told_from_one_that_normalises_the_sum():
-    """ModernBERT's first layer reads the residual stream itself, as BERT's do; what follows keeps the sum."""
-    assert {block.form for block in find_blocks(tiny("modernbert"), one_text("modernbert"))} == {"sum"}
 
 
 @pytest.mark.parametrize(

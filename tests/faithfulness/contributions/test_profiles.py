@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnscope import AttnscopeError, scan
-from attnscope.capture.load import load_model
+from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
-from attnscope.explanation.study import Study, study
+from attnscope.explanation.study import Study
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
-from tests.faithfulness.models import one_text
 from tests.faithfulness.oracles import block, effective
 from tests.families import tiny
 from tests.mechanism.captured import capture_inputs
@@ -20,7 +18,7 @@ from tests.models.lineage import small
 BAND = 4
 #: Some normalise and take the softmax in single precision, whatever the model's own is.
 ROUNDING = {"llama": 1e-6, "gemma2": 1e-6}
-FAMILIES = ["bert", "albert", "gpt2", "llama", "gemma2", "t5", "bart"]
+FAMILIES = ["bert", "gpt2", "gemma2", "t5", "bart"]
 
 
 def read(model, texts=(TEXT,)):
@@ -180,7 +178,7 @@ def test_block_norms_and_mixing_are_those_of_all_parts_written_out(name):
         np.testing.assert_allclose(mixing.sel(of=["weights", "half residual"]), [other, other / 2], atol=rounding)
 
 
-@pytest.mark.parametrize("name", ["sinusoidal-pre", "rope-pre", "alibi-pre", "t5-pre", "sinusoidal-post"])
+@pytest.mark.parametrize("name", ["rope-pre", "sinusoidal-post"])
 def test_the_projects_own_translators(name):
     model = small(name)
     marks = {"special": (), "spans": (), "source": "a", "start": 0, "tokens": ()}
@@ -190,12 +188,6 @@ def test_the_projects_own_translators(name):
     assert found.layer_kind.values.tolist() == ["self"] * 2 + ["causal", "cross"] * 2
     ratios = found.mixing_ratio.sel(of="block")
     assert bool(((ratios > 0) & (ratios < 1)).all())
-
-
-def test_weights_are_those_that_scan_lays_along_offsets():
-    found = contribution_profiles(study("bundled", limit=2), kinds=["weights"], band=5)
-    expected = scan(limit=2, statistics=["profile"], band=5)
-    np.testing.assert_allclose(found.profile_weights, expected.profile, atol=1e-6)
 
 
 def test_layers_side_by_side_have_no_known_block():
@@ -218,16 +210,6 @@ def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
     assert "profile_block_norms" not in found
     assert np.isnan(found.mixing_ratio.sel(of=["norms and residual", "block"])).all()
     assert np.isfinite(found.mixing_ratio.sel(of="norms")).all()
-
-
-def test_where_one_text_lacks_something_the_others_keep_it(monkeypatch):
-    from attnscope.intervention import blocks as _record
-
-    total = _record._sum
-    monkeypatch.setattr(_record, "_sum", lambda one: total(one) * (1.01 if len(one.given) == 8 else 1))
-    found = read(tiny("bert"), [TEXT, TEXT[:8], TEXT[:9]])
-    assert np.isfinite(found.profile_block_norms).any(("layer", "offset")).values.tolist() == [True, False, True]
-    assert found.profile_weights.sizes["window"] == 3
 
 
 def test_without_a_head_there_is_no_gradient():
@@ -257,26 +239,3 @@ def test_rows_in_pieces_are_the_same(monkeypatch):
     pieces = read(tiny("llama"))
     for name in whole:
         np.testing.assert_allclose(whole[name], pieces[name], atol=1e-6, err_msg=name)
-
-
-def test_the_model_is_given_back_as_it_was():
-    model = tiny("bert").train()
-    before = [(name, one.requires_grad, one.grad) for name, one in model.named_parameters()]
-    read(model)
-    assert model.training
-    assert [(name, one.requires_grad, one.grad) for name, one in model.named_parameters()] == before
-
-
-def test_trained_models(models):
-    loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = contribution_profiles(one_text(loaded, "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"), band=2)
-    assert found.attrs["skipped"] == ""
-    head = found.isel(window=0).sel(layer=0)
-    for kind in ("weights", "norms", "effective"):  # the previous-token and the next-token head survive
-        profile = head[f"profile_{kind}"]
-        assert profile.sel(head=3).idxmax("offset") == -1
-        assert profile.sel(head=4).idxmax("offset") == 1
-    story = one_text(load_model(models / "stories260K-llama", device="cpu"), "Once upon a time there was a little cat.")
-    stories = contribution_profiles(story, band=2)
-    assert stories.attrs["skipped"] == ""
-    assert (stories["rank"] <= 8).all()

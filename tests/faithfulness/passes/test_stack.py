@@ -5,7 +5,7 @@ import torch
 
 from attnscope.capture.watching import watching
 from attnscope.intervention.calls import unread_sites
-from attnscope.intervention.stack import blocks_of, stacked_passes
+from attnscope.intervention.stack import stacked_passes
 from attnscope.kernels.engines import attend_in_full
 from tests.faithfulness.models import MODELS, build, inputs_of
 
@@ -72,27 +72,6 @@ def test_nothing_below_the_change_is_computed_again(name):
     assert 0 < first < (len(ran) - first) / 2
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_a_changed_state_is_as_a_changed_block(name):
-    model = build(name)
-    inputs = inputs_of(model)
-    block = blocks_of(model)[1]
-    with stacked_passes(model) as passes, torch.no_grad():
-        passes.plain(inputs)
-        found = passes.run({}, 2, {1: lambda states: states * torch.tensor([0.5, 2.0])[:, None, None, None]})
-
-    def halve(_, __, output):
-        return (output[0] * 0.5, *output[1:]) if isinstance(output, tuple) else output * 0.5
-
-    hook = block.register_forward_hook(halve)
-    with torch.no_grad():
-        expected = model(**inputs)[0]
-    hook.remove()
-    real = inputs["attention_mask"].bool()
-    torch.testing.assert_close(found[0][real], expected[real], rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(found[0], found[1])
-
-
 def test_places_alone_are_given_to_the_output_layer():
     model = build("bert")
     inputs = inputs_of(model)
@@ -117,16 +96,10 @@ def test_the_model_is_given_back():
         assert name not in before or module.forward.__func__ is before[name]
 
 
-def test_a_layer_that_nothing_linear_reads_is_told_of():
+def test_a_layer_without_an_output_projection_is_reported():
     model = build("bert")
     layer = model.bert.encoder.layer[1].attention
     own = layer.self.forward
     layer.self.forward = lambda *given, **named: (own(*given, **named)[0] ** 2, None)
     unread = unread_sites(model, inputs_of(model))
     assert [site.index for site in unread] == [1]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_what_heads_give_is_read_by_a_linear_layer(name):
-    model = build(name)
-    assert unread_sites(model, inputs_of(model)) == []

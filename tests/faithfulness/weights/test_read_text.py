@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.capture.borrow import borrowed
 from attnscope.explanation.projections import projections
 from attnscope.intervention.arrays import jensen_shannon as arrays_jensen_shannon
 from attnscope.intervention.arrays import total_variation as arrays_total_variation
@@ -80,17 +79,6 @@ def test_a_masked_language_model_predicts_behind_masks():
     assert len(read(tiny("gpt2"), mask_id=4).positions) == len(TEXT)  # it looks back, so nothing is hidden
 
 
-def test_many_variants_go_through_in_pieces(monkeypatch):
-    from attnscope.intervention import read_text as _read_text
-
-    text = read(tiny("bert"))
-    outputs = torch.randn(5, *text.head(0, 0).output.shape, generator=torch.Generator().manual_seed(1))
-    whole = text.head(0, 0).effects(outputs)
-    monkeypatch.setattr(_read_text, "NUMBERS_AT_ONCE", 2 * 60 * len(TEXT))
-    for name, values in text.head(0, 0).effects(outputs).items():
-        np.testing.assert_allclose(values, whole[name], atol=1e-6)
-
-
 def test_effects_are_the_distances_of_arrays():
     text = read(tiny("bert").double())
     outputs = torch.randn(
@@ -113,10 +101,3 @@ def test_the_divergence_has_a_slope_where_a_mask_hides_a_key():
     assert float(slope[0, 0]) == pytest.approx((both[0] - both[1]) / 2e-6, rel=1e-5)
     assert bool(slope.isfinite().all())
     assert float(total_variation(own.log(), own.log())) == 0
-
-
-def test_a_model_in_training_is_read_as_it_predicts():
-    model = tiny("bert").train()
-    with borrowed(model):
-        expected = read(model).log_probabilities
-    assert torch.equal(expected, read(model.eval()).log_probabilities)

@@ -6,7 +6,6 @@ import torch
 from scipy.stats import kendalltau
 
 from attnscope import AttnscopeError
-from attnscope.capture.load import load_model
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls as _limits
 from attnscope.intervention.arrays import adversarial_weights, erased_weights, permuted_weights, total_variation
@@ -22,8 +21,7 @@ from attnscope.intervention.weight_tests import (
     uniform_test,
 )
 from attnscope.read.windows import Window
-from tests.faithfulness.eager import TARGET, TEXT
-from tests.faithfulness.models import one_text
+from tests.faithfulness.eager import TEXT
 from tests.families import tiny
 from tests.models.lineage import small
 
@@ -79,7 +77,7 @@ def test_i19_where_values_are_equal_or_not_heard_weights_do_nothing(name):
     assert np.isnan(of(found, "tvd", 0, 3)).all()
 
 
-def test_equal_weights_are_put_in_the_place_of_the_heads():
+def test_uniform_weights_replace_those_of_the_head():
     model = tiny("bert")
     found = uniform_test(given(model), heads=[(1, 2)], draws=2)
     text = ReadText(model, given(model).windows[0], 0)
@@ -106,12 +104,6 @@ def test_permutations_are_the_median_of_single_ones():
     assert of(again, "tvd", 0, 1) == of(found, "tvd", 0, 1)
 
 
-def test_frozen_weights_of_the_same_words_are_the_same():
-    found = frozen_test(given(tiny("bert"), TEXT, TEXT), heads=[(1, 0)], draws=2)
-    assert float(found.tvd.max()) < 1e-6
-    assert float(found.weights_tvd.max()) < 1e-6
-
-
 def test_frozen_weights_come_from_a_text_that_is_long_enough():
     model = tiny("bert")
     found = frozen_test(given(model, TEXT, OTHER), heads=[(1, 0)], draws=2)
@@ -134,11 +126,6 @@ def test_the_search_goes_far_and_keeps_its_bound(family):
     assert null < far <= np.log(2)
     tight = adversarial_test(given(model), heads=[(1, 1)], bound=0.0, steps=5, draws=1)
     assert float(of(tight, "tvd", 1, 1)) == 0
-
-
-def test_without_a_price_the_search_goes_nearly_all_the_way():
-    found = adversarial_test(given(planted()), heads=[(0, 0)], steps=60, draws=1)
-    assert float(of(found, "weights_jsd", 0, 0)) > 0.5 > float(of(found, "weights_jsd_null", 0, 0))
 
 
 def test_erasure_follows_each_order():
@@ -176,25 +163,8 @@ def test_ranks_are_those_of_gradients_and_of_leaving_out():
     assert 0 < of(found, "tau_gradient_null", 1, 2) < 1
 
 
-def test_the_null_of_ranks_is_exceeded_by_one_random_order_in_twenty():
-    from attnscope.intervention.weight_tests import compared
-
-    rng, counted = np.random.default_rng(0), np.ones((6, 15), dtype=bool)
-    importance = rng.random((6, 15))
-    null = compared(rng.random((6, 15)), (importance, importance), counted)["tau_gradient_null"]
-    weights = rng.random((2000, 6, 15))
-    signs = [np.sign(one[..., :, None] - one[..., None, :]) for one in (weights, importance)]
-    taus = (signs[0] * signs[1]).sum((-1, -2)) / (15 * 14)
-    above = (taus.mean(1) > null).mean()
-    assert 0.03 < above < 0.07  # 0.05, give or take four standard errors of 0.005
-
-
-@pytest.mark.parametrize("name", ["bart", "sinusoidal-pre"])
-def test_models_of_two_texts(name):
-    model = tiny(name) if name == "bart" else small(name)
-    one = given(
-        model, TEXT if name == "bart" else [3, 4, 5, 6, 7, 2], target=TARGET if name == "bart" else [1, 9, 8, 7]
-    )
+def test_models_of_two_texts():
+    one = given(small("sinusoidal-pre"), [3, 4, 5, 6, 7, 2], target=[1, 9, 8, 7])
     heads = [(0, 0), (2, 0), (3, 1)]  # encoder, decoder, across
     for test in TESTS.values():
         found = test(one, heads=heads)
@@ -216,31 +186,12 @@ def test_other_weights_with_the_same_output_are_those_of_the_linear_program():
     assert of(found, "output_error", 1, 2) < 1e-9
 
 
-def test_equal_values_leave_all_weights_free():
-    found = same_output_test(given(planted()), heads=[(0, 0)], rows=4, objective="distance")
-    assert of(found, "free", 0, 0) == of(found, "free_null", 0, 0) == 1
-    assert of(found, "weights_tvd", 0, 0) > 0.9
-
-
 def test_a_search_through_a_long_text_says_what_it_would_take(monkeypatch):
     monkeypatch.setattr(_limits, "MATRIX_BYTES", 1000)
     with pytest.raises(AttnscopeError, match="more than 0 GiB in a backward pass"):
         adversarial_test(given(tiny("bert")), heads=[(0, 0)], steps=1, draws=1)
     with pytest.raises(AttnscopeError, match="more than 0 GiB in a backward pass"):
         agreement_test(given(tiny("bert")), heads=[(0, 0)])
-
-
-def test_intervals_are_over_documents():
-    model = tiny("bert")
-    texts = [TEXT, OTHER, TEXT[::-1], OTHER[::-1], TEXT[2:], OTHER[2:]]
-    found = uniform_test(given(model, *texts), heads=[(0, 2)], draws=1)
-    here = found.sel(layer=0, head=2)
-    assert float(here.tvd_mean) == pytest.approx(float(here.tvd.mean()))
-    assert float(here.tvd.min()) - 1e-9 <= float(here.tvd_low) < float(here.tvd_mean) < float(here.tvd_high)
-    assert {one.attrs["units"] for one in found.values()} <= {"share", "nats"}
-    assert all(one.attrs["long_name"] for one in found.values())
-    alone = uniform_test(given(model), heads=[(0, 2)], draws=1).sel(layer=0, head=2)
-    assert np.isnan(alone.tvd_low)
 
 
 def test_bad_input_raises():
@@ -257,13 +208,3 @@ def test_bad_input_raises():
         erasure_test(one, fractions=[0.5, 0.2])
     with pytest.raises(AttnscopeError, match=r"bound is 2"):
         adversarial_test(one, bound=2.0)
-
-
-def test_a_trained_model(models):
-    loaded = load_model(models / "rxnmapper-albert", device="cpu")
-    found = permutation_test(
-        one_text(loaded, "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1"), heads=[(0, 3), (10, 5)], draws=6
-    )
-    for head in [(0, 3), (10, 5)]:
-        assert of(found, "tvd", *head) > 0
-    assert of(found, "max_weight", 0, 3) > 0.9  # the previous-token head is sharp

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope import AttnscopeError
-from attnscope.explanation.arrays.decomposition import append_one, reparametrize
+from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum, query_key_waves
 from tests.mechanism.planted_waves import planted, waves
 
@@ -30,18 +29,6 @@ def test_the_decomposition_is_that_of_the_whole_matrix():
     np.testing.assert_allclose(found.key, right[:R].T * sign, atol=100 * EPS / gap)
     assert found.dropped == 0
     assert found.group.tolist() == list(range(R))
-
-
-def test_only_the_product_of_the_weights_matters():
-    """Mechanism E3."""
-    query, key, _ = head()
-    mix = np.random.default_rng(9).normal(size=(R, R))
-    one, other = reparametrize(query, key), reparametrize(query @ mix, key @ np.linalg.inv(mix).T)
-    loss = 100 * np.linalg.cond(mix) * EPS
-    np.testing.assert_allclose(one.values, other.values, rtol=loss)
-    gap = np.abs(np.diff(one.values)).min() / one.values[0]
-    np.testing.assert_allclose(one.query, other.query, atol=loss / gap)
-    np.testing.assert_allclose(one.key, other.key, atol=loss / gap)
 
 
 def test_columns_lost_in_rounding_are_dropped():
@@ -72,25 +59,6 @@ def test_nearly_equal_singular_values_are_grouped():
     assert noted.near_degenerate.values.tolist() == [False, True, True, True, False, False]
 
 
-def test_widths_of_queries_and_keys_may_differ():
-    rng = np.random.default_rng(0)
-    query, key = rng.normal(size=(10, 3)), rng.normal(size=(14, 3))
-    found = reparametrize(query, key)
-    np.testing.assert_allclose((found.query * found.values) @ found.key.T, query @ key.T, atol=1e-13)
-
-
-def test_biases_are_part_of_the_affine_weights():
-    """Mechanism A6."""
-    query, key, inputs = head()
-    rng = np.random.default_rng(3)
-    query_bias, key_bias = rng.normal(size=R), rng.normal(size=R)
-    scores = (inputs @ query + query_bias) @ (inputs @ key + key_bias).T
-    found = reparametrize(np.vstack([query, query_bias]), np.vstack([key, key_bias]))
-    extended = append_one(inputs)
-    again = (extended @ found.query * found.values) @ (extended @ found.key).T
-    np.testing.assert_allclose(again, scores, atol=1e-13 * np.abs(scores).max())
-
-
 def test_importance_is_the_norm_of_a_columns_part_of_the_scores():
     """Mechanism E6."""
     query, key, inputs = head()
@@ -116,17 +84,6 @@ def test_planted_waves_are_counted_and_paired():
     np.testing.assert_allclose(apart, np.pi / 2, atol=0.1)
 
 
-def test_slow_waves_are_not_called_periodic():
-    model = planted(frequencies=(1, 2, 20), weights=(3.0, 2.5, 2.0))
-    found = query_key_waves(model.inputs, model.query, model.key)
-    fast = found.query_frequency >= 3
-    assert int(found.query_frequency.min()) == 1
-    assert not found.periodic[~fast].any()
-    assert int(query_key_waves(model.inputs, model.query, model.key, lowest=1).periodic.sum()) > int(
-        found.periodic.sum()
-    )
-
-
 def test_smooth_text_is_periodic_by_white_noise_but_not_in_another_order():
     """Mechanism E.4: why rows are permuted. A random walk has no wave, but slow power."""
     walk = np.cumsum(np.random.default_rng(0).normal(size=(256, 8)), axis=0)
@@ -144,31 +101,3 @@ def test_maximum_spectrum_is_the_largest_and_names_its_column():
     above = found.frequency[1:32][found.maximum[1:32] > found.null_99]
     assert 9 in above.values
     assert above.size <= 3
-
-
-def test_the_level_of_a_maximum_follows_each_columns_variance():
-    rng = np.random.default_rng(1)
-    columns = rng.normal(size=(512, 200)) * rng.uniform(0.1, 3, 200)
-    found = maximum_spectrum(columns)
-    inner = found.maximum[1:256]
-    assert float(inner.mean()) == pytest.approx(float(found.null_mean), rel=5 * 0.15 / np.sqrt(255))
-    assert float((inner > found.null_99).mean()) < 0.04
-
-
-@pytest.mark.parametrize(
-    ("shapes", "options", "message"),
-    [
-        (((8, 6), (6, 3), (6, 2)), {}, "3 columns in W_Q and 2 in W_K"),
-        (((8, 6), (6, 3), (5, 3)), {}, "6 columns in X and 5 in W_K"),
-        (((8, 6), (6, 3), (6, 3)), {"significance": 0.0}, "significance is 0.0"),
-        (((8, 6), (6, 3), (6, 3)), {"tests": 0}, "tests is 0"),
-    ],
-)
-def test_bad_input_is_named(shapes, options, message):
-    with pytest.raises(AttnscopeError, match=message):
-        query_key_waves(*(np.ones(shape) for shape in shapes), **options)
-
-
-def test_other_bad_input_is_named():
-    with pytest.raises(AttnscopeError, match="no columns"):
-        maximum_spectrum(np.ones((8, 0)))

@@ -36,13 +36,6 @@ def test_x_is_what_the_hidden_states_say():
         np.testing.assert_allclose(x, state[0], atol=1e-5)
 
 
-def test_cross_attention_has_two_sides():
-    model = tiny("bart")
-    own, other = (capture_inputs(model, TEXTS[0], key_side=side) for side in (False, True))
-    for site, x in own.items():
-        assert np.array_equal(x, other[site]) == (site.kind != "cross")
-
-
 def test_what_cannot_be_averaged_is_rejected():
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         token_ids(TEXTS[:1], least=2)

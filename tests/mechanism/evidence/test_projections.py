@@ -5,11 +5,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-import transformers as T
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
-from attnscope.explanation.projections import projections, slices_of
+from attnscope.explanation.projections import projections
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
@@ -114,62 +113,16 @@ def test_values_and_outputs_follow_from_the_matrices(family):
         torch.testing.assert_close(returned[site], total, atol=2e-5 * float(total.abs().max()), rtol=0)
 
 
-def test_a_family_without_one_key_matrix_is_reported_not_guessed():
-    torch.manual_seed(0)
-    config = T.DeepseekV3Config(
-        hidden_size=32,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        num_hidden_layers=1,
-        intermediate_size=48,
-        moe_intermediate_size=16,
-        vocab_size=60,
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        qk_rope_head_dim=4,
-        qk_nope_head_dim=4,
-        v_head_dim=8,
-        n_routed_experts=4,
-        n_group=1,
-        topk_group=1,
-        num_experts_per_tok=1,
-        first_k_dense_replace=1,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    model = T.DeepseekV3ForCausalLM(config).eval()
-    (found,) = projections(model, {"input_ids": torch.arange(3, 15)[None]}).values()
-    assert found.form == "unknown"
-    assert found.reason == "no linear layer gives its query"
+def test_matrices_that_are_not_known_are_reported_not_guessed():
+    found = next(iter(projections(tiny("deberta"), of_first_text("deberta")).values()))
     assert found.query is None
-    with pytest.raises(AttnscopeError, match=r"layer 0 .* are not known: no linear layer gives its query"):
+    with pytest.raises(AttnscopeError, match=rf"layer 0 .* are not known: {found.reason}"):
         found.of_head(0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_other_types_are_matched_within_their_precision(family, dtype):
-    found = projections(tiny(family).to(dtype), inputs(family, padded=False)[0])
-    assert {one.form for one in found.values()} == {FORMS[family]}
 
 
 def test_one_token_is_too_few():
     with pytest.raises(AttnscopeError, match="1 token shows no form"):
         projections(tiny("bert"), {"input_ids": torch.tensor([[5]])})
-
-
-def test_queries_of_a_group_may_lie_beside_their_keys_and_values():
-    """One layer for all, group by group: two queries of width 3, their key, their value; 4 heads of 2 groups."""
-    block = [np.arange(start, start + 12).reshape(4, 3) for start in (0, 12)]
-    layouts = {
-        "query": (4, np.concatenate([one[:2] for one in block])),
-        "key": (2, np.stack([one[2] for one in block])),
-        "value": (2, np.stack([one[3] for one in block])),
-    }
-    for role, (heads, columns) in layouts.items():
-        found = slices_of(24, heads, 3, groups=2)
-        assert any(np.array_equal(one, columns) for one in found), role
 
 
 def test_matrices_whose_scores_are_not_those_captured_are_not_used(monkeypatch):

@@ -12,7 +12,6 @@ from attnscope.explanation.tables import (
     position_table,
     position_tables,
     replaced_positions,
-    word_table,
 )
 from attnscope.kernels.positions import sinusoidal_table
 from tests.families import MAKERS, inputs, tiny
@@ -138,10 +137,3 @@ def test_everything_is_put_back_even_after_an_error():
             pass
     with pytest.raises(AttnscopeError, match="no position table 'wpe'"), replaced_positions(model, {"wpe": rows}):
         pass
-
-
-def test_words():
-    assert word_table(tiny("bert")).shape == (60, 32)
-    assert word_table(tiny("albert")).shape == (60, 16)
-    with pytest.raises(AttnscopeError, match="ViTModel has no word embeddings"):
-        word_table(tiny("vit"))

@@ -5,8 +5,7 @@ import pytest
 import xarray as xr
 
 from attnscope import AttnscopeError
-from attnscope.explanation.analyses.shift import cross_spectrum
-from attnscope.explanation.analyses.wave_removal import band_removed, responsible_band, score_of_band, wave_removal
+from attnscope.explanation.analyses.wave_removal import responsible_band, score_of_band, wave_removal
 from attnscope.explanation.report import report
 from attnscope.explanation.study import study as mechanism_study
 from tests.families import tiny
@@ -50,7 +49,7 @@ def test_where_the_tables_waves_are_all_that_counts_the_fit_is_exact(frequencies
     assert float(removed.fit) > 0.999
 
 
-def test_behind_other_layers_nine_tenths_of_the_change_is_foretold_and_not_by_other_heads():
+def test_behind_other_layers_nine_tenths_of_the_change_is_predicted_and_not_by_other_heads():
     model = planted_roberta(SMALL, heads=HEADS)
     removed = wave_removal(model, random_ids(SMALL, 6), draws=100)
     assert set(range(removed.attrs["frequencies"][0], removed.attrs["frequencies"][1] + 1)) <= set(range(7, 16))
@@ -67,16 +66,7 @@ def test_random_weights_give_no_cause(family):
     assert float(removed.fit) < 0.5
 
 
-def test_another_models_spectra_do_not_foretell():
-    """The same heads looking elsewhere: what is expected of them is wrong here."""
-    texts = random_texts(4)
-    spectra = cross_spectrum(mechanism_study(mixed_bert((3, -3, 4, 2), 2.0), texts))
-    cross = (spectra.cross_amplitude * np.exp(1j * spectra.phase)).transpose("layer", "head", "frequency")
-    removed = band_removed(mixed_bert((-1, 2, 0, -3), 2.0), texts, {0: cross.values[0]}, (3, 16), draws=20)
-    assert float(removed.fit) < 0.5
-
-
-def test_the_model_is_as_it_was_and_bad_frequencies_are_refused():
+def test_the_model_is_as_it_was_and_bad_frequencies_are_rejected():
     model = tiny("bert")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     study = mechanism_study(model, TINY_TEXTS)

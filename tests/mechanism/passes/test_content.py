@@ -12,14 +12,13 @@ from attnscope.explanation.analyses import position_content as _position_content
 from attnscope.explanation.analyses.position_content import shapley_values
 from attnscope.explanation.arrays.shares import covariance_share
 from attnscope.explanation.profiles import score_traces
-from attnscope.explanation.projections import projections
 from attnscope.explanation.tables import first_layer_split, position_tables, replaced_positions
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from tests.families import inputs, tiny
 from tests.mechanism.alone import of_windows
 from tests.mechanism.captured import capture_inputs
-from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain, wave_scores
+from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, wave_scores
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile
 
 position_content = of_windows(_position_content.position_content)
@@ -30,7 +29,7 @@ SHIFTS = (-1, 2, 0, -3)
 RANDOM = np.random.default_rng(0).integers(3, 60, (4, 24)).tolist()
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "opt", "llama", "t5", "gemma2", "gpt_oss", "qwen3"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "gpt_oss", "qwen3"])
 def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
     model = tiny(family)
     found = position_content(model, RANDOM, band=BAND, draws=20)
@@ -65,7 +64,7 @@ def test_i1_i2_the_terms_add_up_and_the_mixed_ones_vanish_in_the_mean(family):
     assert bool((found.profile_low.isnull()).all())  # of 4 texts
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "distilbert", "electra", "gpt2", "opt", "bart", "vit"])
+@pytest.mark.parametrize("family", ["roberta", "albert", "gpt2", "opt", "bart", "vit"])
 def test_i4_layernorm_distributes_over_its_summands(family):
     """P + C is X; C sigma is a_i + b sigma_i, a and b of no table: so it moves by b (sigma' - sigma)."""
     model = tiny(family)
@@ -92,35 +91,6 @@ def test_i4_layernorm_distributes_over_its_summands(family):
             continue
         slope = (apart * moved).sum(0) / (apart**2).sum()
         np.testing.assert_allclose(moved, apart * slope, atol=2e-5 * abs(moved).max())
-
-
-def test_i4_on_a_layer_of_which_all_is_known():
-    model = mixed_bert()
-    text = random_texts(1)[0]
-    (split,) = first_layer_split(model, {"input_ids": torch.tensor([text])}).values()
-    gain = squared_gain() ** 0.5
-    table = model.bert.embeddings.position_embeddings.weight[:LENGTH].double().detach().numpy()
-    words = model.bert.embeddings.word_embeddings.weight[text].double().detach().numpy()
-    np.testing.assert_allclose(split.position, gain * table, atol=1e-6)
-    np.testing.assert_allclose(split.content, gain * words, atol=2e-6)
-    np.testing.assert_allclose(split.deviation, 1 / gain, rtol=1e-6)
-
-
-@pytest.mark.parametrize("family", ["bert", "opt"])
-def test_pp_is_the_positions_through_the_matrices(family):
-    """Also where the model scales its queries before the call (OPT)."""
-    model, given = tiny(family), {"input_ids": torch.tensor(RANDOM[:1])}
-    ((site, split),) = first_layer_split(model, given).items()
-    matrices = next(one for other, one in projections(model, given).items() if other.index == site.index)
-    found = position_content(model, RANDOM[:1], method="exact", band=BAND, draws=2).isel(layer=0)
-    for head in range(found.sizes["head"]):
-        W_Q, _, W_K, _ = matrices.of_head(head)
-        key = split.position @ W_K
-        scores = matrices.scale * split.position @ W_Q @ (key - key.mean(0)).T
-        expected = np.array([np.trace(scores, offset=t) for t in OFFSETS])
-        here = found.trace.sel(term="PP", head=head)
-        known = here.notnull()
-        np.testing.assert_allclose(here[known], expected[known], atol=1e-5 * float(abs(expected).max()))
 
 
 def test_a_planted_position_head_is_all_position():
@@ -166,7 +136,7 @@ def test_a_planted_head_of_two_causes_has_both():
 
 
 @pytest.mark.parametrize(("term", "query_reads", "key_reads"), [("PC", 0, 64), ("CP", 64, 0)])
-def test_queries_by_position_and_keys_by_content_are_told_from_the_reverse(term, query_reads, key_reads):
+def test_queries_by_position_and_keys_by_content_are_distinguished_from_the_reverse(term, query_reads, key_reads):
     """Positions lie in the first 64 columns of X and words in the others: only one term has any scores."""
     model, generator = mixed_bert(), torch.Generator().manual_seed(0)
     attention = model.bert.encoder.layer[0].attention.self
@@ -180,24 +150,6 @@ def test_queries_by_position_and_keys_by_content_are_told_from_the_reverse(term,
     assert abs(found.shapley.sel(term=term)).min() > 1e-3
     np.testing.assert_allclose(found.shapley.sel(term=term), found.mass - found.mass_none, atol=1e-6)
     assert abs(found.shapley.drop_sel(term=term)).max() < 1e-6
-
-
-def test_i3_means_of_few_texts_blame_position_and_two_halves_do_not():
-    """A pure word head: the plug-in PP holds tr(W Sigma) / C = word (1 - 1/V) / C on the diagonal, the split none."""
-    word, texts = 4.0, 8
-    model = mixed_bert(wave=0.0, word=word)
-    plugin, split = [], []
-    for seed in range(16):
-        found = position_content(model, random_texts(texts, seed), band=BAND, draws=2).isel(layer=0, head=0)
-        pairs = LENGTH - abs(OFFSETS)
-        for kept, trace in ((plugin, found.trace.sel(term="PP")), (split, found.trace_split)):
-            by_offset = trace.to_numpy() / pairs
-            kept.append(by_offset[BAND] - np.delete(by_offset, BAND).mean())
-    expected = word * (1 - 1 / WORDS) / texts
-    error = np.std(split) / 16**0.5
-    assert np.mean(plugin) == pytest.approx(expected, abs=4 * error)
-    assert np.mean(plugin) > 6 * error
-    assert abs(np.mean(split)) < 4 * error
 
 
 def halved(model, texts):
@@ -258,18 +210,6 @@ def test_the_interval_is_the_jackknife_of_runs_without_one_text():
     assert np.isfinite(few.share).all()
 
 
-def test_i5_shuffled_words_leave_content_flat_beside_the_diagonal():
-    model = mixed_bert(wave=0.0, word=2.0)
-    generator = np.random.default_rng(0)
-    text = list(range(8)) * 4
-    shuffled = [generator.permutation(text).tolist() for _ in range(60)]
-    found = position_content(model, shuffled, method="exact", band=BAND, draws=2).isel(layer=0, head=0)
-    content = found.trace.sel(term="CC") / (LENGTH - abs(OFFSETS))
-    # a text holds each word 4 times: another place has the same word with probability 3/31
-    np.testing.assert_allclose(np.delete(content.to_numpy(), BAND), 2 * (3 / 31 - 1 / 8), atol=0.1)
-    assert float(content[BAND]) == pytest.approx(2 * (1 - 1 / 8), abs=1e-5)
-
-
 def test_shapley_values_share_out_the_worth():
     generator = np.random.default_rng(0)
     worth = generator.normal(size=16)
@@ -280,7 +220,7 @@ def test_shapley_values_share_out_the_worth():
     assert np.isnan(covariance_share(np.ones((2, 3)))).all()
 
 
-def test_what_cannot_be_split_is_refused():
+def test_what_cannot_be_split_is_rejected():
     model = tiny("bert")
     with pytest.raises(AttnscopeError, match="found 1 window; expected 2 or more"):
         position_content(model, RANDOM[:1])
@@ -294,20 +234,3 @@ def test_what_cannot_be_split_is_refused():
         position_content(model, RANDOM, target_offset=np.zeros((1, 1), int))
     with pytest.raises(AttnscopeError, match="no table of absolute positions"):
         position_content(tiny("llama"), RANDOM, method="exact")
-
-
-def test_one_text_is_enough_where_the_split_is_exact():
-    found = position_content(tiny("gpt2"), RANDOM[:1], method="exact", band=BAND, draws=5)
-    assert found.layer.values.tolist() == [0]
-    assert np.isnan(found.trace.sel(offset=slice(1, None))).all()
-    assert "trace_split" not in found
-
-
-@pytest.mark.parametrize("family", ["bert", "t5"])
-def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
-    model = tiny(family)
-    once = position_content(model, RANDOM, band=BAND, draws=20)
-    monkeypatch.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 0)
-    twice = position_content(model, RANDOM, band=BAND, draws=20)
-    for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
-        np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

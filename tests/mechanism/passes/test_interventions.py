@@ -7,12 +7,8 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.capture.watching import watching
 from attnscope.explanation.analyses import interventions as _interventions
-from attnscope.explanation.analyses.interventions import POSITION_CHANGES, WORD_CHANGES, Settings
-from attnscope.explanation.profiles import profile_and_output
-from attnscope.kernels.call import Need
-from attnscope.kernels.engines import measure
+from attnscope.explanation.analyses.interventions import POSITION_CHANGES, WORD_CHANGES
 from tests.families import tiny
 from tests.mechanism.alone import of_windows
 from tests.mechanism.planted_models import WORDS, mixed_bert, random_texts, squared_gain
@@ -53,24 +49,21 @@ def test_before_anything_is_changed(planted):
     assert planted.change.values.tolist() == [*WORD_CHANGES, *POSITION_CHANGES]
 
 
-@pytest.mark.parametrize("change", ["words-repeated", "words-shuffled"])
-def test_a_position_head_does_not_care_for_words(planted, change):
-    np.testing.assert_allclose(after(planted, change), profiles(), atol=1e-6)
-    assert abs(planted.mass_change.sel(change=change)).max() < 1e-6
-
-
-def test_words_at_zero_leave_the_waves_which_layernorm_then_enlarges(planted):
-    weight = WAVE * squared_gain(words=False) / squared_gain()
-    np.testing.assert_allclose(after(planted, "words-zero"), profiles(weight), atol=1e-6)
-
-
-@pytest.mark.parametrize("change", ["positions-zero", "positions-mean"])
-def test_without_positions_a_position_head_is_flat(planted, change):
-    np.testing.assert_allclose(after(planted, change), 1 / LENGTH, atol=1e-6)
-
-
-def test_reversed_ids_swap_left_and_right(planted):
-    np.testing.assert_allclose(after(planted, "positions-reversed"), profiles()[:, ::-1], atol=1e-6)
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("words-repeated", profiles()),
+        ("words-shuffled", profiles()),
+        ("words-zero", profiles(WAVE * squared_gain(words=False) / squared_gain())),  # LayerNorm enlarges the waves
+        ("positions-zero", 1 / LENGTH),
+        ("positions-mean", 1 / LENGTH),
+        ("positions-reversed", profiles()[:, ::-1]),
+        ("positions-shifted", profiles()),
+        ("positions-band-removed", profiles(WAVE * squared_gain(waves=15) / squared_gain(), without=4)),
+    ],
+)
+def test_a_planted_position_head_changes_as_known(planted, change, expected):
+    np.testing.assert_allclose(after(planted, change), np.broadcast_to(expected, profiles().shape), atol=1e-6)
 
 
 @pytest.mark.parametrize("change", ["positions-reversed", "positions-permuted"])
@@ -79,28 +72,10 @@ def test_attention_follows_the_ids(planted, change):
     assert np.isnan(planted.profile_by_id.sel(change="words-zero")).all()
 
 
-def test_permuted_ids_lose_the_offset_of_tokens(planted):
-    assert (planted.mass_change.sel(change="positions-permuted").drop_sel(head=2) < -0.5).all()
-    assert SHIFTS[2] == 0  # a token stays itself
-
-
-def test_shifted_ids_keep_everything(planted):
-    np.testing.assert_allclose(after(planted, "positions-shifted"), profiles(), atol=1e-6)
-
-
-def test_shifted_ids_are_the_models_own_position_ids_shifted():
-    model, text = tiny("bert"), np.random.default_rng(0).integers(3, 60, 20).tolist()
-    found = interventions(model, [text], ["positions-shifted"], shift=5, band=4, draws=2)
-    expected = []
-
-    def observe(site, call):
-        profile, output = profile_and_output(call, 4)
-        expected.append(profile[0].numpy())
-        return output
-
-    with torch.no_grad(), watching(model, observe):
-        model(torch.tensor([text]), position_ids=torch.arange(5, 25)[None])
-    np.testing.assert_allclose(found.profile_after.sel(change="positions-shifted"), expected, atol=1e-6)
+def test_permuted_ids_and_random_phases_lose_the_offset(planted):
+    moved = planted.drop_sel(head=SHIFTS.index(0))  # a token stays itself
+    assert (moved.mass_change.sel(change="positions-permuted") < -0.5).all()
+    assert (moved.mass_after.sel(change="positions-phases-random") < 0.2 * moved.mass_before).all()
 
 
 def test_a_removed_wave_loses_exactly_its_term(planted):
@@ -113,13 +88,6 @@ def test_phases_at_random_lose_the_offset(planted):
     after, before = planted.mass_after.sel(change="positions-phases-random"), planted.mass_before
     assert (after < 0.9 * before).all()
     assert (after < 0.2 * before).drop_sel(head=2).all()
-
-
-def test_all_components_removed_leave_nothing():
-    found = interventions(
-        mixed_bert(SHIFTS, WAVE), TEXTS, ["positions-components-removed"], band=BAND, components=32, draws=2
-    )
-    np.testing.assert_allclose(found.profile_after, 1 / LENGTH, atol=1e-6)
 
 
 def test_a_content_head_moves_with_its_words():
@@ -135,28 +103,7 @@ def test_a_content_head_moves_with_its_words():
     np.testing.assert_allclose(after(found, "words-zero"), 1 / LENGTH, atol=1e-6)
 
 
-def test_output_change_is_a_share_of_the_output_before():
-    model, text = tiny("bert"), RANDOM[0]
-    found = interventions(model, [text], ["positions-zero"], band=4, draws=2).output_change[0]
-
-    def outputs():
-        seen = []
-
-        def observe(site, call):
-            seen.append(measure(call, Need())[0][0])
-            return seen[-1][None]
-
-        with torch.no_grad(), watching(model, observe):
-            model(torch.tensor([text]))
-        return torch.stack(seen).double().flatten(2)  # (layer, head, position and width)
-
-    before = outputs()
-    torch.nn.init.zeros_(model.bert.embeddings.position_embeddings.weight)
-    expected = (outputs() - before).norm(dim=-1) / before.norm(dim=-1)
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", ["roberta", "albert", "gpt2", "opt", "bart", "marian"])
+@pytest.mark.parametrize("family", ["roberta", "gpt2", "bart"])
 def test_every_family_is_left_as_it_was(family):
     model = tiny(family)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -178,27 +125,7 @@ def test_a_model_without_a_table_takes_word_changes():
         interventions(tiny("llama"), RANDOM, ["positions-zero"])
 
 
-def test_special_tokens_stay_where_they_are():
-    from attnscope.bundled import MODEL
-    from attnscope.capture.load import load_model
-    from attnscope.explanation.analyses.interventions import _special
-    from attnscope.explanation.inputs import token_ids
-    from attnscope.read.texts import Corpus
-    from attnscope.read.windows import Windows
-
-    loaded = load_model(MODEL, device="cpu")
-    windows = list(Windows(Corpus.from_sources(["The tide is out. " * 20]), loaded.tokenizer, length=16, limit=2))
-    ids, special = token_ids(windows).ids, _special(windows)
-    assert special.any()
-    for name in ("words-shuffled", "words-repeated"):
-        changed = Settings(0, (0, 0), 0, 0).words(name, ids, special)
-        assert torch.equal(changed[special], ids[special])
-        assert not torch.equal(changed, ids)
-    shuffled = Settings(0, (0, 0), 0, 0).words("words-shuffled", ids, special)
-    assert torch.equal(shuffled.sort(1).values, ids.sort(1).values)
-
-
-def test_what_cannot_be_changed_is_refused():
+def test_what_cannot_be_changed_is_rejected():
     model = mixed_bert(rows=LENGTH + 3)
     with pytest.raises(AttnscopeError, match="unknown change 'words-burnt': choose from words-zero"):
         interventions(model, TEXTS, ["words-burnt"])
@@ -210,7 +137,7 @@ def test_what_cannot_be_changed_is_refused():
     assert model.config.vocab_size == WORDS
 
 
-def test_a_change_that_the_windows_do_not_allow_is_told():
+def test_a_change_that_the_windows_do_not_allow_is_reported():
     model = tiny("bert")
     rows = model.config.max_position_embeddings
     whole = [[5 + place % 9 for place in range(rows)]] * 2

@@ -110,12 +110,12 @@ def test_kernels_are_searched_where_a_head_may_look():
 def test_random_rotary_models_agree_as_often_as_chance_says():
     """Small weights make no offset: kernels agree with where the masks alone let heads look, as random phases do."""
     agreeing, expected, spread = 0.0, 0.0, 0.0
-    for seed in range(12):
+    for seed in range(4):
         torch.manual_seed(seed)
         config = LlamaConfig(
             vocab_size=60, hidden_size=64, num_attention_heads=8, num_hidden_layers=2, intermediate_size=48
         )
-        found = scheme_kernel(LlamaForCausalLM(config).eval(), RANDOM, band=BAND, draws=100)
+        found = scheme_kernel(LlamaForCausalLM(config).eval(), RANDOM, band=BAND, draws=50)
         agreeing += float(found.agree.sum())
         expected += float(found.chance.sum())
         spread += float((found.chance * (1 - found.chance)).sum())
@@ -123,8 +123,8 @@ def test_random_rotary_models_agree_as_often_as_chance_says():
     assert abs(agreeing - expected) < 3 * spread**0.5
 
 
-@pytest.mark.parametrize("scheme", ["t5", "alibi", "deberta", "rope", "learned"])
-def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
+@pytest.mark.parametrize("scheme", ["alibi", "rope", "learned"])
+def test_a_head_that_goes_by_its_scheme_is_reported_as_such(scheme):
     """In the verdict, the table and the words: position is all, and nothing is said to work against it."""
     model, _ = planted(scheme, -3, 3.0, 1e-3)  # a head without any queries has no waves to look for
     loaded = LoadedModel(model, None, "planted", {})
@@ -151,7 +151,7 @@ def test_a_head_that_goes_by_its_scheme_is_said_to(scheme):
 
 def test_agreement_that_chance_gives_may_be_accident():
     ones = xr.DataArray(np.ones((1, 4)), dims=("layer", "head"), coords={"layer": [0], "head": range(4)})
-    for agree, says in (([1, 0, 0, 1], "2 of these 4"), ([1, 1, 1, 1], "4 of these 4")):
+    for agree, says in (([1, 0, 0, 1], "2 of these 4"), ([1, 1, 1, 1], "all 4 heads")):
         kernel = xr.Dataset(
             {"offset_of_kernel": ones, "agree": ones * agree, "chance": 0.4 * ones, "share": ones},
             attrs={"scheme": "bias"},

@@ -7,9 +7,8 @@ import transformers as T
 
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses import position_scheme as _position_scheme
-from attnscope.explanation.profiles import without_bias
 from attnscope.explanation.projections import projections
-from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.positions import pair_columns, rotation, t5_buckets
 from tests.families import tiny
@@ -60,21 +59,6 @@ def test_i7_a_t5_without_content_shows_its_bias():
     np.testing.assert_allclose(first.effect.sel(variant="without_bias"), expected - 1 / LENGTH, atol=2e-6)
     cross = found.sel(layer=3, variant="without_bias")  # cross-attention has no bias
     assert abs(cross.effect).max() == 0
-
-
-def test_a_bias_at_its_mean_is_no_bias():
-    x = torch.randn(1, 2, 9, 4, dtype=torch.float64)
-    bias = torch.randn(1, 2, 9, 9, dtype=torch.float64)
-    call = AttentionCall(x, x, x, scale=0.5, bias=bias, causal=True)
-    plain = AttentionCall(x, x, x, scale=0.5, causal=True)
-    torch.testing.assert_close(measure(without_bias(call), Need())[0], measure(plain, Need())[0])
-    assert without_bias(plain) is plain
-
-
-def test_without_rotation_one_repeated_word_is_seen_alike_everywhere():
-    """ModernBERT's first layer sees a wide window: with no rotation, and no content, a head is flat."""
-    found = rotation_effect(tiny("modernbert"), [[7] * LENGTH], {"none": (0.0, 0.0)}, band=6)
-    np.testing.assert_allclose(found.profile.sel(variant="none", layer=0), 1 / LENGTH, atol=1e-6)
 
 
 def test_b4_scores_of_a_repeated_word_in_a_llama():

@@ -46,13 +46,6 @@ def test_the_head_that_aligns_is_found_among_all(gold, end):
     np.testing.assert_array_equal(np.delete(rates.ravel(), 1), 1)
 
 
-def test_a_given_head_is_taken_and_not_called_chosen(gold):
-    aligned = run(gold=gold, layer=1, head=0)
-    assert aligned.heads is None
-    assert aligned.score.error_rate == 1
-    assert not aligned.chosen_on_gold
-
-
 def test_pairs_to_show_go_from_the_best_to_the_worst_and_leave_out_the_long_and_empty(gold):
     aligned = run(gold=gold, shown=10)
     assert aligned.passed_over == 2

@@ -9,7 +9,7 @@ import torch
 from attnscope.lineage.links import Forcing, links, pharaoh, word_weights
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import no_progress
-from tests.translation.small_translators import Blind, Reordering, small_model, small_recurrent, small_tokenizer
+from tests.translation.small_translators import Blind, Reordering, small_model, small_tokenizer
 
 SOURCES = ["der hund läuft.", "ab", "a b c d e f g", "x"]
 TARGETS = ["the dog runs.", "the b", "a b", "b a a"]
@@ -49,13 +49,6 @@ def test_sources_sum_and_targets_average():
     )
     np.testing.assert_allclose(merged, by_hand, rtol=1e-14)
     np.testing.assert_allclose(merged.sum(1), 1, rtol=1e-14)
-
-
-def test_null_leaves_out_the_words_that_look_at_the_end():
-    weights = np.array([[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.0, 0.0, 1.0]])
-    merged = word_weights(weights, np.array([0, 1, -1]), np.array([0, 1, -1]), end="null")
-    np.testing.assert_allclose(merged, [[0, 0], [3 / 7, 4 / 7]], rtol=1e-14)
-    assert links(merged) == {(1, 1)}
 
 
 def test_the_step_that_reads_a_token_is_the_next_row():
@@ -126,15 +119,6 @@ def test_mistakes_are_reported(tokenizer):
     bart.config.is_encoder_decoder = False
     with pytest.raises(AttnscopeError, match="is not an encoder-decoder"):
         run(bart)
-
-
-def test_a_recurrent_models_weights_are_those_of_its_steps(tokenizer):
-    model = small_recurrent("additive")
-    (pair,) = forced_alignment(model, tokenizer, ["a b"], ["b a"], end="keep")
-    ids, labels = (tokenizer([text], return_tensors="pt").input_ids for text in ("a b", "b a"))
-    with torch.no_grad():
-        expected = model(ids, labels=labels).cross_attentions[0][0, 0].double().numpy()[:2]
-    np.testing.assert_allclose(pair.weights, expected, atol=10 * np.finfo(np.float32).eps)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

@@ -4,25 +4,14 @@ const data = JSON.parse(byId("data").textContent);
 const NAMED = ["#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9", "#7a5195", "#8c564b", "#e377c2", "#7f7f7f", "#17becf"];
 const OWN = data.spans.length - 1;
 const colourOf = (span) => (span === OWN ? "var(--accent)" : span === 0 ? "var(--text)" : NAMED[(span - 1) % NAMED.length]);
-const state = { text: 0, step: 0, span: OWN, head: data.heads.findIndex(([l, h]) => l === data.first[0] && h === data.first[1]) };
+const state = { text: 0, step: 0, span: OWN, head: data.first };
 
-const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const share3 = (level) => (level === undefined || level > data.levels ? null : level / data.levels);
-const unpacked = new Map();
-function arrays(number) {
-  if (!unpacked.has(number)) {
-    const text = data.texts[number];
-    unpacked.set(number, Object.fromEntries(["weight", "positions", "equal", "largest"].map((name) => [name, bytes(text[name])])));
-  }
-  return unpacked.get(number);
+for (const text of data.texts) {
+  for (const name of ["weight", "positions", "equal", "largest"]) text[name] = Uint8Array.from(atob(text[name]), (c) => c.charCodeAt(0));
 }
 const layerAt = (head) => data.layers.indexOf(data.heads[head][0]);
-function at(name, step, head, span) {
-  const layers = data.layers.length, columns = data.columns, spans = data.spans.length, layer = layerAt(head);
-  const index = name === "equal" ? (step * layers + layer) * spans + span
-    : ((step * layers + layer) * columns + data.heads[head][1]) * spans + span;
-  return share3(arrays(state.text)[name][index]);
-}
+const at = (name, step, head, span) => share3(data.texts[state.text][name][(step * data.heads.length + head) * data.spans.length + span]);
 const steps = () => Array.from({ length: data.texts[state.text].steps }, (_, i) => i);
 
 /** Points of a line, x from 0 to 100 over the steps; parts that are not known are left out. */
@@ -95,13 +84,13 @@ function tellToken() {
   byId("at-token").replaceChildren(...rows);
   byId("head-name").textContent = `${l}.${h}`;
   byId("layer-kind").textContent = isCross ? "Cross-attention: this head attends to the source." : "Self-attention: this head attends to the text before.";
-  const place = text.top[state.step][layer][h], seen = isCross ? text.source ?? [] : text.tokens;
-  const largest = share3(arrays(state.text).largest[(state.step * data.layers.length + layer) * data.columns + h]);
+  const top = text.top[state.step][head], side = isCross ? text.source ?? [] : text.tokens;
+  const largest = share3(text.largest[state.step * data.heads.length + head]);
   const shown = (token) => `“${(token ?? "").replace(/\n/g, "⏎")}”`;
   byId("readout").textContent = `New token ${state.step + 1}, ${shown(text.tokens[text.prompt + state.step])}, is predicted at ${shown(text.tokens[text.prompt + state.step - 1])}. `
-    + `Head ${l}.${h} attends most to ${place === null ? "–" : `${shown(seen[place])}, token ${place + 1}${isCross ? " of the source" : ""}`}, with ${largest === null ? "–" : largest.toFixed(2)}; entropy ${say(text.entropy[state.step][layer][h])} nats.`;
+    + `Head ${l}.${h} attends most to ${top === null ? "–" : `${shown(side[top])}, token ${top + 1}${isCross ? " of the source" : ""}`}, with ${largest === null ? "–" : largest.toFixed(2)}; entropy ${say(text.entropy[state.step][head])} nats.`;
   document.querySelectorAll("#tokens .token").forEach((token, i) => {
-    token.classList.toggle("top", !isCross && i === place);
+    token.classList.toggle("top", !isCross && i === top);
     token.classList.toggle("current", i === text.prompt + state.step);
     if (i >= text.prompt) token.setAttribute("aria-pressed", i === text.prompt + state.step);
   });

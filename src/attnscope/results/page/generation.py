@@ -44,43 +44,43 @@ def write(found: Report, path: Path | str) -> Path:
 
 def _data(results: xr.Dataset, first: Row) -> dict[str, Any]:
     known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
-    layers, columns = results.layer.values, results["head"].values
-    heads = [[int(layers[i]), int(columns[j])] for i, j in np.argwhere(known)]
+    heads = [[int(results.layer[i]), int(results["head"][j])] for i, j in np.argwhere(known)]
     return {
         "spans": [str(span) for span in results.span.values],
-        "layers": layers.tolist(),
+        "layers": results.layer.values.tolist(),
         "kinds": [str(kind) for kind in results.layer_kind.values],
         "heads": heads,
-        "columns": len(columns),
+        "columns": results.sizes["head"],
         "levels": _LEVELS,
-        "first": [first["layer"], first["head"]],
-        "texts": [_text(results.isel(sequence=number)) for number in range(results.sizes["sequence"])],
+        "first": heads.index([first["layer"], first["head"]]),
+        "texts": [_text(results.isel(sequence=number), known) for number in range(results.sizes["sequence"])],
     }
 
 
-def _text(text: xr.Dataset) -> dict[str, Any]:
-    """Tokens of one text, and its weights as bytes ``(step, layer, head, span)``; uniform attention has no heads."""
+def _text(text: xr.Dataset, known: np.ndarray) -> dict[str, Any]:
+    """Tokens of one text, and its weights as bytes ``(step, head, span)``."""
     steps, prompt = int(text.length), int(text.prompt_length)
-    by_head = text.isel(step=slice(steps)).transpose("step", "layer", "head", "span", ...)
+
+    def of_heads(name: str) -> np.ndarray:
+        whole = text[name].broadcast_like(text.top_key)  # uniform attention has no heads
+        return whole.transpose("step", "layer", "head", ...).values[:steps, known]
+
     tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]
-    packed: dict[str, Any] = {
+    source = {"source": [str(token) for token in text.source_token.values if token]} if "source_token" in text else {}
+    return source | {
         "name": str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}",
         "prompt": prompt,
         "steps": steps,
         "tokens": tokens[: prompt + steps],
-        "weight": _bytes(by_head.span_weight.values),
-        "positions": _bytes(by_head.position_span_weight.values),
-        "equal": _bytes(by_head.equal_span_weight.values),
-        "top": numbers(by_head.top_key.values),
-        "largest": _bytes(by_head.max_weight.values),
-        "entropy": numbers(by_head.entropy.values.round(3)),
+        "weight": _bytes(of_heads("span_weight")),
+        "positions": _bytes(of_heads("position_span_weight")),
+        "equal": _bytes(of_heads("equal_span_weight")),
+        "top": numbers(of_heads("top_key")),
+        "largest": _bytes(of_heads("max_weight")),
+        "entropy": numbers(of_heads("entropy").round(3)),
     }
-    if "source_token" in text:
-        packed["source"] = [str(token) for token in text.source_token.values if token]
-    return packed
 
 
 def _bytes(shares: np.ndarray) -> str:
-    known = np.isfinite(shares)
-    levels = np.where(known, np.round(np.where(known, shares, 0.0).clip(0.0, 1.0) * _LEVELS), _NONE)
+    levels = np.nan_to_num(np.round(shares.clip(0.0, 1.0) * _LEVELS), nan=_NONE)
     return base64.b64encode(levels.astype(np.uint8).tobytes()).decode("ascii")

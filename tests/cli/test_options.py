@@ -1,0 +1,157 @@
+"""Options of commands: named as the parameters in Python, in short helps, and wrong words in one line."""
+
+import ast
+import inspect
+import re
+
+import pytest
+import typer
+
+import attnscope
+from attnscope.cli import app
+from tests.cli.command import attnscope as typed
+from tests.test_docstrings import SOURCE, trees
+
+# --- what a command takes has one name: that of its flag is that of the parameter in Python ---
+
+
+COMMANDS = {
+    name: command
+    for name, command in typer.main.get_command(app).commands.items()
+    if name in attnscope.__all__ and name not in {"train", "runs"}  # fields of `TrainConfig`; a group
+}
+WRITTEN = {"json", "csv", "legend", "figures", "report", "lang"}  # what a command prints and writes beside its results
+FLAGS_ALONE = {
+    "generate": {"prompt"},  # in Python: a string among the texts
+    "translate": {"out"},  # in Python: .texts of the result
+    "walk": {"markdown", "toy", "seed"},
+}
+PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "translate": {"scores"}}
+
+
+def flags_of(command):
+    """Long names of the options and names of the arguments, as identifiers."""
+    for parameter in command.params:
+        name = next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
+        yield name.lstrip("-").replace("-", "_")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_flags_and_parameters_have_the_same_names(name):
+    parameters = {*inspect.signature(getattr(attnscope, name)).parameters} - {"progress"}
+    flags = {*flags_of(COMMANDS[name])} - WRITTEN - FLAGS_ALONE.get(name, set())
+    # a flag that may be repeated is in the singular
+    named = {flag if flag in parameters else f"{flag}s" for flag in flags}
+    assert named == parameters - PARAMETERS_ALONE.get(name, set())
+
+
+#: Packages whose messages are of these commands alone: what they name must be their flags; of others, of any.
+COMMANDS_OF = {"detection": ("roles", "examples"), "explanation": ("explain",)}
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+OF_OTHERS = {"--nproc-per-node", "--help", "--models", "--texts"}  # of torchrun, typer and benchmarks
+
+
+def flags_below(command):
+    own = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    return own.union(*map(flags_below, getattr(command, "commands", {}).values()))
+
+
+@pytest.fixture(scope="module")
+def flags_here():
+    """The flags that a file of the package may name, by its path."""
+    everything = typer.main.get_command(app)
+    commands = everything.commands
+    known = {
+        place: set().union(*(flags_below(commands[name]) for name in names)) for place, names in COMMANDS_OF.items()
+    }
+
+    def here(path):
+        place = path.relative_to(SOURCE).parent.as_posix()
+        of = [flags for start, flags in known.items() if f"{place}/".startswith(f"{start}/")]
+        return (of[0] if of else flags_below(everything)) | OF_OTHERS
+
+    return here
+
+
+def test_a_message_names_flags_that_there_are(flags_here):
+    missing = [
+        f"{path.relative_to(SOURCE)}, line {node.lineno}: {flag}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for flag in FLAG.findall(node.value)
+        if flag not in flags_here(path)
+    ]
+    assert not missing
+
+
+LISTS = [
+    (name, parameter.opts[0])
+    for name, command in typer.main.get_command(app).commands.items()
+    for parameter in command.params
+    if parameter.param_type_name == "option"
+    and not parameter.multiple
+    and ("," in (parameter.metavar or "") or "with commas between" in (parameter.help or ""))
+]
+
+
+@pytest.mark.parametrize(("name", "flag"), LISTS)
+def test_a_list_is_given_once(name, flag):
+    with pytest.raises(attnscope.AttnscopeError, match=f"^{flag} is given twice, and only the last would count"):
+        typer.main.get_command(app).main([name, flag, "1", f"{flag}=2"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("words", [["--offsets", "-1", "-64"], ["--offsets=-1", "-64"]])
+def test_a_list_of_negative_numbers_needs_commas(words):
+    with pytest.raises(attnscope.AttnscopeError, match=r"found --offsets -1 -64; .*: --offsets -1,-64"):
+        typer.main.get_command(app).main(["scan", *words, "text.txt"], standalone_mode=False)
+    command = typer.main.get_command(app).commands["scan"]
+    assert command.make_context("scan", ["--offsets", "-1,-64"]).params["offsets"] == "-1,-64"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["scan", "--band", "x"], "--band is 'x'; expected a whole number. For help: attnscope scan --help"),
+        (["translate", "model", "--beams", "0"], "--beams is '0'; expected 1 or more"),
+        (["align", "m", "t", "--target", "t", "--rule", "q"], "--rule is 'q'; expected one of 'argmax', "),
+        (["align"], "missing argument 'model'. For help: attnscope align --help"),
+        (["scan", "--nosuch"], "no such option: --nosuch"),
+        (["scen"], "no such command 'scen'"),
+        (["scan", "--limit"], "option '--limit' requires an argument. For help: attnscope --help"),
+    ],
+)
+def test_wrong_words_are_explained_in_one_line(words, says, refused):
+    refused(*words, says=says)
+
+
+# --- the help of every parameter of every command names a thing, and ends ---
+
+
+EVERY = {"attnscope": typer.main.get_command(app)}
+EVERY |= EVERY["attnscope"].commands
+EVERY |= {f"runs {name}": command for name, command in EVERY["runs"].commands.items()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_each_command_has_a_help(name):
+    command = EVERY[name]
+    assert command.get_help(command.make_context(name, [], resilient_parsing=True)).startswith("Usage: ")
+
+
+@pytest.mark.parametrize("name", ["scan", "explain", "intervene", "roles", "generate", "patch"])
+def test_a_help_fits_two_screens_and_opens_with_three_examples(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = typed(name, "--help", cwd=tmp_path).stdout.splitlines()
+    assert len(lines) <= 90
+    assert max(map(len, lines)) <= 100
+    start = lines.index("  Examples:")
+    assert [line.split()[:2] for line in lines[start + 1 : start + 4]] == [["attnscope", name]] * 3
+    headings = [line for line in lines if re.fullmatch("[A-Z][a-z]+:", line)]
+    assert headings == ["Input:", "Model:", "Measure:", "Output:", "Scale:"]
+
+
+def test_the_help_groups_the_commands(tmp_path):
+    lines = typed("--help", cwd=tmp_path).stdout.splitlines()
+    headings = [line.strip(":") for line in lines if re.fullmatch("[A-Z][a-z]+:", line)]
+    assert headings == ["Options", "Look", "Explain", "Test", "Compare", "Translate", "Runs"]

@@ -1,0 +1,114 @@
+"""`attnscope scan` of images, videos, sounds and texts with images, as a user types it."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from transformers import ViTImageProcessorPil
+
+from tests.cli.command import attnscope
+from tests.filmed import FRAMES, save_video_encoder, write_frames
+from tests.pictured import save_pictured_model, write_pictured
+from tests.pictures import SIDE, looking_vit, write_pictures
+from tests.sounds import SAID, save_wav2vec2, save_whisper, write_sounds
+
+
+def scan(*words, cwd):
+    found = attnscope("scan", *words, cwd=cwd)
+    assert found.returncode == 0, found.stderr
+    return " ".join(found.stdout.split()), found
+
+
+def test_images_name_heads_by_patches(tmp_path, refused):
+    write_pictures(tmp_path / "pictures")
+    looking_vit(((0, -1), (-1, 0))).save_pretrained(tmp_path / "planted")
+    ViTImageProcessorPil(size={"height": SIDE, "width": SIDE}).save_pretrained(tmp_path / "planted")
+    printed, _ = scan("planted", "pictures", "--out", "run", cwd=tmp_path)
+    assert "1 layer x 2 heads over 3 images of 4 x 4 patches and 1 other token" in printed
+    assert re.search(r"0\.0 +0\.7\d\d +left +left", printed)
+    assert re.search(r"0\.1 +0\.7\d\d +up +up", printed)
+    assert "previous" not in printed
+    _, found = scan("planted", "pictures", "--csv", "--no-report", "--out", "run", cwd=tmp_path)
+    rows = list(csv.DictReader(io.StringIO(found.stdout)))
+    assert [row["label"] for row in rows] == ["left", "up"]
+    assert [row["peak_column_offset"] for row in rows] == ["-1", "0"]
+    assert {"same_row", "patch_distance", "class_token", "entropy"} <= set(rows[0])
+    (tmp_path / "pictures" / "README.md").write_text("What this is.")  # is no image, but a text
+    scan("planted", "pictures", "--no-report", "--out", "run", cwd=tmp_path)
+    _, found = scan("bundled", "pictures", "--json", "--no-report", cwd=tmp_path)
+    assert json.loads(found.stdout)["signature"]["model"]["name"] == "small-mlm"
+    refused("scan", tmp_path / "planted", says="reads pixel_values, not text. Give it images (.png, .jpg, .webp)")
+
+
+def test_videos_are_measured_between_frames_and_their_run_is_known_again(tmp_path):
+    save_video_encoder("videomae", tmp_path / "videomae")
+    write_frames(tmp_path / "clips" / "boat", FRAMES)
+    write_frames(tmp_path / "clips" / "waves", FRAMES)
+    printed, _ = scan("videomae", "clips", "--out", "run", cwd=tmp_path)
+    assert "2 layers x 2 heads over 2 videos (128 tokens)" in printed
+    assert "frames 1-2 r0c0" in (tmp_path / "run" / "report.html").read_text()
+    (tmp_path / "clips" / "boat" / "0.png").unlink()
+    assert attnscope("scan", "videomae", "clips", "--out", "run", cwd=tmp_path).returncode == 2
+    rejected = attnscope("explain", "videomae", "clips", cwd=tmp_path)
+    assert rejected.returncode == 2
+    assert "found videos, and explain reads only texts" in rejected.stderr
+
+
+def test_sounds_have_a_page_with_times(tmp_path, refused):
+    save_whisper(tmp_path / "whisper")
+    save_wav2vec2(tmp_path / "wav2vec2")
+    write_sounds(tmp_path / "sounds")
+    (tmp_path / "said.txt").write_text("\n".join(SAID) + "\n")
+    words = ("whisper", "sounds", "--target", "said.txt", "--out", "run")
+    printed, _ = scan(*words, cwd=tmp_path)
+    for part in (
+        "whisper: 2 encoder, 1 decoder and 1 cross-attention layers x 2 heads over 3 windows (125 frames, ",
+        "The decoder read the transcripts.",
+        "125 of 300 frames in 3 windows are sound",
+    ):
+        assert part in printed
+    assert '"0.02s"' in (tmp_path / "run" / "report.html").read_text()
+    assert "already finished" in scan(*words, cwd=tmp_path)[1].stderr
+    _, found = scan("wav2vec2", "sounds", "--json", "--no-report", cwd=tmp_path)  # it has no tokenizer
+    assert json.loads(found.stdout)["tables"]["heads"]
+    for number, said in enumerate(SAID):
+        (tmp_path / "sounds" / f"{number}.txt").write_text(said)
+    assert "The decoder read the transcripts." in scan("whisper", "sounds", "--no-report", cwd=tmp_path)[0]
+    says = "not text. Give it sounds (.wav), or use a model that reads input_ids"
+    refused("scan", tmp_path / "wav2vec2", says=says)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictured")
+    save_pictured_model("qwen2_vl", place / "model")
+    write_pictured(place / "data")
+    return place
+
+
+def test_images_in_texts_are_groups_and_shown_on_the_page(place, refused):
+    words = ("model", "data/texts.jsonl", "--out", "run")
+    printed, _ = scan(*words, cwd=place)
+    assert "model: 2 layers x 4 heads over 3 windows (74 tokens, 27 from 3 images)" in printed
+    assert "2 x 3, 3 x 3, 4 x 3" in printed
+    page = (place / "run" / "report.html").read_text()
+    assert '"image 1 r1c2"' in page
+    assert page.count("data:image/jpeg") == 3
+    assert "already finished" in scan(*words, cwd=place)[1].stderr
+    (place / "data" / "gone.jsonl").write_text('{"text": "<image>", "image": "gone.png"}\n')
+    refused("scan", place / "model", place / "data" / "gone.jsonl", says="gone.jsonl:1: there is no image")
+
+
+def test_an_image_of_a_chat_that_changed_is_another_run(place):
+    def run():
+        _, found = scan("model", "data/chats.jsonl", "--json", "--no-report", cwd=place)
+        answer = json.loads(found.stdout)
+        assert answer["tables"]["groups"]
+        return answer["run"]
+
+    before, image = run(), place / "data" / "1.png"
+    assert run() == before
+    image.write_bytes((place / "data" / "0.png").read_bytes())
+    assert run() != before

@@ -1,0 +1,124 @@
+"""The pages of alignments and comparisons: their numbers."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnscope.lineage.align import Aligned, ShownPair
+from attnscope.lineage.links import AlignmentScore, WordAlignment
+from attnscope.results.reports import report_of, write_page
+from attnscope.support.errors import AttnscopeError
+from tests.report.planted_comparison import NAMES, planted
+
+# --- alignments ---
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+LINK = frozenset({(0, 0)})
+
+
+def made(pairs=3, words=4, **changes):
+    weights = np.random.default_rng(0).dirichlet(np.ones(words), words)
+    pair = WordAlignment([HOSTILE, *["猫"] * (words - 1)], ["&amp;"] * words, weights)
+    parts = {
+        "model": "planted <b>model</b>",
+        "layer": 0,
+        "head": 1,
+        "chosen_on_gold": True,
+        "links": [LINK] * 1234,
+        "score": AlignmentScore(0.256, 0.75, 0.7, 3000),
+        "heads": xr.Dataset({"error_rate": (("layer", "head"), [[0.9, 0.256]])}),
+        "outside": 6,
+        "pairs": [ShownPair(i + 1, pair, LINK, LINK, LINK, i / 10) for i in range(pairs)],
+        "signature": '{"by": "<i>hand</i>"}',
+    }
+    return Aligned(**{**parts, **changes})
+
+
+def page(path, **changes):
+    return write_page(report_of("align", made(**changes)), path).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("report") / "new" / "report.html")
+
+
+def test_the_page_says_how_wrong_whose_and_over_what(text):
+    flat = " ".join(re.sub("<[^>]+>", "", text).split())
+    assert "1234 sentence pairs: error rate 25.6%, precision 75.0%, recall 70.0%." in flat
+    assert "1234 sentence pairs, links of layer 0, head 1." in flat
+    assert "The best of many heads." in flat
+    assert "6 gold links beyond the end" in text
+    assert "Line 2, error rate 10.0%" in text
+    assert re.findall(r'id="pair-(\d)" open', text) == ["2"]  # neither the luckiest nor the worst
+    assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 4
+
+
+def test_one_head_is_not_the_best_of_many(tmp_path):
+    text = page(tmp_path / "r.html", heads=xr.Dataset({"error_rate": (("layer", "head"), [[0.256]])}), head=0)
+    assert "very head" not in text
+    assert "best of many" not in text
+
+
+def test_nothing_to_show_is_rejected(tmp_path):
+    with pytest.raises(AttnscopeError, match="nothing that a page could show"):
+        page(tmp_path / "r.html", pairs=0, score=None, heads=None)
+
+
+# --- comparisons ---
+
+
+def comparison_page(folder, **changes):
+    return write_page(report_of("compare", planted(**changes)), folder / "new" / "report.html").read_text(
+        encoding="utf-8"
+    )
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    return comparison_page(tmp_path_factory.mktemp("report"))
+
+
+def cells(compared, table):
+    rows = re.findall("<tr>(.*?)</tr>", re.findall("<table.*?>(.*?)</table>", compared, re.DOTALL)[table], re.DOTALL)
+    return [
+        [html.unescape(re.sub("<[^>]+>", "", cell)) for cell in re.findall("<t[hd].*?</t[hd]>", row)] for row in rows
+    ]
+
+
+def test_the_table_says_what_was_found(compared):
+    heading, fixed, additive, transformer = cells(compared, 0)
+    assert heading[:4] == ["System", "BLEU", "ChrF", "Difference"]
+    assert fixed[:4] == [NAMES[0], "30.5 29.0 to 32.0", "55.2 53.8 to 56.8", ""]
+    assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
+    assert transformer[-1].startswith("40.0%")
+    assert "Baselines: diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in compared
+
+
+def test_scores_stand_by_length(compared):
+    heading, first, *_, last = cells(compared, 1)
+    assert heading[:4] == ["System", "Length", "Sentences", "BLEU"]
+    assert first[:4] == [NAMES[0], "1-10", "85", "97.0 94.0 to 100.0"]
+    assert last[:4] == [NAMES[2], "51+", "86", "90.0 87.0 to 93.0"]
+    flat = " ".join(html.unescape(re.sub("<[^>]+>", "", compared)).split())
+    assert "fixed vector compresses the sentence into one fixed vector" in flat
+    told = "From 85 sentences of 1-10 words to 86 of 51+, BLEU changes from 97.0 to 11.0 with fixed vector,"
+    assert told in flat
+    # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not
+    assert f"from 99.0 to 97.0 with {NAMES[1]} (their intervals overlap)," in flat
+    assert "from 98.0 to 90.0 with Transformer." in flat
+
+
+def test_one_system_has_no_test(tmp_path):
+    tree = xr.DataTree.from_dict(
+        {name: node.to_dataset().isel(system=[0]) for name, node in planted().children.items()}
+    )
+    tree.attrs = planted().attrs
+    text = write_page(report_of("compare", tree), tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1 translation system compared" in text
+    assert "paired bootstrap" not in text
+    assert "P" not in cells(text, 0)[0]

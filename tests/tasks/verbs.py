@@ -1,0 +1,25 @@
+"""The verbs whose work is done in units, their options, and whether two of their runs are the same."""
+
+import numpy as np
+import xarray as xr
+
+from attnscope.lineage.align import LINKS, RECORD
+
+LINES = [" ".join(line) for line in np.random.default_rng(0).choice(list("abcdefgh"), (9, 4))]
+HEADS = {"batch_size": 2, "steps": 1, "device": "cpu"}
+OPTIONS = {
+    "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
+    "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
+    "intervene": HEADS | {"limit": 7, "window": 16, "ablations": ["zero"], "why": False},
+    "patch": HEADS,
+}
+
+
+def same(found, whole, folders):
+    """But for the folder's name."""
+    if isinstance(whole, xr.DataTree):
+        found, whole = found.copy(), whole.copy()
+        for tree in (found, whole):
+            del tree.attrs["run"]
+        return found.identical(whole)
+    return all(len({(folder / name).read_bytes() for folder in folders}) == 1 for name in (LINKS, RECORD))
