@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attnscope.capture.load import load_model
 from attnscope.capture.parameters import CorpusOptions, SessionReading, loading
+from attnscope.capture.watch import way_of
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A model of texts and a corpus, loaded and hashed once for several verbs.
+    """A model of texts and a corpus, loaded, hashed and verified once for several verbs.
 
     Each method takes the options of the verb of its name and returns the same arrays. An option of the session, such
     as `limit`, goes to every verb, unless the call has another; what is left out has the default of the verb. Other
@@ -51,6 +52,7 @@ class Session:
         """Load the model."""
         self.texts = _repeatable(texts)
         self.model = load_model(model, **loading(reading))
+        way_of(self.model.model).verified = {}
         shared: dict[str, Any] = {name: reading[name] for name in CorpusOptions.__annotations__}
         shared["targets"] = _repeatable(reading["targets"])
         self._options = {name: value for name, value in shared.items() if value is not None and value is not False}

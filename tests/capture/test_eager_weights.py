@@ -113,7 +113,7 @@ def test_weights_beside_what_a_layer_computes_are_found_out(monkeypatch):
         leaking = model(**given, output_attentions=True).attentions[0]
     assert leaking.triu(1).max() > 0
     monkeypatch.setattr(_registry, "products", lambda *_: nullcontext())
-    sites, _ = verify(model, given, weights_suffice=True)
+    sites = verify(model, given, weights_suffice=True)
     assert {site.kind for site in sites} == {"causal"}
     assert capture_of(model) == "eager weights"
     monkeypatch.setattr(_eager, "_EAGER", "sdpa")
@@ -152,7 +152,7 @@ def test_weights_that_were_not_used_are_rejected(monkeypatch, verified, other, m
 def test_cross_attention_is_distinguished_and_is_that_of_the_model():
     """FSMT's decoder looks back as in training, and not ahead as where it keeps its keys for tokens to come."""
     model, given = of("fsmt")
-    sites, _ = verify(model, given, weights_suffice=True, cross_only=True)
+    sites = verify(model, given, weights_suffice=True, cross_only=True)
     assert [site.kind for site in sites] == ["self", "self", "causal", "cross", "causal", "cross"]
     expected = model(**given, output_attentions=True, use_cache=False).cross_attentions
     found = []

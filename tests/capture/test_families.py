@@ -72,7 +72,7 @@ WITHOUT_MASK = ("bert", "llama", "gemma2", "gpt_oss", "t5")  # the other case: t
 def test_statistics_equal_those_of_eager_weights(family, padded):
     model = tiny(family)
     given, valid = inputs(family, padded=padded)
-    sites, _ = verify(model, given, valid)
+    sites = verify(model, given, valid)
     assert [site.index for site in sites] == list(range(LAYERS.get(family, 2)))  # also of one module that is shared
     if valid is None:
         valid = torch.ones(2, 1, dtype=torch.bool)
@@ -157,7 +157,7 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
         return whole(module, *arguments, **{**options, "is_causal": False})
 
     monkeypatch.setitem(registry.AttentionInterface._global_mapping, registry.NAME, leaking)
-    sites, _ = verify(model, given)
+    sites = verify(model, given)
     assert {site.kind for site in sites} == {"causal"}
 
     def leaking_but_causal_by_name(module, query, key, value, mask, **options):

@@ -24,7 +24,7 @@ IDS = torch.randint(3, 60, (1, 12), generator=torch.Generator().manual_seed(0))
 def test_a_hybrid_says_which_of_its_layers_are_counted(family):
     """The first of two layers has no weights to be missed; the other is captured."""
     model = tiny_model(family)
-    sites, _ = verify(model, inputs_of(model))
+    sites = verify(model, inputs_of(model))
     assert [(site.index, site.kind) for site in sites] == [(0, "causal")]
     is_first = ".layers.0." in sites[0].name
     note = "" if is_first else "Only layers with attention are numbered: 0 is model.layers.1."
@@ -35,7 +35,7 @@ def test_layers_that_are_all_counted_need_no_note():
     alike = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"
     two_stacks = ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn"]
     twice = larger(tiny_model("diffllama"))  # its layers attend twice with the same weights
-    names = [site.name for site in verify(twice, {"input_ids": IDS})[0]]
+    names = [site.name for site in verify(twice, {"input_ids": IDS})]
     assert names == ["model.layers.0.self_attn", "model.layers.1.self_attn"]
     assert [numbering_note(each) for each in ([alike, alike], two_stacks, names, ["attn"], [])] == [""] * 5
     hybrid = [f"model.layers.{layer}.self_attn" for layer in (3, 7)]
@@ -45,7 +45,7 @@ def test_layers_that_are_all_counted_need_no_note():
 def test_a_text_model_whose_layers_do_not_declare_that_they_are_bidirectional():
     """Its weights are those of eager attention, in `verify` and after."""
     model = larger(T.ClapTextModel(T.ClapTextConfig(**_ENCODER)).eval())
-    sites, _ = verify(model, {"input_ids": IDS})
+    sites = verify(model, {"input_ids": IDS})
     assert [site.kind for site in sites] == ["self", "self"]
     ahead = []
 
@@ -61,7 +61,7 @@ def test_a_text_model_whose_layers_do_not_declare_that_they_are_bidirectional():
     with torch.no_grad():
         torch.testing.assert_close(captured, model(IDS).last_hidden_state, atol=1e-5, rtol=1e-4)
     causal = larger(T.GPT2LMHeadModel(T.GPT2Config(n_embd=32, n_head=4, n_layer=1, vocab_size=60)).eval())
-    assert [site.kind for site in verify(causal, {"input_ids": IDS})[0]] == ["causal"]
+    assert [site.kind for site in verify(causal, {"input_ids": IDS})] == ["causal"]
 
 
 def test_a_model_that_reads_its_masks_elsewhere_is_rejected_by_that():

@@ -125,7 +125,7 @@ def test_families_whose_layers_attend_in_their_own_way_are_captured(family, stat
 def test_points_of_deformable_attention_are_not_taken_for_heads(monkeypatch):
     model = larger(tiny_model("rt_detr_v2"))
     given = inputs_of(model)
-    sites, _ = verify(model, given, weights_suffice=True)
+    sites = verify(model, given, weights_suffice=True)
     assert [site.kind for site in sites] == ["self"] * 4
     assert "RTDetrV2MultiscaleDeformableAttention" in capture_notes(model)["points"]
     monkeypatch.setattr(_heuristics, "takes_points", lambda module: False)

@@ -68,7 +68,7 @@ def judge(family: str) -> Row:
         return Row(family, UNTRIED, reason=REASONS.get(family) or reason_of(error))
     row = Row(family, NONE, type(model).__name__, ", ".join(given))
     try:
-        sites, _ = verify(model, given, weights_suffice=True)
+        sites = verify(model, given, weights_suffice=True)
     except AttnscopeError as error:
         attends = any(is_attention(module) for module in model.modules())
         row.status, row.reason = REFUSED if attends else NONE, str(error)

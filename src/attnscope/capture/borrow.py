@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,15 @@ def _lock_of(model: PreTrainedModel) -> Any:
 
 def implementations(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
     """Every config of a model with its attention implementation, outer configs first."""
-    configs = {id(config): config for config in _configs(model)}
+    configs: dict[int, Any] = {}
+    for module in model.modules():
+        waiting = [getattr(module, "config", None)]
+        if hasattr(waiting[0], "_attn_implementation"):
+            while waiting:
+                config = waiting.pop()
+                configs.setdefault(id(config), config)
+                parts = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+                waiting += [part for part in reversed(parts) if part is not None]
     return [(config, config._attn_implementation) for config in configs.values()]  # noqa: SLF001
 
 
@@ -93,21 +101,6 @@ def restore(before: list[tuple[Any, str | None]]) -> None:
     for config, implementation in before:  # setting one sets those within it, which come later
         if config._attn_implementation != implementation:  # noqa: SLF001
             config._attn_implementation = implementation  # noqa: SLF001
-
-
-def _configs(model: PreTrainedModel) -> Iterator[Any]:
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if config is not None and hasattr(config, "_attn_implementation"):
-            yield from _with_parts(config)
-
-
-def _with_parts(config: Any) -> Iterator[Any]:
-    yield config
-    for name in getattr(config, "sub_configs", {}):
-        part = getattr(config, name, None)
-        if part is not None:
-            yield from _with_parts(part)
 
 
 _HOLDERS = ("_orig_mod", "original_model", "_model", "_module")  # torch.compile, TransformerLens, nnsight
@@ -157,45 +150,36 @@ def inner_model(source: object) -> object:
 
 
 class _Silence:
-    """One setting for all threads: the first to enter turns it on, the last to leave turns it off."""
+    """The settings before the first thread entered, which the last to leave restores."""
 
-    def __init__(self) -> None:
-        self.lock, self.inside = threading.Lock(), 0
-        self.level, self.bars, self.accelerate = 0, True, 0
-
-    def enter(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.level = transformers_logging.get_verbosity()
-                self.bars = transformers_logging.is_progress_bar_enabled()
-                self.accelerate = logging.getLogger("accelerate").level
-                if self.level != logging.CRITICAL:  # each setting walks through all loggers, some thousand
-                    transformers_logging.set_verbosity(logging.CRITICAL)
-                if self.accelerate != logging.CRITICAL:
-                    logging.getLogger("accelerate").setLevel(logging.CRITICAL)
-                transformers_logging.disable_progress_bar()
-            self.inside += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if self.inside == 0:
-                if self.level != logging.CRITICAL:
-                    transformers_logging.set_verbosity(self.level)
-                if self.accelerate != logging.CRITICAL:
-                    logging.getLogger("accelerate").setLevel(self.accelerate)
-                if self.bars:
-                    transformers_logging.enable_progress_bar()
-
-
-_silence = _Silence()
+    lock = threading.Lock()
+    inside = level = accelerate = 0
+    bars = True
 
 
 @contextmanager
 def quiet() -> Generator[None]:
     """Suppress progress bars and log messages while a model is loaded or saved, in any thread."""
-    _silence.enter()
+    of_accelerate = logging.getLogger("accelerate")
+    with _Silence.lock:
+        if _Silence.inside == 0:
+            _Silence.level, _Silence.accelerate = transformers_logging.get_verbosity(), of_accelerate.level
+            _Silence.bars = transformers_logging.is_progress_bar_enabled()
+            if _Silence.level != logging.CRITICAL:  # each setting walks through all loggers, some thousand
+                transformers_logging.set_verbosity(logging.CRITICAL)
+            if _Silence.accelerate != logging.CRITICAL:
+                of_accelerate.setLevel(logging.CRITICAL)
+            transformers_logging.disable_progress_bar()
+        _Silence.inside += 1
     try:
         yield
     finally:
-        _silence.leave()
+        with _Silence.lock:
+            _Silence.inside -= 1
+            if _Silence.inside == 0:
+                if _Silence.level != logging.CRITICAL:
+                    transformers_logging.set_verbosity(_Silence.level)
+                if _Silence.accelerate != logging.CRITICAL:
+                    of_accelerate.setLevel(_Silence.accelerate)
+                if _Silence.bars:
+                    transformers_logging.enable_progress_bar()

@@ -106,22 +106,20 @@ def _weights(repository: Repository, config: dict[str, Any]) -> tuple[Path, ...]
 
 def _named(repository: Repository, name: Any, named_in: str) -> tuple[Path, ...]:
     """One file of weights, or all files of an index."""
+    names = [name]
     if isinstance(name, str) and name.endswith(".safetensors.index.json"):
         repository.within(name, named_in)
         shards = (repository.read(name) or {}).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise AttnscopeError(f"{name} of {repository.source} has no weight_map. Download it again")
-        return tuple(_one(repository, shard, name) for shard in sorted(set(map(str, shards.values()))))
-    return (_one(repository, name, named_in),)
-
-
-def _one(repository: Repository, name: Any, named_in: str) -> Path:
-    if not isinstance(name, str) or not name.endswith(".safetensors"):
-        raise AttnscopeError(
-            f"{str(name)[:200]} of {repository.source} (named in {named_in}) is not a .safetensors file; other formats "
-            "can run code when they are opened. Convert the weights first"
-        )
-    return repository.within(name, named_in)
+        names, named_in = sorted(set(map(str, shards.values()))), name
+    for file in names:
+        if not isinstance(file, str) or not file.endswith(".safetensors"):
+            raise AttnscopeError(
+                f"{str(file)[:200]} of {repository.source} (named in {named_in}) is not a .safetensors file; other "
+                "formats can run code when they are opened. Convert the weights first"
+            )
+    return tuple(repository.within(file, named_in) for file in names)
 
 
 _MOST_COUNTED = 50_000  # layers or labels: a config builds a list of them before the model exists
@@ -271,18 +269,16 @@ class Repository:
         outside = plain.is_absolute() or ".." in plain.parts
         file = None if outside else self.take(name)
         what = f"{name[:200]} of {self.source} (named in {named_in})"
-        if outside or (file is not None and not self._holds(file)):
+        if file is not None:
+            real, home = file.resolve(), self.folder.resolve()
+            repository = home.parent.parent  # snapshots of the hub may link to their blobs
+            in_cache = home.parent.name == "snapshots" and repository.name.startswith("models--")
+            outside = not real.is_relative_to(home) and not (in_cache and real.is_relative_to(repository / "blobs"))
+        if outside:
             raise AttnscopeError(f"{what} is outside the folder. Put the file itself into {self.folder}")
         if file is None:
             raise AttnscopeError(f"{what} does not exist. Download it, or the whole model, again")
         return file
-
-    def _holds(self, path: Path) -> bool:
-        """Whether a file is inside the folder after links are resolved; hub snapshots may link to their blobs."""
-        real, home = path.resolve(), self.folder.resolve()
-        repository = home.parent.parent
-        in_cache = home.parent.name == "snapshots" and repository.name.startswith("models--")
-        return real.is_relative_to(home) or (in_cache and real.is_relative_to(repository / "blobs"))
 
     def identity(self) -> dict[str, str]:
         """The commit on the hub, or the SHA-256 over the names and contents of all files that were read."""

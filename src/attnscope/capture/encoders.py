@@ -13,7 +13,8 @@ import transformers
 from attnscope.capture.borrow import LoadedModel, inner_model
 from attnscope.capture.checkpoint import main_inputs, saved_config
 from attnscope.capture.families import frames_of_wave, frames_of_window, image_token_of, seconds_at_once
-from attnscope.capture.load import AS_SAVED, Loading, load_model, what_is_read
+from attnscope.capture.load import load_model, what_is_read
+from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import (
     hash_of_settings,

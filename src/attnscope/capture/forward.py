@@ -21,26 +21,23 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Name = Callable[[int], str]
-    Valid = Callable[[str], Tensor]
+    Valid = Callable[[str], Tensor | None]
 
 _HALF = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def forward(
-    model: PreTrainedModel, inputs: dict[str, Any], name: Name, valid: Valid | None = None, *, with_head: bool = True
+    model: PreTrainedModel, inputs: dict[str, Any], name: Name, valid: Valid = lambda _: None, *, with_head: bool = True
 ) -> Tensor:
     """Run a model within `watching`, and raise an error for a text on which it overflows."""
     check_ids(model, inputs, name)
 
-    def real(kind: str) -> Tensor | None:
-        return None if valid is None else valid(kind)
-
     def look(site: Site, output: Tensor) -> None:
-        check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, real(site.kind))
+        check_finite(f"layer {site.index} ({site.name})", output.transpose(1, 2), name, valid(site.kind))
 
     with looking(look), same_random_numbers() if way_of(model).draws else nullcontext():
         output = main_output((model if with_head else model.base_model)(**inputs))
-    check_finite("the model's output", output, name, real("causal"))  # a decoder's, where there is one
+    check_finite("the model's output", output, name, valid("causal"))  # a decoder's, where there is one
     return output
 
 

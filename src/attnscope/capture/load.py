@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
+from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import (
     INTEGERS,
     Placement,
@@ -206,7 +207,9 @@ def _repository(source: str, revision: str | None) -> Repository:
 def _placed(repository: Repository, name: str, loading: Loading) -> tuple[PreTrainedModel, dict[str, str]]:
     """Load a checkpoint onto its device or devices."""
     placement = loading.placement
-    loading.check()
+    if placement is not None and (loading.device is not None or loading.dtype in INTEGERS):
+        other = "device (--device)" if loading.device is not None else f"dtype (--dtype) {loading.dtype}"
+        raise AttnscopeError(f"device_map (--device-map) cannot be used with {other}. Leave out one of them")
     on = usable_device(loading.device)  # check before loading, which may take minutes
     with quiet(), _one_at_a_time, own_random_numbers():  # a missing head is random
         model, identity = from_checkpoint(repository, loading)
@@ -269,26 +272,6 @@ def state_sha256(model: PreTrainedModel) -> str:
 
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Loading:
-    """Options of `load_model`."""
-
-    revision: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    trust_remote_code: bool = False
-    placement: Placement | None = None
-
-    def check(self) -> None:
-        """Raise an error for options that exclude each other."""
-        if self.placement is not None and (self.device is not None or self.dtype in INTEGERS):
-            other = "device (--device)" if self.device is not None else f"dtype (--dtype) {self.dtype}"
-            raise AttnscopeError(f"device_map (--device-map) cannot be used with {other}. Leave out one of them")
-
-
-AS_SAVED = Loading()
 
 
 def usable_device(name: str | None) -> torch.device:

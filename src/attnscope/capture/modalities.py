@@ -24,7 +24,8 @@ from attnscope.capture.families import (
     video_token_of,
     without_predictor,
 )
-from attnscope.capture.load import AS_SAVED, Loading, load_model
+from attnscope.capture.load import load_model
+from attnscope.capture.parameters import AS_SAVED, Loading
 from attnscope.capture.placement import device_of
 from attnscope.capture.processors import (
     hash_of_settings,
@@ -324,7 +325,7 @@ class PicturedModel:
         with explaining(f"{kind} cannot read {name}", "Are processor and model made for each other?"):
             inputs = self.decoder_inputs(given)
             own = self.run(given)
-        sites, _ = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
+        sites = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
         with watching(
             self.decoder, lambda _, call: output_of(call) if call.key.shape[-1] else call.query, weights_suffice=True
         ):

@@ -6,14 +6,16 @@ defaults, and adds them to the verb's signature and docstring; the command line 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import torch
 
+    from attnscope.capture.placement import Placement
     from attnscope.capture.processors import Processor, Tokenizer
     from attnscope.read.encoded import Sources
     from attnscope.read.groups import Groups
@@ -57,7 +59,19 @@ class TextModelOptions(ModelOptions, total=False):
     tokenizer: Tokenizer
 
 
-class CorpusOptions(TypedDict, total=False):
+class SeedOptions(TypedDict, total=False):
+    """What random numbers follow from.
+
+    Parameters
+    ----------
+    seed
+        Seed of the random number generators.
+    """
+
+    seed: Seed
+
+
+class CorpusOptions(SeedOptions, total=False):
     """Which part of the texts is read.
 
     Parameters
@@ -66,8 +80,6 @@ class CorpusOptions(TypedDict, total=False):
         Tokens per window. Special tokens are included. By default the model's maximum, up to a limit of the verb.
     limit
         Largest number of windows.
-    seed
-        Seed of the random number generators.
     field
         Field of JSON Lines that holds the text.
     by_line
@@ -76,12 +88,11 @@ class CorpusOptions(TypedDict, total=False):
 
     window: Count | None
     limit: Count | None
-    seed: Seed
     field: str | None
     by_line: bool
 
 
-class OutputOptions(TypedDict, total=False):
+class FolderOptions(TypedDict, total=False):
     """Where results go.
 
     Parameters
@@ -89,11 +100,24 @@ class OutputOptions(TypedDict, total=False):
     out
         Run folder, or a function that names it from the signature. With it, results are written as they come, and a
         stopped run resumes there. By default results stay in memory.
+    """
+
+    out: str | Path | Callable[[Signature], Path] | None
+
+
+class ComparisonOptions(FolderOptions, SeedOptions, total=False):
+    """Where results go, and the seed, of a comparison of results."""
+
+
+class OutputOptions(FolderOptions, total=False):
+    """Where results go, and how progress is reported.
+
+    Parameters
+    ----------
     progress
         Function that is called with a `Progress` after each batch.
     """
 
-    out: str | Path | Callable[[Signature], Path] | None
     progress: Tell | None
 
 
@@ -197,19 +221,65 @@ class StudyReading(SessionReading, SharedRunOptions, total=False):
     """The same, where results go, and which processes measure them."""
 
 
-class PairReading(TextModelOptions, SharedRunOptions, total=False):
-    """The same without texts, for a verb that reads pairs.
+class PairReading(TextModelOptions, SharedRunOptions, SeedOptions, total=False):
+    """The same without texts, for a verb that reads pairs."""
+
+
+OBSERVATION = 32  # queries, as in SnapKV
+
+
+class ScanOptions(TypedDict, total=False):
+    """What `attnscope.scan` measures.
 
     Parameters
     ----------
-    seed
-        Seed of the random number generators.
+    statistics
+        Names from ``attnscope.measure.quantities.STATISTICS``, as a list or a comma-separated string. ``default`` means
+        all default statistics (``"default,block_recall"`` adds one): all except ``learned_sink``, distances, largest
+        weights, and those that need a second pass over the scores (docs/questions/attention-received.md). Labels need
+        ``band_sum``, ``bin_sum``, ``entropy``, ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters`
+        only the first.
+    band
+        Largest offset of the band ``-band..band``: by default 10 tokens, or 3 rows and columns of image patches.
+    offsets
+        Further offsets (key minus query; negative is left) at which ``weight_at`` is measured: ``[-1, -64]``. Each
+        costs as much as an offset of the band. See docs/guides/long-contexts.md.
+    rows
+        Queries to measure in each window, drawn at random with `seed` (an even number). The model then uses PyTorch's
+        fused kernel, and statistics that do not follow from the log-sum-exp are estimates with a standard error
+        (``entropy_error``). Shorter windows are measured in full. See docs/guides/long-contexts.md.
+    observation
+        Queries at the end of each window for ``recent_top_key``, ``recent_top_10_keys`` and ``recent_effective_keys``:
+        the observation window of SnapKV and similar methods. In shorter windows they cover all queries, with a note.
+    clusters
+        Number of clusters by k-means over profiles, as in the papers. By default each head gets a label from its own
+        statistics: see `summarize`.
+    pool
+        Smallest number of windows of a pool. Statistics are then stored for pools, each an entry of ``window``, with
+        few numbers for each window, so that a corpus of any size fits on a disk. With `by`, a pool has texts of one
+        value. See docs/scale/clusters.md.
+    until
+        Stop the scan once every 95% interval of a head's mean share is at most this wide (by documents, over all
+        statistics that are shares of weight; checked after 4, 8, 16, ... batches). By default everything is measured.
+    show
+        Heads (layer, head) whose attention over the first three windows is stored token by token for the page, in
+        addition to the first of the rankings; the others are stored in tiles, or all heads token by token if they fit.
+        It is stored in the run folder, or in ``.encoding["sample"]`` of a result in memory. By default only with a run
+        folder and in a notebook; False stores none and saves these passes.
     """
 
-    seed: Seed
+    statistics: Sequence[str] | str | None
+    band: Count | None
+    offsets: Sequence[int] | None
+    rows: int | None
+    observation: Count
+    clusters: int | None
+    pool: Count | None
+    until: float | None
+    show: Sequence[tuple[int, int]] | bool | None
 
 
-class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
+class ScanReading(ScanOptions, ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, total=False):
     """Inputs of `attnscope.scan`, and how they are read.
 
     Parameters
@@ -248,6 +318,55 @@ class ScanReading(ModelOptions, CorpusOptions, SharedRunOptions, ChatOptions, to
     by: str | None
     device_map: str | Mapping[str, int | str | torch.device] | None
     max_memory: Mapping[int | str, int | str] | None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Options of `attnscope.capture.load.load_model`."""
+
+    revision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    trust_remote_code: bool = False
+    placement: Placement | None = None
+
+
+AS_SAVED = Loading()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanSettings:
+    """The arguments of `attnscope.scan` for all modalities, under the names of `ScanReading`."""
+
+    # tokenizer, image processor or feature extractor, or a folder of them
+    processor: Processor = None
+    out: str | Path | Callable[[Signature], Path] | None = None
+    repair: bool = False
+    limit: int | None = None
+    batch_size: int | None = None
+    statistics: Sequence[str] | str | None = None
+    band: int | None = None
+    observation: int = OBSERVATION
+    seed: int = 0
+    task: Task | None = None
+    pool: int | None = None
+    until: float | None = None
+    rows: int | None = None
+    show: Sequence[tuple[int, int]] | None = None
+    progress: Tell | None = None
+    loading: Loading = AS_SAVED  # how the model is loaded
+    targets: Sources = None
+    window: int | None = None
+    stride: int | None = None
+    field: str | None = None
+    by_line: bool = False
+    clusters: int | None = None
+    groups: Groups | None = None
+    chat: bool = False
+    chat_template: str | Path | None = None
+    words: Words | None = None
+    by: str | None = None
+    offsets: Sequence[int] | None = None
 
 
 def loading(reading: TextModelOptions) -> TextModelOptions:

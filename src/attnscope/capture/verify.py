@@ -26,16 +26,17 @@ from attnscope.capture.families import (
     stored_rows,
 )
 from attnscope.capture.forward import check_finite, check_ids, forward
+from attnscope.capture.placement import parameters_of, plain
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
 from attnscope.kernels.call import AttentionCall, Need, of_queries
-from attnscope.kernels.engines import attend_in_full, measure, output_of
+from attnscope.kernels.engines import attend_in_full, measure
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
@@ -61,36 +62,60 @@ def verify(
     cross_only: bool = False,
     weights_suffice: bool = False,
     looks_back: bool = True,
-) -> tuple[list[Site], Tensor]:
-    """Check on one batch that the captured attention is the model's own; return its sites and output."""
-    if capture_of(model) != "registry" and not weights_suffice:
-        raise AttnscopeError(only_weights(model))
-    once = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
-    if capture_of(model) != "registry":
-        return once(cross_only=False)
+) -> list[Site]:
+    """Check on one batch that the captured attention is the model's own; return its sites.
+
+    Within a `Session`, a model that has not changed is checked once for inputs of the same form.
+    """
     way = way_of(model)
+    if way.eager is not None and not weights_suffice:
+        raise AttnscopeError(only_weights(model))
+    state = None if way.verified is None else (*_state_of(model, inputs), cross_only, looks_back)
+    if way.verified is not None and state in way.verified:
+        return way.verified[state]
+    once = partial(_verified, model, inputs, valid, text, looks_back=looks_back)
     before = way.products, way.masks_written_out
     failed: list[AttnscopeError] = []
     # a layer may need its mask, or may call PyTorch's functions itself
-    for products, written_out in product(*(sorted({setting, True}) for setting in before)):
+    ways = product(*(sorted({setting, True}) for setting in before)) if way.eager is None else [before]
+    for products, written_out in ways:
         if written_out != before[1] and not isinstance(failed[-1], OtherOutputError):
             continue
         way.products, way.masks_written_out = products, written_out
         try:
-            return once(cross_only=cross_only)
+            sites = once(cross_only=cross_only and way.eager is None)
+            break
         except AttnscopeError as error:
-            if not failed and not isinstance(error, UncapturedError):
+            if way.eager is not None or (not failed and not isinstance(error, UncapturedError)):
                 raise
             failed.append(error)
-    way.products, way.masks_written_out = before
-    if not weights_suffice:
-        raise failed[0]
-    try:
-        way.eager = eager_way(model, inputs)
-        return once(cross_only=False)
-    except AttnscopeError as second:
-        way.eager = None
-        raise AttnscopeError(f"{reason_of(failed[0])}.\nIts eager weights fail too: {reason_of(second)}") from second
+    else:
+        way.products, way.masks_written_out = before
+        if not weights_suffice:
+            raise failed[0]
+        try:
+            way.eager = eager_way(model, inputs)
+            sites = once(cross_only=False)
+        except AttnscopeError as second:
+            way.eager = None
+            raise AttnscopeError(
+                f"{reason_of(failed[0])}.\nIts eager weights fail too: {reason_of(second)}"
+            ) from second
+    if way.verified is not None:
+        way.verified[state] = sites
+    return sites
+
+
+def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Everything that a check depends on: modules, weights by their sums, and inputs (of tokens, their number)."""
+    weights = [(tensor.dtype, float(plain(tensor).sum(dtype=torch.float32))) for _, tensor in parameters_of(model)]
+    forms = [
+        (name, value.shape, None if name.endswith("input_ids") else value.cpu().double().numpy().tobytes())
+        if isinstance(value, Tensor)
+        else (name, repr(value))
+        for name, value in inputs.items()
+    ]
+    return tuple(map(id, model.modules())), model.device, tuple(weights), tuple(forms)
 
 
 def _verified(
@@ -101,7 +126,7 @@ def _verified(
     *,
     cross_only: bool,
     looks_back: bool,
-) -> tuple[list[Site], Tensor]:
+) -> list[Site]:
     name = type(model).__name__
     sites: list[Site] = []
     by_weights = capture_of(model) != "registry"
@@ -143,7 +168,7 @@ def _verified(
             watching(model, observe, weights_suffice=True),
             same_random_numbers(),
         ):
-            made = forward(model, inputs, called, None if valid is None else lambda _: valid)
+            made = forward(model, inputs, called, lambda _: valid)
     if not sites:
         raise _no_calls(model)
     if unseen := sorted(module for module in ran - seen if not any(related(module, other) for other in seen)):
@@ -156,7 +181,7 @@ def _verified(
     expected = main_output(own)
     check_finite(f"{name} with its own attention", expected, called, valid)
     _check_output(name, expected, made, valid)
-    return sites, made
+    return sites
 
 
 def _no_calls(model: PreTrainedModel) -> AttnscopeError:
@@ -196,13 +221,10 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
     running: list[str] = []
     ran: set[str] = set()
 
-    def enter(name: str) -> Any:
-        def hook(_: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
-            running.append(name)
-            if not cross_only or other_states(arguments) is not None:
-                ran.add(name)
-
-        return hook
+    def enter(name: str, _: nn.Module, __: Any, arguments: dict[str, Any]) -> None:
+        running.append(name)
+        if not cross_only or other_states(arguments) is not None:
+            ran.add(name)
 
     def leave(*_: Any) -> None:
         running.pop()
@@ -213,7 +235,7 @@ def _attention_modules(model: PreTrainedModel, *, cross_only: bool) -> Generator
             if any(f"{name}.".startswith(f"{head}.") for head in aside):
                 continue
             if is_attention(module) and any(parameter.ndim >= _MATRIX for parameter in module.parameters()):
-                hooks.enter_context(module.register_forward_pre_hook(enter(name), with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(partial(enter, name), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(leave))
         yield running, ran
 
@@ -264,7 +286,7 @@ def padding_difference(
     model: PreTrainedModel, together: dict[str, Tensor], alone: Sequence[dict[str, Tensor]]
 ) -> float:
     """Largest difference between texts in one padded batch and each alone, relative to the tolerance."""
-    with watching(model, lambda _, call: output_of(call), weights_suffice=True):
+    with watching(model, lambda _, call: measure(call, Need())[0], weights_suffice=True):
         batch = main_output(model(**together))
         single = [main_output(model(**inputs)) for inputs in alone]
     largest = 0.0

@@ -46,6 +46,7 @@ class Way:
     eager: EagerWay | None = None  # modules that return weights, if the registry is not used
     products: bool = False  # whether calls of PyTorch's attention functions are captured too
     masks_written_out: bool = False  # whether causal masks are built in full, for layers without causal settings
+    verified: dict[Any, list[Site]] | None = None  # sites of each state that `verify` has checked, within a `Session`
     draws: bool = False  # whether it draws random numbers: it masks (ViT-MAE) or samples (Informer) in each pass
 
 
@@ -74,13 +75,6 @@ class Watch:
         self.look: Look | None = None
         self.tokens: int | None = None  # number of tokens of the text
         self.is_observing = False
-
-    def begin(self, ids: Any) -> None:
-        """Begin a new pass."""
-        self.tokens = ids.shape[-1] if ids is not None else self.tokens
-        self.calls = 0
-        self.before = None
-        self.mask_extents.clear()
 
     def extent_of(self, mask: Tensor) -> Extent:
         """The extent of a mask, computed once per forward pass, because layers share masks."""
@@ -118,7 +112,10 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
     watch = Watch({id(module): name for name, module in model.named_modules()}, observer)
 
     def fresh_pass(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        watch.begin(named.get("input_ids", given[0] if given else None))
+        ids = named.get("input_ids", given[0] if given else None)
+        watch.tokens = ids.shape[-1] if ids is not None else watch.tokens
+        watch.calls, watch.before = 0, None
+        watch.mask_extents.clear()
 
     def note_cross(module: nn.Module, _: Any, arguments: dict[str, Any]) -> None:
         if other_states(arguments) is not None:

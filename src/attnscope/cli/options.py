@@ -177,19 +177,24 @@ Arguments: TypeAlias = dict[str, Any]
 def takes(
     *names: str,
     own: Mapping[str, tuple[Any, Any]] | None = None,
+    others: type | None = None,
     examples: tuple[tuple[str, str], ...] = (),
     **changed: Any,
 ) -> Callable[[Callable[[Arguments, Output], None]], Callable[..., None]]:
     """Make a command of a function of arguments and output: of shared options, by name, and of its `own`.
 
-    `changed` has other defaults, or whole declarations; `examples` are lines of the help: a command, and what it does.
+    `changed` has other defaults, or whole declarations; `others` is a TypedDict of the verb, whose remaining parameters
+    of a simple type become options too; `examples` are lines of the help: a command, and what it does.
     """
 
     def decorate(command: Callable[[Arguments, Output], None]) -> Callable[..., None]:
         declared = {name: SHARED[name] for name in names}
         for name, other in changed.items():
             declared[name] = other if isinstance(other, tuple) else varied(name, other, show_default=True)
-        first = {name: declared.pop(name) for name in ("model", "text") if name in declared}
+        first = {name: declared.pop(name) for name in ("model", "text") if name in declared} | dict(own or {})
+        for name, kind in {} if others is None else option_types(others).items():
+            if kind in _OPTION_TYPES and name not in first | declared:
+                first[name] = _shared(MEASURE, name)
 
         def run(**arguments: Any) -> None:
             output = Output(**{name: arguments.pop(name) for name in WRITING if name in names})
@@ -202,7 +207,7 @@ def takes(
         run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
             [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-                for name, (annotation, default) in (first | dict(own or {}) | declared).items()
+                for name, (annotation, default) in (first | declared).items()
             ]
         )
         run.__annotations__ = {}

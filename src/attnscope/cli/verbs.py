@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnscope.capture.parameters import OBSERVATION, ScanReading
 from attnscope.cli import options
 from attnscope.cli.options import INPUT, SCALE, argument, option, varied
 from attnscope.cli.output import emit, new_console, run
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from attnscope.measure.quantities import Wording
     from attnscope.results.schema import Report
 
-_LAST = 32  # queries of the observation window, as `attnscope.scan` has them
 _TEXT = (
     "Files, folders or URLs of text, as .txt .md .jsonl .parquet; - is standard input. Also images (.png .jpg .webp), "
     "folders of frames, or sounds (.wav)."
@@ -39,6 +39,7 @@ _TEXT = (
     target=varied(
         "target", help="Translation for the decoder, or transcripts of sounds, line by line; may be repeated."
     ),
+    others=ScanReading,
     own={
         "statistics": option(
             str | None, None,
@@ -50,7 +51,8 @@ _TEXT = (
             str | None, None, "Offsets whose share of weight is measured, such as -1,-64.", metavar="OFFSET,..."
         ),
         "observation": option(
-            int | None, None, "Queries at the end of each window for statistics recent_...", show_default=str(_LAST)
+            int | None, None, "Queries at the end of each window for statistics recent_...",
+            show_default=str(OBSERVATION),
         ),
         "groups": option(
             str | None, None,
@@ -102,7 +104,7 @@ def scan(arguments: dict[str, Any], output: options.Output) -> None:
         )
     arguments |= {
         "offsets": None if offsets is None else options.numbers_of("--offsets", offsets, "-1,-64"),
-        "observation": _LAST if arguments["observation"] is None else arguments["observation"],
+        "observation": OBSERVATION if arguments["observation"] is None else arguments["observation"],
         "groups": options.rule_or_file(arguments["groups"], options.GROUPS),
         "words": options.rule_or_file(arguments["words"], options.WORDS),
         "show": heads if output.report else False,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
 
 import numpy as np
 import scipy
 import xarray as xr
 from jaxtyping import Bool, Float
 
+from attnscope.capture.parameters import ComparisonOptions
 from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.measure.documents import FEW, LEAST, by_document, called_in, unskewed
 from attnscope.measure.quantities import without_end
@@ -24,7 +25,7 @@ from attnscope.store.files import local_folder, read_as
 from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
-from attnscope.support.arguments import Seed, reads, validated
+from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_kind, check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
@@ -111,8 +112,7 @@ def diff(
     statistics: Sequence[str] | None = None,
     heads: Literal["auto", "number", "profile"] = "auto",
     level: float = LEVEL,
-    out: str | Path | Callable[[Signature], Path] | None = None,
-    seed: Seed = 0,
+    **storing: Unpack[ComparisonOptions],
 ) -> xr.Dataset:
     """Compare two scans of the same corpus: checkpoints of one training, or a model and its tuned form.
 
@@ -130,10 +130,6 @@ def diff(
         the profiles), or ``auto``. See `match_heads`.
     level
         False discovery rate over all heads and statistics together.
-    out
-        Run folder, or a function that returns it for a signature; by default nothing is written.
-    seed
-        Seed of the bootstrap.
 
     Returns
     -------
@@ -162,6 +158,7 @@ def diff(
     >>> bool(diff(first, first).changed.any())
     False
     """
+    out, seed = storing["out"], storing["seed"]
     if isinstance(out, str | Path):
         out = local_folder(out)
     check_real(0.0, 1.0, level=level)

@@ -14,14 +14,12 @@ import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
-from attnscope.capture.load import Loading
 from attnscope.capture.modalities import reject_modalities
-from attnscope.capture.parameters import StudyReading
+from attnscope.capture.parameters import Loading, ScanSettings, StudyReading
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
 from attnscope.intervention.calls import checked_heads
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.maps import weight_rows
-from attnscope.measure.reader import ScanSettings
 from attnscope.measure.texts import TextReader
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import kinds_of

@@ -248,7 +248,7 @@ def _needles(
 
 def sites_of(model: PreTrainedModel, probe: Probe) -> list[Site]:
     """Check the capture against the model's output, and list its attention calls."""
-    return verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)[0]
+    return verify(model, _inputs(model, probe, [0]), text=probe.windows[0].source, weights_suffice=True)
 
 
 @torch.no_grad()

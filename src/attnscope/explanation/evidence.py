@@ -159,7 +159,7 @@ class Gathering:
         self.windows = list(windows)
         self.ids = token_ids(self.windows, least=2)
         first = model_inputs(model, self.ids[:1])
-        sites, _ = verify(model, first, text=self.ids.names[0])
+        sites = verify(model, first, text=self.ids.names[0])
         check_self_attention(model, sites)
         start = model_inputs(model, self.ids[:1].start(FOR_MATCHING))
         self.matrices_of = projections(model, start)

@@ -237,7 +237,7 @@ class PatchJob:
                 self.batches.append((numbers, EncodedPairs.of(some, loaded, numbers)))
         numbers, encoded = self.batches[0]
         inputs = {"input_ids": encoded.clean[:1]}
-        sites, _ = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
+        sites = verify(loaded.model, inputs, text=f"pair {numbers[0]}")
         check_read(loaded, inputs)
         if self.receiver is not None and not 0 < self.receiver[0] < len(sites):
             raise AttnscopeError(

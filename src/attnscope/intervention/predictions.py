@@ -235,7 +235,7 @@ class PredictionSession:
         """Raise an error if the model's heads cannot be ablated, before anything is measured."""
         first = self.batch(slice(0, 1))
         inputs = first.batch.inputs(self.model)
-        self.sites, _ = verify(self.model, inputs, text=window_name(self.windows[0], 0))
+        self.sites = verify(self.model, inputs, text=window_name(self.windows[0], 0))
         check_read(self.loaded, inputs)
         if len({len(window) for window in self.windows}) > 1:
             self._check_padding()

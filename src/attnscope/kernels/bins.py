@@ -16,28 +16,17 @@ from attnscope.support.errors import AttnscopeError
 _FAR = 1 << 40  # beyond every offset
 
 
-def bin_starts(reach: int) -> tuple[int, ...]:
-    """First offset of each bin on one side: 1, 2, 3 to 4, 5 to 8, 9 to 16, ... up to the bin with `reach`."""
-    starts = [1]
-    while _last(starts[-1]) < reach:
-        starts.append(_last(starts[-1]) + 1)
-    return tuple(starts)
-
-
-def _last(start: int) -> int:
-    """Last offset of the bin that begins at `start`: twice the last offset of the bin before it, `start` - 1."""
-    return max(1, 2 * (start - 1))
-
-
 def far_starts(band: int, reach: int) -> tuple[int, ...]:
     """The bins that are not entirely inside a band of offsets; there is at least one, and the last has no end."""
-    return tuple(start for start in bin_starts(max(reach, band + 1)) if _last(start) > band)
+    return tuple(first for first, last in bin_ranges(band, reach) if last > band)
 
 
 def bin_ranges(band: int, reach: int) -> list[tuple[int, int]]:
-    """First and last offset of every bin from left to right, the ends closed at the last offset of the bin."""
-    right = [(start, _last(start)) for start in bin_starts(max(reach, band + 1))]
-    return [*((-last, -first) for first, last in right[::-1]), (0, 0), *right]
+    """First and last offset of every bin from left to right; on the right 1, 2, 3 to 4, 5 to 8, ..., with `reach`."""
+    ranges = [(-1, -1), (0, 0), (1, 1)]
+    while (last := ranges[-1][1]) < max(reach, band + 1):
+        ranges = [(-2 * last, -last - 1), *ranges, (last + 1, 2 * last)]
+    return ranges
 
 
 @lru_cache(maxsize=32)

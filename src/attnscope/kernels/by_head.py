@@ -108,7 +108,7 @@ def _parts(call: AttentionCall, need: Need, sums: Sums) -> list[_Part]:
                     )
                     for block in blocks
                 ]
-            key_heads, shared = _key_heads(call, heads)
+            key_heads, shared = _key_heads(call.group, heads)
             made.append(
                 _Part(
                     top=(text * count + first) * queries,
@@ -183,7 +183,8 @@ def heads_of_tiles(call: AttentionCall) -> list[int] | list[slice]:
     together = QUERY_TILE * KEY_TILE // max(1, queries * keys)
     if queries > QUERY_TILE or keys > KEY_TILE or 1 in {together, count}:
         return list(range(count))
-    return [slice(first, min(first + together, count)) for first in range(0, count, together)]
+    starts = range(0, count, together)
+    return list(map(slice, starts, (*starts[1:], count)))
 
 
 _OWN = threading.local()
@@ -207,14 +208,14 @@ def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     )
 
 
-def _key_heads(call: AttentionCall, heads: int | slice) -> tuple[int | slice, list[int] | None]:
-    """The key heads that these heads read, and, where they share some, which of those each head reads."""
+def _key_heads(group: int, heads: int | slice) -> tuple[int | slice, list[int] | None]:
+    """The key heads that these heads read, and, where a group shares one, which of those each head reads."""
     if isinstance(heads, int):
-        return heads // call.group, None
-    if call.group == 1:
+        return heads // group, None
+    if group == 1:
         return heads, None
-    first = heads.start // call.group
-    read = [head // call.group - first for head in range(heads.start, heads.stop)]
+    first = heads.start // group
+    read = [head // group - first for head in range(heads.start, heads.stop)]
     return slice(first, first + read[-1] + 1), read
 
 

@@ -174,7 +174,7 @@ def _check_capture(model: PreTrainedModel, tokenizer: Any, left: list[Pieces], r
     line, (source, target) = chosen
     inputs = _inputs(model, tokenizer, [source.ids[:_CHECKED]], [target.ids[:_CHECKED]])
     with borrowed(model):
-        sites, _ = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
+        sites = verify(model, inputs, text=f"line {line}", cross_only=True, weights_suffice=True)
     if not any(site.kind == "cross" for site in sites):
         raise AttnscopeError(
             f"{type(model).__name__} cannot align: no attention of its decoder to the source was captured"

@@ -149,7 +149,7 @@ def walk_inputs(
 
     `tokens` names the queries; by default their numbers do.
     """
-    sites, _ = verify(model, inputs, text="the sentence")
+    sites = verify(model, inputs, text="the sentence")
     if all(site.kind == "cross" for site in sites):
         raise AttnscopeError(
             f"{type(model).__name__} has no self-attention; walk needs a Transformer. Use scan (with --target) or "

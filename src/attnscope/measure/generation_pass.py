@@ -388,7 +388,7 @@ class GenerationCall:
         if self._is_pair:
             start = decoder_start(self.model)([0, *self._ends[:1]])
             inputs["decoder_input_ids"] = torch.full((1, 2), start, device=device)
-        captured, _ = verify(self.model, inputs, text="the prompt", weights_suffice=True)
+        captured = verify(self.model, inputs, text="the prompt", weights_suffice=True)
         if self._is_pair and capture_of(self.model) != "registry":
             raise AttnscopeError(
                 f"{name} does not use transformers' attention registry, and generate() calls its encoder and decoder "

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnscope.capture.load import Model
+    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
-    from attnscope.measure.reader import ScanSettings
     from attnscope.read.images import Images
 
 

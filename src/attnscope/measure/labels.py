@@ -358,9 +358,6 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     names, labels = kinds.names, kinds.labels
     directions = direction(present)
 
-    def by_head(values: np.ndarray) -> np.ndarray:
-        return of_all_heads(values, exists, heads)
-
     label_share = label_shares(labels, len(names))
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
     summary = xr.Dataset(
@@ -368,8 +365,8 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
             "label": (("window", "layer", "head"), of_all_heads(labels, exists, heads, -1.0)),
             "centroid": (("cluster", "offset"), centroids),
             **label_variables(label_share, exists, heads),
-            "direction": (("layer", "head"), by_head(directions.mean(0))),
-            "direction_sign_agreement": (("layer", "head"), by_head(sign_agreement(directions))),
+            "direction": (("layer", "head"), of_all_heads(directions.mean(0), exists, heads)),
+            "direction_sign_agreement": (("layer", "head"), of_all_heads(sign_agreement(directions), exists, heads)),
         },
         coords={"offset": results.offset.values, "cluster": np.array(names, dtype=object)},
     )

@@ -15,6 +15,7 @@ import xarray as xr
 from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import OBSERVATION
 from attnscope.kernels.bins import bin_ranges, far_starts
 from attnscope.kernels.call import AttentionCall, Need, with_mass
 from attnscope.kernels.engines import measure, output_of
@@ -99,9 +100,6 @@ def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, eq
         collision="collision" in wanted,
         bins=far_starts(band, reach) if "bins" in wanted else (),
     )
-
-
-OBSERVATION = 32  # queries, as in SnapKV
 
 
 def settings_of(names: Sequence[str], observation: int) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from attnscope.support.errors import AttnscopeError
@@ -160,24 +161,24 @@ SEVERAL = tuple(_OF_EACH)
 STATISTICS: dict[str, Statistic] = {
     "band_sum": Statistic(
         Wording("Sum of the weights at each offset, tr_t", "tokens"),
-        lambda rows: rows.band_sum,
+        attrgetter("band_sum"),
         ("band",),
         along=("offset",),
         has_equal=True,
     ),
     "bin_sum": Statistic(
         Wording("Sum of the weights in each bin of offsets", "tokens"),
-        lambda rows: rows.bin_sum,
+        attrgetter("bin_sum"),
         ("band", "bins"),
         along=("offset_bin",),
         has_equal=True,
     ),
     "profile": Statistic(
-        Wording("Mean weight at each offset", "share"), lambda rows: rows.profile, ("band",), along=("offset",)
+        Wording("Mean weight at each offset", "share"), attrgetter("profile"), ("band",), along=("offset",)
     ),
     "outside": Statistic(
         Wording("Weight outside the band of offsets", "share", "Weight on tokens beyond the offsets of the profile."),
-        lambda rows: rows.outside,
+        attrgetter("outside"),
         ("band",),
         has_equal=True,
     ),
@@ -189,7 +190,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     "first_token": Statistic(
         Wording("Weight on the first token", "share", "Near 1: the head uses the first token as a sink."),
-        lambda rows: rows.first_token,
+        attrgetter("first_token"),
         ("columns",),
         has_equal=True,
     ),
@@ -200,7 +201,7 @@ STATISTICS: dict[str, Statistic] = {
             "Tokens that the tokenizer adds, and beginning, end, class, separator and padding tokens in the text; "
             "not <unk> or the mask, which replace words.",
         ),
-        lambda rows: rows.special_tokens,
+        attrgetter("special_tokens"),
         ("columns",),
         has_equal=True,
     ),
@@ -271,7 +272,7 @@ STATISTICS: dict[str, Statistic] = {
             "tokens",
             "To either side; compare with uniform attention.",
         ),
-        lambda rows: rows.attention_distance,
+        attrgetter("attention_distance"),
         ("offsets", "distance"),
         has_equal=True,
         by_default=False,
@@ -281,15 +282,15 @@ STATISTICS: dict[str, Statistic] = {
         "tokens",
         "0: each query attends most to itself; near uniform attention: the largest weight may be anywhere.",
         lambda rows: rows.mean(rows.largest_offset.abs()),
-        lambda rows: rows.attention_distance,
+        attrgetter("attention_distance"),
         ("offsets", "distance"),
     ),
     "largest_first": _of_largest(
         "Queries whose largest weight is on the first token",
         "share",
         "1: every query attends most to the first token (a sink), however small the weight is.",
-        lambda rows: rows.largest_first,
-        lambda rows: rows.first_token,
+        attrgetter("largest_first"),
+        attrgetter("first_token"),
         ("columns",),
     ),
     **{
@@ -307,7 +308,7 @@ STATISTICS: dict[str, Statistic] = {
     **_of_keys("recent_", "recent", ", over the last queries (the observation window)"),
     "offset_sum": Statistic(
         Wording("Sum of the weights at every offset", "tokens"),
-        lambda rows: rows.offset_sum,
+        attrgetter("offset_sum"),
         ("offset_sum",),
         along=("every_offset",),
         has_equal=True,
@@ -319,14 +320,14 @@ DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_d
 OF_GROUPS: dict[str, Statistic] = {
     "group_weight": Statistic(
         Wording("Weight from the queries of one group to all keys of another", "share"),
-        lambda rows: rows.group_weight,
+        attrgetter("group_weight"),
         ("columns",),
         along=("group_query", "group_key"),
         has_equal=True,
     ),
     "position_group_weight": Statistic(
         Wording("Weight from one group to another predicted from offsets alone", "share"),
-        lambda rows: rows.position_group_weight,
+        attrgetter("position_group_weight"),
         ("columns", "band", "bins"),
         along=("group_query", "group_key"),
     ),
@@ -340,7 +341,7 @@ OF_OFFSETS: dict[str, Statistic] = {
             "Mean over all queries, including those without a token there: compare with uniform attention. Missing if "
             "the mask hides the offset.",
         ),
-        lambda rows: rows.weight_at_chosen,
+        attrgetter("weight_at_chosen"),
         (CHOSEN,),
         along=("chosen_offset",),
         has_equal=True,
@@ -350,7 +351,7 @@ GROUP_ROWS = "group_rows"
 #: Further statistics of pooled windows: the weights of means over windows.
 OF_POOLED_GROUPS: dict[str, Statistic] = {
     GROUP_ROWS: Statistic(
-        Wording("Queries of each group", "tokens"), lambda rows: rows.group_rows, along=("group_query",), has_equal=True
+        Wording("Queries of each group", "tokens"), attrgetter("group_rows"), along=("group_query",), has_equal=True
     )
 }
 KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS

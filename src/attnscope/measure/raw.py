@@ -14,10 +14,10 @@ from torch import Tensor
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start, forward
-from attnscope.capture.load import Loading, load_model
+from attnscope.capture.load import load_model
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import ModelOptions, TextModelOptions
+from attnscope.capture.parameters import Loading, ModelOptions, ScanSettings, TextModelOptions
 from attnscope.capture.placement import device_of
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -25,7 +25,6 @@ from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import attend_in_full, measure, output_of
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.passes import WindowBatch
-from attnscope.measure.reader import ScanSettings
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
 from attnscope.measure.texts import window_length

@@ -7,9 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +16,7 @@ import torch
 import xarray as xr
 
 from attnscope.capture.forward import forward
-from attnscope.capture.load import AS_SAVED, Hashed, Loading, signature_of
+from attnscope.capture.load import Hashed, signature_of
 from attnscope.capture.notes import capture_notes
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
@@ -28,7 +26,7 @@ from attnscope.measure.documents import FEW, LEAST, called_in, interval, mean_by
 from attnscope.measure.labels import kinds_of
 from attnscope.measure.maps import ROWS, long_block, share_room
 from attnscope.measure.offset_shares import without_profile
-from attnscope.measure.passes import OBSERVATION, StatisticsObserver, WindowBatch, labelled, settings_of, stacked
+from attnscope.measure.passes import StatisticsObserver, WindowBatch, labelled, settings_of, stacked
 from attnscope.measure.pools import (
     heads_of_run,
     in_order,
@@ -58,84 +56,21 @@ from attnscope.store.arrays import in_a_row
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.signature import Signature
-from attnscope.store.units import ByRay, Parts, Share, Task, by_task, completed, pending
-from attnscope.support.checks import check_real
+from attnscope.store.units import ByRay, Parts, Share, by_task, completed, pending
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, Tell, no_progress
+from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from attnscope.capture.borrow import LoadedModel
-    from attnscope.capture.processors import Processor
+    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Observer, Site
-    from attnscope.read.encoded import Sources
-    from attnscope.read.groups import Groups
-    from attnscope.read.words import Words
     from attnscope.store.units import Batches, Done
 
 
 BAND = 10  # tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScanSettings:
-    """The arguments of `attnscope.scan` for all modalities; see there."""
-
-    # tokenizer, image processor or feature extractor, or a folder of them
-    processor: Processor = None
-    out: str | Path | Callable[[Signature], Path] | None = None
-    repair: bool = False
-    limit: int | None = None
-    batch_size: int | None = None
-    statistics: Sequence[str] | str | None = None
-    band: int | None = None
-    observation: int = OBSERVATION
-    seed: int = 0
-    task: Task | None = None
-    pool: int | None = None
-    until: float | None = None
-    rows: int | None = None
-    show: Sequence[tuple[int, int]] | None = None
-    progress: Tell | None = None
-    loading: Loading = AS_SAVED  # how the model is loaded
-    targets: Sources = None
-    window: int | None = None
-    stride: int | None = None
-    field: str | None = None
-    by_line: bool = False
-    clusters: int | None = None
-    groups: Groups | None = None
-    chat: bool = False
-    chat_template: str | Path | None = None
-    words: Words | None = None
-    by: str | None = None
-    offsets: Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        if self.rows is not None:
-            RowSample(self.rows)
-            if self.pool is not None:
-                raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
-        if self.until is not None:
-            check_real(0.0, 1.0, until=self.until)
-            if self.task is not None:
-                raise AttnscopeError(
-                    "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
-                )
-
-    def band_within(self, reach: int, where: str) -> int:
-        """Largest offset of the band: the setting, or at most 10; `reach` is the largest possible offset."""
-        if self.band is not None and self.band > reach:
-            raise AttnscopeError(f"band (--band) is {self.band}; in {where} the largest offset is {reach}")
-        return max(1, min(BAND, reach)) if self.band is None else self.band
-
-    def folder(self, signature: Signature) -> Path | None:
-        """The run folder, if there is one."""
-        out = self.out(signature) if callable(self.out) else self.out
-        return None if out is None else local_folder(out)
-
 
 _FIRST = 4  # batches before the first check of `until`; checks double, so that they cost little
 
@@ -309,6 +244,13 @@ class Reader(ABC):
         self.attributes: dict[str, str] = {"model": loaded.name} | ({"reads": self.reads} if self.reads else {})
         self.reader: Mapping[str, str] | None = None  # hashes of the tokenizer or processor
 
+    def band_within(self, reach: int, where: str) -> int:
+        """Largest offset of the band: the setting, or at most 10; `reach` is the largest possible offset."""
+        band = self.settings.band
+        if band is not None and band > reach:
+            raise AttnscopeError(f"band (--band) is {band}; in {where} the largest offset is {reach}")
+        return max(1, min(BAND, reach)) if band is None else band
+
     @abstractmethod
     def items(self) -> Iterable[Any]:
         """The inputs from the first on."""
@@ -340,8 +282,8 @@ class Reader(ABC):
         if settings.show:
             reject_absent(settings.show, len(self.sites), max(site.heads for site in self.sites))
         self.attributes = {"signature": signature.to_json()} | self.attributes
-        folder = settings.folder(signature)
-        if folder is None:
+        out = settings.out(signature) if callable(settings.out) else settings.out
+        if out is None:
             measured: list[xr.Dataset] = []
             for results in self.missing(signature, None):
                 measured += [] if results is None else [results]
@@ -352,7 +294,7 @@ class Reader(ABC):
             if settings.show is not None:
                 whole.encoding[SAMPLE] = self.sample(whole, settings.show)
             return whole
-        task = settings.task
+        task, folder = settings.task, local_folder(out)
         if task is None or isinstance(task, ByRay) or is_finished(folder):
             with RunFolder(folder, signature, repair=settings.repair) as run:
                 if run.complete:
@@ -413,7 +355,7 @@ class Reader(ABC):
 
     def verify(self, read: Read) -> None:
         """Reject a model that cannot be measured, on its first input."""
-        self.sites, _ = verify(
+        self.sites = verify(
             self.watched, read.batch.inputs(self.model), text=self.name_of(read.windows[0], 0), weights_suffice=True
         )
         self.notes |= capture_notes(self.watched)

@@ -63,16 +63,12 @@ _ROWS = 512  # rows whose allowed keys are in memory together, for masks with ga
 
 def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     """Measure uniform attention over the visible keys of each query: ``(batch, 1, query)`` each."""
-    if without_gaps(call):
-        return _of_extents(call, need)
-    texts: list[list[RowMeasures]] = [[] for _ in call.query]
-    for text, own, allowed in allowed_by_rows(call, _ROWS):
-        texts[text].append(_of_allowed(need, text, own, allowed))
-    return _joined([_joined(blocks, dim=2) for blocks in texts], dim=0)
-
-
-def _of_extents(call: AttentionCall, need: Need) -> RowMeasures:
-    """Arithmetic on the first and last key that each query may see."""
+    if not without_gaps(call):
+        texts: list[list[RowMeasures]] = [[] for _ in call.query]
+        for text, own, allowed in allowed_by_rows(call, _ROWS):
+            texts[text].append(_of_allowed(need, text, own, allowed))
+        return _joined([_joined(blocks, dim=2) for blocks in texts], dim=0)
+    # arithmetic on the first and last key that each query may see
     start, stop = (bound.expand(len(call.query), -1) for bound in call.extent)
     count = stop - start
     share = torch.where(count > 0, 1.0 / count.clamp_min(1), 0.0)
@@ -388,7 +384,7 @@ class Rows:
     @property
     def mass(self) -> Tensor:
         """``(batch, head)``: sum of a row's weights, below 1 with a learned sink."""
-        return self.mean(self.measures.mass)
+        return self.total(self.measures.mass.double()) / self.count
 
     @property
     def first_token(self) -> Tensor:
@@ -455,7 +451,7 @@ class Rows:
 
     def mean_of(self, measure: str) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
-        return self.mean(there(getattr(self.measures, measure)))
+        return self.total(there(getattr(self.measures, measure)).double()) / self.count
 
 
 def there(measured: Measured | None) -> Measured:

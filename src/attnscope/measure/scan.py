@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -12,14 +12,12 @@ import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
-from attnscope.capture.load import Loading
 from attnscope.capture.modalities import modality_of
-from attnscope.capture.parameters import ScanReading
+from attnscope.capture.parameters import OBSERVATION, Loading, ScanReading, ScanSettings
 from attnscope.capture.placement import Placement
 from attnscope.measure.images import ImageReader, kinds_of_images
 from attnscope.measure.labels import kinds_of
-from attnscope.measure.passes import OBSERVATION
-from attnscope.measure.reader import Reader, ScanSettings, end
+from attnscope.measure.reader import Reader, end
 from attnscope.measure.sounds import SoundReader
 from attnscope.measure.stored import load_scan
 from attnscope.measure.texts import TextReader
@@ -31,7 +29,6 @@ from attnscope.read.sounds import Sounds
 from attnscope.read.sources import as_list
 from attnscope.read.videos import Videos
 from attnscope.store.units import ByRay, task_for
-from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -39,22 +36,8 @@ if TYPE_CHECKING:
     from attnscope.store.runs import RunFolder
 
 
-@verb()
-def scan(
-    model: Model | None = None,
-    texts: Sources = None,
-    *,
-    statistics: Sequence[str] | str | None = None,
-    band: Count | None = None,
-    offsets: Sequence[int] | None = None,
-    rows: int | None = None,
-    observation: Count = OBSERVATION,
-    clusters: int | None = None,
-    pool: Count | None = None,
-    until: float | None = None,
-    show: Sequence[tuple[int, int]] | bool | None = None,
-    **reading: Unpack[ScanReading],
-) -> xr.Dataset:
+@verb(observation=OBSERVATION)
+def scan(model: Model | None = None, texts: Sources = None, **reading: Unpack[ScanReading]) -> xr.Dataset:
     """Measure where every attention head of a model attends, over a corpus.
 
     Parameters
@@ -80,39 +63,6 @@ def scan(
         models (``.wav`` files or folders, or ``{"array": samples, "sampling_rate": rate}``); texts with images for a
         vision-language model (objects with ``text`` or ``messages`` and ``image`` or ``images``, or JSON Lines of
         them). See `attnscope.measure`.
-    statistics
-        Names from ``attnscope.measure.quantities.STATISTICS``, as a list or a comma-separated string. ``default`` means
-        all default statistics (``"default,block_recall"`` adds one): all except ``learned_sink``, distances, largest
-        weights, and those that need a second pass over the scores (docs/questions/attention-received.md). Labels need
-        ``band_sum``, ``bin_sum``, ``entropy``, ``first_token``, ``special_tokens`` and ``mean_offset``; with `clusters`
-        only the first.
-    band
-        Largest offset of the band ``-band..band``: by default 10 tokens, or 3 rows and columns of image patches.
-    offsets
-        Further offsets (key minus query; negative is left) at which ``weight_at`` is measured: ``[-1, -64]``. Each
-        costs as much as an offset of the band. See docs/guides/long-contexts.md.
-    rows
-        Queries to measure in each window, drawn at random with `seed` (an even number). The model then uses PyTorch's
-        fused kernel, and statistics that do not follow from the log-sum-exp are estimates with a standard error
-        (``entropy_error``). Shorter windows are measured in full. See docs/guides/long-contexts.md.
-    observation
-        Queries at the end of each window for ``recent_top_key``, ``recent_top_10_keys`` and ``recent_effective_keys``:
-        the observation window of SnapKV and similar methods. In shorter windows they cover all queries, with a note.
-    clusters
-        Number of clusters by k-means over profiles, as in the papers. By default each head gets a label from its own
-        statistics: see `summarize`.
-    pool
-        Smallest number of windows of a pool. Statistics are then stored for pools, each an entry of ``window``, with
-        few numbers for each window, so that a corpus of any size fits on a disk. With `by`, a pool has texts of one
-        value. See docs/scale/clusters.md.
-    until
-        Stop the scan once every 95% interval of a head's mean share is at most this wide (by documents, over all
-        statistics that are shares of weight; checked after 4, 8, 16, ... batches). By default everything is measured.
-    show
-        Heads (layer, head) whose attention over the first three windows is stored token by token for the page, in
-        addition to the first of the rankings; the others are stored in tiles, or all heads token by token if they fit.
-        It is stored in the run folder, or in ``.encoding["sample"]`` of a result in memory. By default only with a run
-        folder and in a notebook; False stores none and saves these passes.
 
     Returns
     -------
@@ -154,6 +104,7 @@ def scan(
         placement = Placement(reading["device_map"], reading["max_memory"])
     elif reading["max_memory"] is not None:
         raise AttnscopeError("max_memory (--max-memory) needs device_map (--device-map): give both")
+    show = reading["show"]
     if show is None:  # results with a page store its attention maps
         show = reading["out"] is not None or "ipykernel" in sys.modules
     settings = ScanSettings(
@@ -161,14 +112,6 @@ def scan(
         task=task,
         processor=reading["tokenizer"],
         loading=Loading(reading["revision"], device, reading["dtype"], reading["trust_remote_code"], placement),
-        statistics=statistics,
-        band=band,
-        offsets=offsets,
-        rows=rows,
-        observation=observation,
-        clusters=clusters,
-        pool=pool,
-        until=until,
         show=show if not isinstance(show, bool) else () if show else None,
     )
     modality = modality_of(model, texts, field=reading["field"], revision=reading["revision"])
@@ -179,7 +122,7 @@ def scan(
     return reader(model, modality, settings).scan()
 
 
-_SHARED = (ScanSettings.__annotations__.keys() & ScanReading.__annotations__.keys()) - {"task"}
+_SHARED = (ScanSettings.__annotations__.keys() & ScanReading.__annotations__.keys()) - {"task", "show"}
 #: Readers of modalities other than plain text.
 READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
     Images: ImageReader,
@@ -187,19 +130,20 @@ READERS: dict[type, Callable[[Any, Any, ScanSettings], Reader]] = {
     Sounds: SoundReader,
     PicturedTexts: ImageTextReader,
 }
-_OF_TEXTS = (
-    *("batch_size", "pool", "until", "rows", "ray", "targets", "window", "stride", "field", "by_line"),
-    *("clusters", "groups", "chat", "chat_template", "words", "by", "offsets"),
-)
+#: Settings that readers of every modality take; each names in `accepts` what it takes of the others.
+_COMMON = {
+    *("processor", "out", "repair", "limit", "statistics", "band", "observation", "seed", "show", "progress", "loading")
+}
 
 
 def _reject_of_texts(reader: Any, settings: ScanSettings) -> None:
     """Reject arguments that do not apply to images, videos or sounds."""
-    for name in _OF_TEXTS:
-        value = isinstance(settings.task, ByRay) if name == "ray" else getattr(settings, name)
-        if name not in reader.accepts and value is not None and value is not False:
-            flag = "target" if name == "targets" else name.replace("_", "-")
-            raise AttnscopeError(f"{name} (--{flag}) needs texts, but the input is {reader.reads}: leave it out")
+    for name, value in vars(settings).items():
+        is_used = isinstance(value, ByRay) if name == "task" else value is not None and value is not False
+        if is_used and name not in _COMMON and name not in reader.accepts:
+            shown = "ray" if name == "task" else name
+            flag = "target" if name == "targets" else shown.replace("_", "-")
+            raise AttnscopeError(f"{shown} (--{flag}) needs texts, but the input is {reader.reads}: leave it out")
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Dataset] | None]] = {

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from attnscope.capture.load import Model
+    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.reader import ScanSettings
     from attnscope.read.encoded import Sources
     from attnscope.read.sounds import Sounds
     from attnscope.store.signature import Signature
@@ -83,7 +83,7 @@ class SoundReader(Reader):
             heard = self.speech.hear(piece.samples, piece.name)
             counts.append((heard.frames, heard.sounding, piece.left_out))
         self.count, self.reach = len(counts), max(frames for frames, *_ in counts) - 1
-        self.band = self.settings.band_within(self.reach, f"windows of {self.reach + 1} frames")
+        self.band = self.band_within(self.reach, f"windows of {self.reach + 1} frames")
         piece = next(self.items())
         first, each = self.read([piece], [0]), self.speech.hear(piece.samples, piece.name).seconds
         frames = len(first.windows[0])

@@ -17,6 +17,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import decoder_note, decoder_start
 from attnscope.capture.load import load_model
+from attnscope.capture.parameters import ScanSettings
 from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site
@@ -26,8 +27,8 @@ from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.pools import in_pools, joined
 from attnscope.measure.quantities import OF_GROUPS, OF_OFFSETS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
-from attnscope.measure.reader import BAND, UNIT, Read, Reader, ScanSettings, chunked
-from attnscope.measure.row_samples import rows_note
+from attnscope.measure.reader import BAND, UNIT, Read, Reader, chunked
+from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
 from attnscope.measure.stored import observation_note
 from attnscope.read.chats import Chats, ChatTexts, are_chats
@@ -37,7 +38,7 @@ from attnscope.read.sources import as_list
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.read.words import WordedWindows, word_rule_of
-from attnscope.support.checks import check_installed, check_whole, shortly
+from attnscope.support.checks import check_installed, check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress
@@ -417,6 +418,12 @@ def _reject_beyond(settings: ScanSettings, length: int) -> None:
 
 def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: bool) -> None:
     """Reject settings that cannot be combined in one scan."""
+    if settings.until is not None:
+        check_real(0.0, 1.0, until=settings.until)
+        if settings.task is not None:
+            raise AttnscopeError(
+                "until (--until) needs the whole run, and a task (--task) has a part of it: leave out one of them"
+            )
     check_whole(2, clusters=settings.clusters)
     if settings.clusters is not None:
         check_installed("clusters (--clusters)", "sklearn", "sklearn")
@@ -426,6 +433,9 @@ def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: b
         )
     if settings.rows is None:
         return
+    RowSample(settings.rows)
+    if settings.pool is not None:
+        raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
     if grouped or settings.words is not None:
         raise AttnscopeError("groups and words need all rows: leave out rows (--rows), or groups and words")
     if whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnscope.capture.load import Model
+    from attnscope.capture.parameters import ScanSettings
     from attnscope.capture.watch import Site
     from attnscope.kernels.call import AttentionCall
-    from attnscope.measure.reader import ScanSettings
     from attnscope.read.image_text import PicturedText, PicturedTexts
     from attnscope.read.videos import Clip, Videos
 
@@ -78,7 +78,7 @@ class ImageTextReader(Reader):
         self.images = max(len(item.images) for item in self.texts)
         self.videos = max(len(item.videos) for item in self.texts)
         self.reach = max(map(len, windows)) - 1
-        self.band = settings.band_within(self.reach, f"texts of {self.reach + 1} tokens")
+        self.band = self.band_within(self.reach, f"texts of {self.reach + 1} tokens")
         self._check()
         self.notes["tower"] = (
             f"Only {type(self.watched).__name__} is measured, which reads the text with its images, not the vision "
@@ -346,7 +346,7 @@ class VideoReader(Reader):
         self.grouping = Grouping("frames", tuple(self.tubelets.groups()), lambda window: window.roles)
         self.groups = self.grouping.names
         self.reach = self.tubelets.tokens - 1
-        self.band = settings.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
+        self.band = self.band_within(self.reach, f"videos of {self.tubelets.tokens} tokens")
         self.notes["videos"] = self._note()
 
     def signature_settings(self) -> dict[str, Any]:

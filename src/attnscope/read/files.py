@@ -350,13 +350,10 @@ class Unchanged:
 
     def read(self) -> bytes:
         """All bytes."""
-        return b"".join(self._blocks(-1))
+        return b"".join(self.blocks(-1))
 
-    def blocks(self) -> Iterator[bytes]:
-        """Blocks of about a megabyte."""
-        return self._blocks(BLOCK)
-
-    def _blocks(self, size: int) -> Iterator[bytes]:
+    def blocks(self, size: int = BLOCK) -> Iterator[bytes]:
+        """Blocks of about a megabyte, or of `size` bytes; -1 for one of all bytes."""
         if isinstance(self.path, Path) and self._digests and not self.path.is_file():
             raise self._changed("is gone")
         with opened(self.path) as file:

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from attnscope.support.errors import explaining
@@ -49,7 +50,10 @@ class _Numbered:
 
     def __init__(self, text: str, spans: Sequence[tuple[int, int]]) -> None:
         self.text = text
-        self.shared = _shared(spans)
+        self.shared = set[int]()  # characters that more than one span covers: nearly always none
+        if any(start < end for (_, end), (start, _) in pairwise(spans)):
+            covered = Counter(place for start, end in spans for place in range(start, end))
+            self.shared = {place for place, spans_there in covered.items() if spans_there > 1}
         self.seen: Counter[int] = Counter()
 
     def characters(self, start: int, end: int) -> str:
@@ -60,17 +64,6 @@ class _Numbered:
             return self.text[place]
         self.seen[place] += 1
         return self.text[place] + str(self.seen[place]).translate(SUBSCRIPTS)
-
-
-def _shared(spans: Sequence[tuple[int, int]]) -> set[int]:
-    """The characters that more than one span covers."""
-    overlapping, reached = False, 0
-    for start, end in spans:
-        overlapping, reached = overlapping or start < reached, max(reached, end)
-    if not overlapping:  # nearly always: no character needs a count
-        return set()
-    covered = Counter(place for start, end in spans for place in range(start, end))
-    return {place for place, spans_there in covered.items() if spans_there > 1}
 
 
 class IdNames:

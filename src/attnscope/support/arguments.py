@@ -135,7 +135,7 @@ def shared_docs(options: type) -> dict[str, str]:
         if is_typeddict(part) and part.__annotations__.keys() <= options.__annotations__.keys():
             _, _, own = (inspect.getdoc(part) or "").partition("Parameters\n----------\n")
             docs |= {name: text.rstrip() for name, text in re.findall(r"^(\w+)\n((?:[ ].*\n?)+)", own, re.MULTILINE)}
-    return docs
+    return {name: docs[name] for name in options.__annotations__ if name in docs}
 
 
 def _state() -> AbstractContextManager[None]:
