@@ -439,7 +439,7 @@ def beyond_chance(random: np.random.Generator, units: int, kind: str) -> float:
 
 
 def ordered(random: np.random.Generator, units: int, kind: str) -> float:
-    """Estimates that know nothing of the order of the heads."""
+    """Estimates that are independent of the order of the heads."""
     pairs = (drawn(random, kind, (2, units, 4 * HEADS)) for _ in range(SOME // 2))
     return float(np.mean([order_agreement(one, other, seed=0)[1] <= 0.05 for one, other in pairs]))
 

@@ -1,4 +1,4 @@
-"""How far above both nulls heads look by chance: `scan --groups` with groups that know nothing of the tokens.
+"""How far above both nulls heads are by chance: `scan --groups` with random groups.
 
     python benchmarks/groups.py                              # the bundled model and sample, 20 random groupings
     python benchmarks/groups.py MODEL --window 256 --limit 40 --times 10

@@ -22,7 +22,7 @@ from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STA
 
 #: Functions of the top level by what they are for; then those of other modules that users import.
 FUNCTIONS = {
-    "Measure": ("scan", "generate", "watch", "measure_weights", "weights", "received", "roles", "examples"),
+    "Measure": ("scan", "generate", "watch", "measure_weights", "weights", "received", "roles", "examples", "view"),
     "Explain": ("explain", "walk"),
     "Test": ("intervene", "patch"),
     "Compare": ("diff", "contrasts", "expect"),

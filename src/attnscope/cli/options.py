@@ -298,7 +298,7 @@ class _Formatter(_BASE):
 
 
 class _Spoken:
-    """What understands --lang, wherever it is on the command line."""
+    """A group that accepts --lang anywhere on the command line."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

@@ -42,7 +42,7 @@ def list_runs(
         list[Path] | None,
         typer.Argument(
             parser=options.run_folder,
-            help="Folders that hold runs, or are runs.",
+            help="Folders that are runs or contain runs.",
             show_default="attnscope-runs and the current folder",
         ),
     ] = None,
@@ -90,7 +90,7 @@ def as_dict(run: Run) -> dict[str, Any]:
 
 
 def when_text(when: datetime) -> str:
-    """A time for people, as `ls -l` of the shell gives it."""
+    """A time for people, in the format of `ls -l`."""
     recent = abs((datetime.now().astimezone() - when).days) < _DAYS
     return f"{when:%b} {when.day:2d} " + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
 
@@ -112,7 +112,7 @@ def show(
     verify: Annotated[bool, typer.Option("--verify", help="Check of every file against its checksum.")] = False,
     as_json: _AsJson = False,
 ) -> None:
-    """Show what a run is and holds: signature, files, variables with units, findings."""
+    """Show a run: signature, files, variables with units, findings."""
     from attnscope.results.describe import describe
 
     told = describe(run, verify=verify)

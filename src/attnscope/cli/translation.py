@@ -77,7 +77,7 @@ def _lines(translations: Translations, *, n_best: int) -> list[str]:
         "hypotheses": argument(
             list[Path], _NEEDED, "Translations, one sentence a line; - is standard input. The first is the baseline.",
         ),
-        "target": option(list[Path], _NEEDED, "Reference translations; given again for a second one of each sentence."),
+        "target": option(list[Path], _NEEDED, "Reference translations; repeat it for a second one of each sentence."),
         "tokenize": option(
             Literal["13a", "intl", "zh", "ja-mecab", "char", "none", "moses"] | None, None,
             "Tokenizer of BLEU; none is for tokenised text.",
@@ -147,7 +147,7 @@ _DRAWN = 12  # sentence pairs, where there is a folder for them
         "threshold": option(float | None, None, "Least weight of a link under --rule threshold.", show_default="0.2"),
         "shown": option(
             int | None, None,
-            "Number of sentence pairs to keep in --out and draw there; those with more than 40 words on a side are "
+            "Number of sentence pairs to store in --out and draw there; those with more than 40 words on a side are "
             "passed over.", min=0, max=50, show_default=f"{_DRAWN} with --out",
         ),
     },
@@ -201,7 +201,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         "join": option(
             int | None, None,
             "Largest number of adjacent sentences joined into one (drawn from 1 to this number).",
-            show_default="as in training; a text that is given stays as it is",
+            show_default="as in training; a text in the command is not changed",
         ),
         "by_length": option(
             str | None, None, "Upper limits of source length, with commas between, such as 10,20,30.",
@@ -219,7 +219,7 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
             str | None, None, "Tokenizer of BLEU, as in `attnscope score`.", show_default="as in training"
         ),
         "lowercase": option(
-            bool | None, None, "Case in BLEU: ignored or kept.", "--lowercase/--cased", "-lc",
+            bool | None, None, "Case in BLEU: ignored or not.", "--lowercase/--cased", "-lc",
             show_default="as in training",
         ),
         "resamples": _RESAMPLES,

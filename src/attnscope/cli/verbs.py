@@ -179,7 +179,7 @@ def generate(arguments: dict[str, Any], output: options.Output) -> None:
     """Measure where every head attends while the model writes: each new token of continued texts."""
     prompt = arguments.pop("prompt")
     if prompt and arguments["texts"]:
-        raise AttnscopeError("both files of text and --prompt were given: leave out one of them")
+        raise AttnscopeError("found both files of text and --prompt; expected one of them")
     arguments["texts"] = prompt or arguments["texts"]
     arguments["groups"] = options.rule_or_file(arguments["groups"], options.GROUPS)
     arguments["spans"] = _spans(arguments.pop("span") or [])
@@ -223,7 +223,7 @@ def _print_texts(results: xr.Dataset) -> None:
     batch_size=varied("batch_size", show_default="about 2,048 tokens' worth"),
     own={
         "only": option(
-            str | None, None, "Roles to look for, with commas between; list names them all.", show_default="all"
+            str | None, None, "Roles to score, with commas between; list names them all.", show_default="all"
         ),
         "needles": option(
             Path | None, None, "File of needles for retrieval heads: JSON Lines with needle and question in each line.",
@@ -276,7 +276,7 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
     ),
 )  # fmt: skip
 def examples(arguments: dict[str, Any], output: options.Output) -> None:
-    """Find where in a corpus heads attend most strongly, in context, and what these places have in common."""
+    """Find where in a corpus heads attend most strongly, in context, and the features that these windows share."""
     arguments["head"] = options.heads_of("--head", arguments["head"])
     run("examples", output, **arguments)
 
@@ -384,19 +384,19 @@ def _print_text_tables(tree: xr.DataTree) -> None:
         ),
         "steps": option(int, 5, "Points of the integrated gradients; 0 leaves out all estimates."),
         "search": option(
-            bool, False, "Search too: random sets of heads taken out, and a sparse regression.", "--search"
+            bool, False, "Search too: random sets of heads ablated, and a sparse regression.", "--search"
         ),
-        "curves": option(bool, False, "Curves too: more and more heads taken out, in several orders.", "--curves"),
+        "curves": option(bool, False, "Curves too: more and more heads ablated, in several orders.", "--curves"),
         "together": option(
             list[str] | None, None, "Heads ablated together, in addition to each alone, as in 0.1,0.3; may be repeated."
         ),
         "forbid_offset": option(
             list[int] | None, None,
-            "Offset (key minus query) at which heads may not look: -1 is the token before; may be repeated.",
+            "Offset (key minus query) that heads may not attend to: -1 is the token before; may be repeated.",
         ),
         "forbid_first": option(bool, False, "First token: heads may not attend to it.", "--forbid-first"),
         "forbid_token": option(
-            list[str] | None, None, "Token at which heads may not look, by its text; may be repeated."
+            list[str] | None, None, "Token that heads may not attend to, by its text; may be repeated."
         ),
         "renormalise": option(bool, True, "Rows scaled to their sum before, where something in them is forbidden."),
         "why": option(bool, True, "Causes next to the effects, as in explain."),

@@ -1,4 +1,4 @@
-"""What `examples` found: places in context, and what they have in common."""
+"""The report of `examples`: windows in context, and their shared features."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Layer:
     projections: Projections  # its matrices, verified
     moments: StateMoments  # moments of X, the layer's input: position means and covariance
     sample: Float[np.ndarray, "position width"]  # x of the first text, ``(position, width)``
-    reach: Reach  # reach of its mask: which offsets a query may look at
+    reach: Reach  # reach of its mask: the offsets that a query may attend to
     # ``(text, head, offset)``: weights summed along each offset
     band_sums: list[Float[np.ndarray, "head offset"]] = field(default_factory=list)
     has_bias: bool = False  # whether a bias is added to the scores (T5, ALiBi)

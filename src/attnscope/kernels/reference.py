@@ -82,7 +82,7 @@ def masked_softmax(
     if mask is not None:
         if mask.dtype != torch.bool:
             raise AttnscopeError(
-                f"mask holds {str(mask.dtype).removeprefix('torch.')}: expected booleans, True where a query may look "
+                f"mask holds {str(mask.dtype).removeprefix('torch.')}: expected booleans, True where attention is allowed "
                 "(mask.bool() of zeros and ones; bias=mask for what is added to the scores)"
             )
         scores = scores.masked_fill(~mask, -math.inf)

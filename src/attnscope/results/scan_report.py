@@ -355,7 +355,7 @@ def _by_head(of: str, ends: Row, share: np.ndarray, equal: np.ndarray | None) ->
 
 
 def _received(results: xr.Dataset, leading: Sequence[tuple[int, int]]) -> list[Table]:
-    """The keys that receive most in the sample windows, of the heads that lead the rankings or were asked for."""
+    """The keys that receive most in the sample windows, of the heads that lead the rankings or were requested."""
     sample = sample_of(results)
     if sample is None or "received" not in sample:
         return []

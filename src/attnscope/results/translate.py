@@ -1,6 +1,6 @@
 """The words of terminal, pages and figures in another language, from one catalogue of messages.
 
-Verbs and stored results are in English. What shows them translates at its boundary: `translate` looks a text up, or
+Verbs and stored results are in English. They are translated where they are displayed: `translate` looks a text up, or
 finds the message from which it was made: f"{count} of {total} heads" is the message "{0} of {1} heads". Texts without
 an entry stay in English. `scripts/messages.py` compares the catalogue with the code.
 """

@@ -70,7 +70,7 @@ class Maps:
         return {"n": n, "m": m, "tile": tile, "codes": coded(largest_in_tiles(weights, tile))}
 
     def meta(self) -> dict[str, Any]:
-        """What a view needs before any head is opened: layers, tokens, and a small map of each head."""
+        """Data of a view before any head is opened: layers, tokens, and a small map of each head."""
         heads = [call.query.shape[1] for call in self.calls.values()]
         most = max(heads)
         side = next(size for count, size in _SIDE.items() if len(heads) * most <= count)
