@@ -69,7 +69,7 @@ def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
         f"{row['title']} {row['reached']}" + (f" ({max(row[name] for name in controls)})" if controls else "")
         for row in known
     ]
-    most = f" (in parentheses: the most with {' or '.join(controls)} weights)" if controls else ""
+    most = f" (most with {' or '.join(controls)} weights in parentheses)" if controls else ""
     return f"Heads at the published threshold{most}: {', '.join(counts)}."
 
 
@@ -81,7 +81,7 @@ def report(roles: xr.Dataset) -> Report:
     least, most = notes["tokens"]
     tokens = f"{least} to {most}" if least < most else str(most)
     read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
-    read += [f"{notes['repeated']} texts of random tokens, each repeated"] if "repeated" in notes else []
+    read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
     titles = {name: ROLES[name].title if name in ROLES else name for name in skipped_of(roles)}
     missing = skipped_note({titles[name]: reason for name, reason in skipped_of(roles).items()})

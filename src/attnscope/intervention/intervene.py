@@ -297,13 +297,15 @@ def _lacking(windows: list[Window], whole: int, length: int) -> str:
     """Why these windows do not suffice for an explanation, and what helps; empty if they do."""
     if any(window.target is not None for window in windows):
         return "explanations need running text, and these texts have translations. Use attnscope explain"
-    needed = f"explanations need {_ENOUGH} or more windows of equal length; "
     if len(windows) < _ENOUGH:
-        return f"{needed}found {len(windows)}. Use a larger limit (--limit {_ENOUGH}) or more text"
+        return (
+            f"explanations need {_ENOUGH} or more windows of equal length, and there are {len(windows)}. "
+            f"Use a larger limit (--limit {_ENOUGH}) or more text"
+        )
     if whole < _ENOUGH:
         return (
-            f"{needed}only {whole} of these {len(windows)} have {length} tokens. Use running text, a shorter window "
-            "(--window), or attnscope explain"
+            f"explanations need {_ENOUGH} or more windows of equal length, and {whole} of {len(windows)} have {length} "
+            "tokens. Use running text, a shorter window (--window), or attnscope explain"
         )
     return ""
 

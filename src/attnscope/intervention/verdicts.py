@@ -366,20 +366,20 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
     some = sum(row["matters"] == 0 and any(row[f"{name}_shown"] for name in ablations) for row in rows)
     idle = len(rows) - worse - better - some
     heads, several = count(len(rows), "head"), len(ablations) > 1
-    tested = f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})"
     sentences: list[str] = []
     if idle == len(rows):
         sentences.append(
             f"None of {heads} significantly changes the loss when removed, by {_listed(ablations, 'or')} ablation "
-            f"{tested}."
+            f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})."
         )
     else:
-        each = "each of " * several
-        rest = [f"for {some} more it depends on the ablation"] * (some > 0)
-        rest += [f"{idle} {'has' if idle == 1 else 'have'} no significant effect"] * (idle > 0)
+        how = f"each of {_listed(ablations)} ablation" if several else f"{ablations[0]} ablation"
+        rest = [f" For {some} more it depends on the ablation."] * (some > 0)
+        rest += [f" {idle} {'has' if idle == 1 else 'have'} no significant effect."] * (idle > 0)
         sentences.append(
             f"Removing one head at a time significantly raises the loss for {worse} of {heads} and lowers it for "
-            f"{better}, under {each}{_listed(ablations)} ablation{''.join(f'; {part}' for part in rest)} {tested}."
+            f"{better}, under {how} (p < 0.05, corrected for all heads{' and ablations' * several}, over {over})."
+            + "".join(rest)
         )
     if several and idle < len(rows):
         counted = "; ".join(_counted(rows, name) for name in ablations)
