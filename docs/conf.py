@@ -23,6 +23,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"  # a notebook runs again when its code changes; -D nb_execution_mode=off skips it
 nb_execution_in_temp = nb_execution_raise_on_error = True
 nb_execution_timeout = 300
+nb_output_stderr = "remove"  # progress
 
 default_role = "py:obj"
 autodoc_typehints = "description"

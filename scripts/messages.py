@@ -68,7 +68,7 @@ LIBRARIES = (
 
 def sentences(message: str) -> list[str]:
     """Each sentence of a message of several, its values numbered from 0."""
-    parts = SENTENCES.split(message.strip())
+    parts = re.split(rf"{SENTENCES.pattern}|(?<=\}})\s+(?=[A-Z][a-z]* )", message.strip())
     return [numbered(PLACEHOLDER.split(part)[::2]) for part in parts] if len(parts) > 1 else []
 
 
@@ -81,11 +81,15 @@ def of_python(source: str) -> Iterator[str]:
         match node:
             case ast.Expr(value=ast.Constant()):
                 waiting.remove(node.value)
+            case ast.Subscript(value=ast.Name(id="Float" | "Int" | "Bool" | "Num" | "Real" | "Shaped" | "Complex")):
+                waiting.remove(node.slice)  # dimensions of an array
             case ast.JoinedStr(values=values):
                 constants = [value for value in values if isinstance(value, ast.Constant)]
                 waiting = [one for one in waiting if one not in constants]
                 yield numbered("".join(one.value if one in constants else "\0" for one in values).split("\0"))
             case ast.Constant(value=str(text)):
+                if re.fullmatch(r"[a-z]+(_[a-z]+)+", text):  # a name, read as words
+                    yield text.replace("_", " ")
                 yield numbered(re.split(r"%[sd]|\{\w+(?::[^{}]*)?\}", text))
             case ast.Call(func=ast.Name(id="count"), args=[_, ast.Constant(value=what)]):
                 yield from (f"{{0}} {what}", f"{{0}} {what}s")
@@ -126,7 +130,7 @@ def _runs(text: str) -> Iterator[str]:
     for run in _BLOCKS.split(text):
         inner = re.sub(r"^(?:\s*<[^>]*>)+|(?:</[^>]*>\s*)+$|</?bdi>", "", " ".join(run.split()))
         yield numbered((inner if "<" in inner else html.unescape(inner)).split("\0"))
-        yield from (numbered(part.split("\0")) for part in re.findall(r"[^<>]+(?=<|$)", inner))
+        yield from (numbered(html.unescape(part).split("\0")) for part in re.findall(r"[^<>]+(?=<|$)", inner))
 
 
 def is_prose(message: str) -> bool:
@@ -143,7 +147,10 @@ def missing(known: Iterable[str], *, every: bool = False) -> dict[str, list[str]
         lacking[path] = [
             one
             for one in found
-            if not {one, one[:1].lower() + one[1:]} & seen and not sentences(one) and (every or is_prose(one))
+            if not {one, one[:1].lower() + one[1:]} & seen
+            and not sentences(one)
+            and one.replace(" ", "_") not in found
+            and (every or is_prose(one))
         ]
         seen |= {*found}
     return lacking

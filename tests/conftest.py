@@ -113,7 +113,6 @@ _DRAWN = (
     "tests.report.test_page_in_browser",
     "tests.report.test_accessible",
     "tests.report.test_in_notebooks",
-    "tests.test_sketched",
 )
 
 

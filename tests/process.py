@@ -24,18 +24,7 @@ _READ_AT_IMPORT = {  # which the server has done before it knows what is set
 class Started:
     """A command on its way, in a process group of its own; what it prints goes to files.
 
-    Parameters
-    ----------
-    arguments
-        What is typed after ``attnscope``.
-    cwd
-        The folder that it is typed in.
-    prepare
-        Done before anything of attnscope is used, in the new process.
-    instead
-        A function that is called with these arguments, as words, in place of the command.
-    environment
-        Variables that are set there.
+    `prepare` is called first, in the new process; `instead`, with the arguments as words, in place of the command.
     """
 
     def __init__(self, *arguments, cwd=".", prepare=None, instead=None, **environment):

@@ -1,6 +1,6 @@
-"""The same numbers on every device: on the CPU, and on a GPU or on one that is made believe (`tests/elsewhere.py`).
+"""The same numbers on a GPU, or on a simulated one (`tests/elsewhere.py`), as on the CPU.
 
-On a GPU alone, without the CPU: ``ATTNSCOPE_TEST_DEVICE=cuda pytest -m device``, which `benchmarks/gpu.py` runs.
+Where there is a GPU: ``ATTNSCOPE_TEST_DEVICE=cuda pytest -m device``, which `benchmarks/gpu.py` runs.
 """
 
 import os

@@ -39,11 +39,6 @@ def test_a_real_head_is_what_it_is(run):
     assert head.statistic("entropy") < 1.0
 
 
-def test_a_folder_will_do(tmp_path):
-    attnscope.scan(limit=8, window=48, out=tmp_path / "run", show=False)
-    assert attnscope.expect(tmp_path / "run", layer=0, head=3).attends_to(-1) > 0.9
-
-
 def test_what_cannot_be_expected_is_rejected(run):
     few = attnscope.scan(texts=["The tide is out."])
     for ask, says in (

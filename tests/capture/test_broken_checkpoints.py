@@ -97,7 +97,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("settings", "says"), WRONG, ids=[str(settings)[:40] for settings, _ in WRONG])
-def test_a_config_of_wrong_values_is_refused(copy, settings, says):
+def test_a_config_of_wrong_values_is_rejected(copy, settings, says):
     folder = copy()
     change(folder, **settings)
     assert says in told(folder)
@@ -115,7 +115,7 @@ RAW = {
 
 @pytest.mark.parametrize("raw", RAW)
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json", "tokenizer_config.json"])
-def test_what_is_no_object_of_settings_is_refused(copy, raw, file):
+def test_what_is_no_object_of_settings_is_rejected(copy, raw, file):
     folder = copy()
     (folder / file).write_text(RAW[raw], encoding="latin-1")
     assert file in told(folder)
@@ -133,20 +133,20 @@ def write(path, header, data):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, struct.pack("<Q", 2**62), struct.pack("<Q", 10**8) + b"{}"])
-def test_a_header_longer_than_the_file_is_refused(copy, content):
+def test_a_header_longer_than_the_file_is_rejected(copy, content):
     folder = copy()
     (folder / "model.safetensors").write_bytes(content)
     assert "is corrupt" in told(folder)
 
 
-def test_numbers_of_another_type_than_they_say_are_refused(copy):
+def test_numbers_of_another_type_than_declared_are_rejected(copy):
     folder = copy()
     whole_numbers = {"bert.embeddings.word_embeddings.weight": torch.ones(3, dtype=torch.int64)}
     save_file(whole_numbers, folder / "model.safetensors")
     assert told(folder)
 
 
-def test_an_error_within_the_model_is_said_to_be_of_the_first_window(copy):
+def test_an_error_within_the_model_names_the_first_window(copy):
     folder = copy()
     change(folder, num_attention_heads=-1)
     message = told(folder, run=lambda *given, **options: scan(*given, ["abcdefgh"], **options))
@@ -213,7 +213,7 @@ def spoil_weights(path, draw):
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # a library may warn of nonsense before it fails
-def test_whatever_is_spoilt_the_model_is_loaded_or_refused(copy, model, file, spoil_it, count):
+def test_whatever_is_spoilt_the_model_is_loaded_or_rejected(copy, model, file, spoil_it, count):
     messages = []
     for seed in range(count):
         folder = copy(model)

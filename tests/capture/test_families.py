@@ -63,11 +63,17 @@ def attend_equally(call):
     return allowed / allowed.sum(-1, keepdim=True).clamp_min(1)
 
 
-@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
-@pytest.mark.parametrize("family", MAKERS)
+WITHOUT_MASK = ("bert", "llama", "gemma2", "gpt_oss", "t5")  # the other case: the model makes no mask of padding
+
+
+@pytest.mark.parametrize(
+    ("family", "padded"), [*((family, True) for family in MAKERS), *((one, False) for one in WITHOUT_MASK)]
+)
 def test_statistics_equal_those_of_eager_weights(family, padded):
     model = tiny(family)
     given, valid = inputs(family, padded=padded)
+    sites = verify(model, given, valid)
+    assert [site.index for site in sites] == list(range(LAYERS.get(family, 2)))  # also of one module that is shared
     if valid is None:
         valid = torch.ones(2, 1, dtype=torch.bool)
     special = torch.zeros_like(valid)
@@ -88,7 +94,7 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
     with torch.no_grad(), watching(model, observe):
         model(**given)
     weights = eager_weights(model, given)
-    assert len(weights) == len(observer.measured) == LAYERS.get(family, 2)
+    assert len(weights) == len(observer.measured) == len(sites)
     for index, expected in enumerate(weights):
         queries, keys = expected.shape[-2:]
         query_valid = valid if valid.shape[1] == queries else torch.ones(2, queries, dtype=torch.bool)
@@ -122,16 +128,8 @@ def test_statistics_equal_those_of_eager_weights(family, padded):
         assert [kind for kind, _ in kinds] == ["self", "self", "causal", "cross", "causal", "cross"]
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_the_captured_attention_is_the_models_own(family):
-    given, valid = inputs(family, padded=True)
-    sites = verify(tiny(family), given, valid)
-    assert len(sites) == LAYERS.get(family, 2)
-    assert [site.index for site in sites] == list(range(len(sites)))
-
-
 @pytest.mark.parametrize("family", UNREGISTERED)
-def test_a_model_off_the_registry_is_refused(family):
+def test_a_model_off_the_registry_is_rejected(family):
     given, valid = inputs(family, padded=False)
     with pytest.raises(AttnscopeError, match="does not use transformers' attention registry"):
         verify(tiny(family), given, valid)
@@ -145,13 +143,6 @@ def test_a_mask_in_numbers_is_added_to_the_bias(bias):
     total = mask if bias is None else mask + bias
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, total)
     torch.testing.assert_close(found, expected.transpose(1, 2))
-
-
-def test_layers_of_one_shared_module_are_told_apart():
-    given, _ = inputs("albert", padded=False)
-    sites = verify(tiny("albert"), given)
-    assert sites[0].name == sites[1].name
-    assert [site.index for site in sites] == [0, 1]
 
 
 def test_a_leak_of_the_future_is_found(monkeypatch):
@@ -179,7 +170,7 @@ def test_a_leak_of_the_future_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
-def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
+def test_a_model_that_computes_otherwise_is_rejected(name, monkeypatch):
     """Sharper scores than the model's own are no matter of masks: no way of capturing it gives its output."""
     from attnscope.capture import registry
 
@@ -194,7 +185,7 @@ def test_a_model_that_computes_otherwise_is_refused(name, monkeypatch):
         verify(tiny(name), given)
 
 
-def test_an_unseen_attention_layer_is_refused():
+def test_an_unseen_attention_layer_an_infinite_output_and_dropout_are_rejected():
     model = tiny("bert")
     model.bert.encoder.layer[1].intermediate.dense = torch.nn.Sequential(
         HiddenAttention(), model.bert.encoder.layer[1].intermediate.dense
@@ -202,38 +193,37 @@ def test_an_unseen_attention_layer_is_refused():
     given, valid = inputs("bert", padded=False)
     with pytest.raises(AttnscopeError, match=r"not captured .*dense\.0"):
         verify(model, given, valid)
-
-
-def test_a_layer_whose_output_is_not_its_weights_times_the_values_is_rejected(monkeypatch):
-    given, valid = inputs("bert", padded=False)
-
-    def larger(call, need):
-        output, sums = measure(call, need)
-        return 1.01 * output, sums
-
-    monkeypatch.setattr("attnscope.capture.verify.measure", larger)
-    with pytest.raises(AttnscopeError, match=r"layer 0 .* differs from its weights times the values"):
-        verify(tiny("bert"), given, valid)
-
-
-def test_rows_that_do_not_sum_to_one_are_refused(monkeypatch):
-    given, valid = inputs("bert", padded=False)
-
-    def halved(call):
-        output, weights = attend_in_full(call)
-        return output, weights / 2
-
-    monkeypatch.setattr("attnscope.capture.verify.attend_in_full", halved)
-    with pytest.raises(AttnscopeError, match=r"the weights of a row sum to 0\.5000, not to 1"):
-        verify(tiny("bert"), given, valid)
-
-
-def test_an_output_that_is_no_number_is_refused():
     model = tiny("bert")
     torch.nn.init.constant_(model.cls.predictions.bias, torch.inf)
-    given, valid = inputs("bert", padded=False)
     with pytest.raises(AttnscopeError, match="the first window: the model's output gives NaN or infinity"):
         verify(model, given, valid)
+    model = tiny("bert").train()
+    with watching(model, lambda site, call: call.query), pytest.raises(AttnscopeError, match="eval"):
+        model(input_ids=torch.tensor([[3, 4]]))
+
+
+def larger_output(call, need):
+    output, sums = measure(call, need)
+    return 1.01 * output, sums
+
+
+def half_weights(call):
+    output, weights = attend_in_full(call)
+    return output, weights / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("measure", larger_output, r"layer 0 .* differs from its weights times the values"),
+        ("attend_in_full", half_weights, r"the weights of a row sum to 0\.5000, not to 1"),
+    ],
+)
+def test_wrong_outputs_and_weights_of_a_layer_are_rejected(monkeypatch, name, wrong, message):
+    given, valid = inputs("bert", padded=False)
+    monkeypatch.setattr(f"attnscope.capture.verify.{name}", wrong)
+    with pytest.raises(AttnscopeError, match=message):
+        verify(tiny("bert"), given, valid)
 
 
 class HiddenAttention(torch.nn.Module):
@@ -245,9 +235,3 @@ class HiddenAttention(torch.nn.Module):
 
     def forward(self, hidden):
         return torch.nn.functional.scaled_dot_product_attention(hidden, hidden, self.mix(hidden))
-
-
-def test_dropout_is_refused():
-    model = tiny("bert").train()
-    with watching(model, lambda site, call: call.query), pytest.raises(AttnscopeError, match="eval"):
-        model(input_ids=torch.tensor([[3, 4]]))

@@ -17,7 +17,7 @@ IDS = torch.tensor([[5, 6, 8], [5, 6, STRANGE]])
 NAMES = ["essay.txt", "notes.txt"]
 
 
-def run(model, inputs, valid=None):
+def run(model, inputs, valid=lambda _: None):
     with torch.no_grad(), watching(model, lambda _, call: measure(call, Need())[0]):
         return forward(model, inputs, NAMES.__getitem__, valid)
 
@@ -27,7 +27,7 @@ def test_the_text_of_the_batch_is_named_and_the_layer():
         run(overflowing_bert(STRANGE), {"input_ids": IDS})
 
 
-def test_what_stands_on_padding_is_not_looked_at():
+def test_padding_is_not_checked():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     inputs = {"input_ids": IDS, "attention_mask": mask}
     model = overflowing_bert(STRANGE)
@@ -65,7 +65,7 @@ def test_each_side_has_a_vocabulary_of_its_own():
         run(model, {**inputs, "input_ids": IDS + torch.tensor([[0], [2]])})
 
 
-def test_a_model_that_overflows_by_its_own_attention_alone_is_refused(monkeypatch):
+def test_a_model_that_overflows_by_its_own_attention_alone_is_rejected(monkeypatch):
     model = overflowing_bert(STRANGE)
     forward_of = type(model).forward
 

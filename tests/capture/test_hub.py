@@ -69,6 +69,8 @@ def test_the_commit_of_a_revision_is_loaded_and_is_the_identity(cache, tmp_path)
     assert found[None].name == "someone/model"
     assert found[None].identity == {"revision": COMMITS["main"]}
     assert found["v1"].identity == found["b" * 40].identity == {"revision": COMMITS["v1"]}
+    Cache(tmp_path / "hub", "someone/words").add("main", bundled())  # a tokenizer has revisions of its own
+    assert load_model("someone/model", revision="v1", tokenizer="someone/words", device="cpu").tokenizer.is_fast
     weights = [found[revision].model.get_input_embeddings().weight for revision in (None, "v1")]
     assert (weights[1] - weights[0]).allclose(weights[0].new_ones(()), atol=1e-5)
 
@@ -87,51 +89,37 @@ def test_a_snapshot_given_as_a_folder_may_link_to_its_blobs_and_no_further(cache
 
 
 @pytest.mark.parametrize(
-    ("shard", "says"),
+    ("shard", "message"),
     [
+        ("all.safetensors", None),
         ("weights.bin", "is not a .safetensors file"),
         ("../../../elsewhere.safetensors", "is outside the folder"),
         ("missing.safetensors", "does not exist"),
+        (None, "only pickled weights"),
     ],
 )
-def test_what_an_index_on_the_hub_names_is_checked_before_it_is_fetched(cache, shard, says):
-    index = json.dumps({"weight_map": {"embedding.weight": shard}}).encode()
-    cache.add("main", bundled(model__safetensors=None, **{INDEX: index, "weights.bin": pickle.dumps(Payload())}))
-    with pytest.raises(AttnscopeError, match=says):
-        load_model("someone/model", device="cpu")
-
-
-def test_shards_on_the_hub_are_loaded(cache):
+def test_the_weights_of_a_repository_are_checked_before_they_are_fetched(cache, shard, message):
+    """Pickles are not converted by the hub, but rejected."""
     weights = load_file(MODEL / "model.safetensors")
-    index = json.dumps({"weight_map": dict.fromkeys(weights, "all.safetensors")}).encode()
     whole = (MODEL / "model.safetensors").read_bytes()
-    cache.add("main", bundled(model__safetensors=None, **{INDEX: index, "all.safetensors": whole}))
-    assert (
-        load_model("someone/model", device="cpu").model.get_input_embeddings().weight.equal(weights["embedding.weight"])
-    )
-
-
-def test_pickles_on_the_hub_are_not_converted_but_refused(cache):
-    cache.add("main", bundled(model__safetensors=None, **{"pytorch_model.bin": pickle.dumps(Payload())}))
-    with pytest.raises(AttnscopeError, match="only pickled weights"):
+    pickled = pickle.dumps(Payload())
+    index = {INDEX: json.dumps({"weight_map": dict.fromkeys(weights, shard)}).encode()} if shard else {}
+    others = {"all.safetensors": whole, "weights.bin": pickled} if shard else {"pytorch_model.bin": pickled}
+    cache.add("main", bundled(model__safetensors=None, **index, **others))
+    if message is None:
+        found = load_model("someone/model", device="cpu").model.get_input_embeddings().weight
+        assert found.equal(weights["embedding.weight"])
+        return
+    with pytest.raises(AttnscopeError, match=message):
         load_model("someone/model", device="cpu")
 
 
-def test_a_tokenizer_of_another_repository_has_revisions_of_its_own(cache, tmp_path):
-    cache.add("v1", bundled())
-    Cache(tmp_path / "hub", "someone/words").add("main", bundled())
-    assert load_model("someone/model", revision="v1", tokenizer="someone/words", device="cpu").tokenizer.is_fast
-
-
-def test_what_is_not_in_the_cache_is_named_in_a_line(cache):
+def test_without_a_way_to_the_hub_there_is_no_request(cache, monkeypatch):
+    """A mistyped name, and a model that is in the cache: no request is made, so that nothing is waited for."""
+    cache.add("main", bundled())
     with pytest.raises(AttnscopeError, match="found no folder someone/other, and no model") as caught:
         load_model("someone/other", device="cpu")
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_without_a_way_to_the_hub_it_is_not_asked(cache, monkeypatch):
-    """A mistyped name, and a model that is in the cache: no request is made, so that nothing is waited for."""
-    cache.add("main", bundled())
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "https://hub.invalid")
     monkeypatch.setattr(_hub, "getproxies", dict)

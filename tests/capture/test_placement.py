@@ -52,7 +52,7 @@ def test_layers_on_the_disk_give_the_same_numbers(folder, room, temporary):
     assert placed.identical(whole)
 
 
-def test_a_model_that_lies_on_the_disk_as_a_whole(folder, temporary):
+def test_a_model_that_is_on_the_disk_as_a_whole(folder, temporary):
     """Its input goes where it runs, not to where its first weights wait."""
     model = tiny("llama")
     tokenizer = load_model(MODEL, device="cpu").tokenizer
@@ -64,11 +64,13 @@ def test_a_model_that_lies_on_the_disk_as_a_whole(folder, temporary):
     assert placed.identical(attnscope.scan(temporary / "model", texts, device="cpu"))
 
 
-def test_without_a_bound_there_is_one_device(temporary):
+def test_without_a_bound_or_by_a_map_there_is_one_device(folder, temporary):
     assert attnscope.scan("bundled", TEXT, device_map="auto").identical(attnscope.scan("bundled", TEXT, device="cpu"))
+    loaded = load_model(folder, placement=Placement({"": "cpu"}))
+    assert not any(one.is_meta for one in loaded.model.parameters())
 
 
-def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, temporary):
+def test_offloaded_layers_stay_on_the_disk_as_long_as_the_model(folder, room, temporary):
     loaded = load_model(folder, placement=Placement("auto", room))
     assert "disk" in loaded.model.hf_device_map.values()
     assert any(parameter.is_meta for parameter in loaded.model.parameters())
@@ -76,11 +78,6 @@ def test_they_lie_on_the_disk_as_long_as_the_model_is_there(folder, room, tempor
     del loaded
     gc.collect()
     assert not list(temporary.glob("attnscope-*"))
-
-
-def test_a_map_of_ones_own(folder, room, temporary):
-    placement = Placement({"": "cpu"})
-    assert not any(one.is_meta for one in load_model(folder, placement=placement).model.parameters())
 
 
 def test_broken_numbers_on_the_disk_are_found(folder, room, temporary):
@@ -116,7 +113,7 @@ def test_placements_that_do_not_work_are_rejected(folder, given, message, tempor
     assert not list(temporary.glob("attnscope-*"))
 
 
-def test_without_accelerate_it_is_said_what_to_install(monkeypatch):
+def test_without_accelerate_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(AttnscopeError, match=r"needs accelerate, .* pip install 'attnscope\[devices\]'"):
         Placement("auto")

@@ -21,9 +21,9 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Watch, way_of
 from attnscope.capture.watching import capture_of, watching
 from attnscope.kernels.engines import attend_in_full, output_of
-from tests.every_family.given import inputs_of
+from tests.every_family.inputs import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
-from tests.every_family.making import tiny_model
+from tests.every_family.models import tiny_model
 
 HIDDEN = torch.tensor([[False, False, False, True, True], [False, False, False, False, True]])
 MASKS = {
@@ -96,7 +96,7 @@ def test_sam_attends_to_the_same_weights_by_pytorchs_function_and_eagerly():
         torch.testing.assert_close(one, other)
 
 
-def test_what_the_observer_returns_is_what_the_layer_goes_on_with():
+def test_the_layer_uses_what_the_observer_returns():
     model = larger(tiny_model("falcon"))
     given = inputs_of(model)
     verify(model, given, weights_suffice=True)
@@ -116,7 +116,7 @@ def test_what_the_observer_returns_is_what_the_layer_goes_on_with():
 
 
 @pytest.mark.parametrize(("family", "status"), [("siglip", FAST), ("bridgetower", FAST), ("pp_formulanet", EAGER)])
-def test_families_whose_layers_attend_in_their_own_way_are_seen(family, status):
+def test_families_whose_layers_attend_in_their_own_way_are_captured(family, status):
     row = judge(family)
     assert row.status == status
     assert not row.difference or row.difference < 2e-5

@@ -35,7 +35,7 @@ def test_the_model_is_that_of_the_rounded_weights(models, kind, steps):
     assert float(abs(measured.profile - expected.profile).max()) < 1e-6
 
 
-def test_the_command_says_how_weights_were_rounded(models, tmp_path):
+def test_the_command_records_how_weights_were_rounded(models, tmp_path):
     words = ("scan", models / "stories260K-llama", "--limit", "2", "--no-report", "--json", "--dtype", "int8")
     found = command(*map(str, words), cwd=tmp_path)
     assert found.returncode == 0, found.stderr
@@ -43,7 +43,7 @@ def test_the_command_says_how_weights_were_rounded(models, tmp_path):
     assert json.loads(found.stdout)["signature"]["model"]["weights"].startswith("int8, torchao ")
 
 
-def test_what_cannot_be_rounded_is_refused(models, monkeypatch):
+def test_what_cannot_be_rounded_is_rejected(models, monkeypatch):
     with pytest.raises(AttnscopeError, match="Conv1D, which torchao does not quantise"):
         quantised(tiny("gpt2"), "int8")
     monkeypatch.setitem(sys.modules, "torchao", None)

@@ -5,11 +5,11 @@ import torch
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from tests.every_family.judge import FAST, judge
-from tests.every_family.making import tiny_model
+from tests.every_family.models import tiny_model
 from tests.every_family.sessions import session_of
 
 
-def test_a_tracker_is_seen_as_its_eager_attention_is():
+def test_a_tracker_is_captured_as_its_eager_attention():
     row = judge("sam3_tracker_video")
     assert (row.status, row.layers) == (FAST, "13 self")
     assert row.difference < 5e-5

@@ -38,7 +38,7 @@ def test_what_the_processor_does_is_known_by_its_hash(tmp_path):
     assert load_vision_model(folder).processing() != before.processing()
 
 
-def test_a_processor_that_cannot_be_read_or_is_not_there_is_refused(tmp_path):
+def test_a_processor_that_cannot_be_read_or_is_not_there_is_rejected(tmp_path):
     folder = save_vision_model("vit", tmp_path / "vit")
     (folder / "preprocessor_config.json").write_text('{"image_processor_type": "NoSuchProcessor"}')
     with pytest.raises(AttnscopeError, match=r"the image processor of .* cannot be loaded"):

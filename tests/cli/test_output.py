@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from attnscope.cli.output import emit, new_console, printable, progress_bar
+from attnscope.cli.output import emit, new_console, progress_bar
 from attnscope.support.progress import Progress
 from tests.cli.command import attnscope
 from tests.process import Started
@@ -35,10 +35,6 @@ def test_nothing_acts_on_the_terminal(capsys):
     shown = capsys.readouterr().out
     assert "␛" in shown
     assert not acting(shown)
-
-
-def test_a_lone_surrogate_can_be_printed():
-    assert printable("caf\udce9") == "caf\\udce9"
 
 
 def test_data_are_changed_for_a_terminal_alone(capsys, monkeypatch):

@@ -13,7 +13,6 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage import compare as held_out
 from attnscope.lineage import compare as outputs
-from attnscope.lineage.compare import read_systems
 from attnscope.lineage.config import read_config
 from attnscope.lineage.data import encode_lines
 from attnscope.store.folder import OwnedFolder
@@ -150,11 +149,6 @@ def test_stopped_and_resumed_is_unbroken(tree, out, tmp_path, monkeypatch):
     assert trained == ["additive"]
     for name in CONFIGS:
         assert lines(tmp_path / "translations" / f"{name}.txt") == lines(out / "translations" / f"{name}.txt")
-
-
-def test_a_system_is_given_once(out):
-    with pytest.raises(AttnscopeError, match="additive is listed twice: list each system once"):
-        read_systems([out / "systems" / "additive", out / "systems" / "additive"], out)
 
 
 @pytest.mark.parametrize("name", ["manifest", "scores"])

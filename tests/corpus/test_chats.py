@@ -94,11 +94,8 @@ def test_other_forms_are_the_same_chat(tokenizer, tmp_path):
     first, second = Chats(path, template=TEMPLATE).read_with(tokenizer)
     assert first.content == second.content
     assert [text.name for text in (first, second)] == ["a.jsonl:1", "a.jsonl:2"]
-
-
-def test_what_a_message_has_beside_its_content_stays():
-    found = messages_of([{"from": "gpt", "value": "Yes", "tool_calls": [1]}], "a.jsonl:1")
-    assert found == [{"role": "assistant", "content": "Yes", "tool_calls": [1]}]
+    call = messages_of([{"from": "gpt", "value": "Yes", "tool_calls": [1]}], "a.jsonl:1")
+    assert call == [{"role": "assistant", "content": "Yes", "tool_calls": [1]}]
 
 
 def test_what_is_written_out_is_what_is_signed(tokenizer):
@@ -144,7 +141,7 @@ def test_only_text_without_a_text_field_is_a_chat(tmp_path):
         (None, r"no chat template: give a Jinja file \(--chat-template FILE\)"),
     ],
 )
-def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message, monkeypatch):
+def test_a_template_that_cannot_be_read_is_rejected(tokenizer, template, message, monkeypatch):
     monkeypatch.setattr(_chats, "SECONDS", 1.0)
     with pytest.raises(AttnscopeError, match=message) as caught:
         list(Chats([CHAT], template=template).read_with(tokenizer).windows(length=64))
@@ -161,7 +158,7 @@ def test_a_template_that_cannot_be_read_is_refused(tokenizer, template, message,
         ({"messages": ["a"]}, "message 1: expected an object"),
     ],
 )
-def test_what_is_no_chat_is_refused(chat, message):
+def test_what_is_no_chat_is_rejected(chat, message):
     with pytest.raises(AttnscopeError, match=message):
         messages_of(chat, "a.jsonl:1")
 

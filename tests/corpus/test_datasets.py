@@ -53,7 +53,7 @@ def test_a_split_is_read_row_after_row(folder):
         (":a:b:c", None, "expected datasets:NAME"),
     ],
 )
-def test_what_is_not_there_is_said(folder, named, field, match):
+def test_missing_splits_and_fields_are_reported(folder, named, field, match):
     with pytest.raises(AttnscopeError, match=match) as caught:
         list(Corpus.from_sources(Path(f"datasets:{folder}{named}"), field=field))
     assert len(str(caught.value).splitlines()) <= 2

@@ -35,7 +35,7 @@ def test_a_folder_gives_its_images_by_name(tmp_path):
     assert images_of(folder).beside_text
 
 
-def test_the_hash_stands_for_names_and_pixels(tmp_path):
+def test_the_hash_depends_on_names_and_pixels(tmp_path):
     folder = write_pictures(tmp_path / "pictures", count=2)
     one = images_of(folder).sha256()
     assert images_of([folder / "0.png", folder / "1.jpg"]).sha256() == one
@@ -43,14 +43,8 @@ def test_the_hash_stands_for_names_and_pixels(tmp_path):
     assert images_of(BLACK).sha256() != images_of(BLACK + 1).sha256()
 
 
-def test_transparent_and_grey_images_become_rgb():
-    for mode in ("RGBA", "L", "P", "1"):
-        (image,) = images_of(Image.new(mode, (8, 8)))
-        assert image.pixels.shape == (8, 8, 3)
-
-
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([BLACK, "a text"], "item 2 is 'a text', which is not an image"),
         ([BLACK, torch.zeros(3, 8, 8)], "found both pixel_values and images"),
@@ -58,13 +52,13 @@ def test_transparent_and_grey_images_become_rgb():
         (np.zeros((8, 8, 3)), "of shape (8, 8, 3) and type float64; expected an image"),
     ],
 )
-def test_what_is_no_image_is_refused(given, said):
+def test_what_is_no_image_is_rejected(given, message):
     with pytest.raises(AttnscopeError) as caught:
         images_of(given)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
+def test_a_broken_file_and_one_that_changes_are_rejected(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(AttnscopeError, match="cannot be read as an image") as caught:
         next(iter(images_of(tmp_path / "broken.png")))
@@ -77,22 +71,22 @@ def test_a_broken_file_and_one_that_changes_are_refused(tmp_path):
         next(iter(images))
 
 
-def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
+def test_without_pillow_the_message_says_what_to_install(tmp_path, monkeypatch):
     images = images_of(write_pictures(tmp_path / "pictures", count=1))
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(AttnscopeError, match=r"pip install 'attnscope\[images\]'"):
         next(iter(images))
 
 
-def test_sixteen_bits_of_grey_are_not_cut_off(tmp_path):
-    grey = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+def test_transparent_and_grey_images_become_rgb(tmp_path):
+    for mode in ("RGBA", "L", "P", "1"):
+        (image,) = images_of(Image.new(mode, (8, 8)))
+        assert image.pixels.shape == (8, 8, 3)
+    grey = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)  # of 16 bits
     Image.fromarray(grey).save(tmp_path / "grey.png")
     for given in (tmp_path / "grey.png", Image.fromarray(grey)):
         (image,) = images_of(given)
         np.testing.assert_allclose(image.pixels, np.repeat((grey / 257)[..., None], 3, -1), atol=0.51)
-
-
-def test_numbers_of_which_nobody_knows_what_is_white_are_refused():
     with pytest.raises(AttnscopeError, match="without a known value for white"):
         images_of(Image.fromarray(np.ones((8, 8), np.float32)))
 

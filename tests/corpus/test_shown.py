@@ -89,24 +89,6 @@ def test_a_space_is_no_split_character(tokenizer, text):
     assert "".join(without_numbers(tokens).split()) == "".join(text.split())
 
 
-def test_the_space_that_a_tokenizer_puts_in_is_shown_beside_that_of_the_text():
-    tokenizer = byte_fallback()
-    tokens = shown(tokenizer, "the <unk> harbour")
-    first, *rest = tokens[tokens.index("<unk>") + 1 :]
-    assert first == " "
-    assert "".join(rest) == " harbour"
-
-
-def test_words_of_a_tokenizer_without_marks_begin_with_a_space():
-    assert shown(word_piece(), "the harbour turned,\n the boats 猫が") == [
-        *("the", " harbour", " turned", ",", " the", " boats", " 猫", "が")
-    ]
-
-
-def test_a_special_token_is_shown_by_its_name_alone():
-    assert shown(word_piece(), "the [SEP] [MASK] boats") == ["the", "[SEP]", "[MASK]", " boats"]
-
-
 DECODERS = {
     "unigram": decoders.Metaspace(),
     "sentence-piece": decoders.Metaspace(),

@@ -41,7 +41,7 @@ def scan_of(path, *, out, batch, change):
     return attnscope.scan(texts=[path], out=out, window=32, batch_size=1, device="cpu", show=False, progress=tell)
 
 
-def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library, tmp_path):
+def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_rejected(library, tmp_path):
     file, out = library / "c.txt", tmp_path / "run"
     before = file.read_text()
     with pytest.raises(AttnscopeError, match=r"c\.txt: changed while it was being read; .*\n.*repeat the command"):
@@ -53,12 +53,12 @@ def test_a_file_that_is_edited_between_the_windows_of_a_scan_is_refused(library,
     np.testing.assert_array_equal(resumed.profile, whole.profile)
 
 
-def test_a_file_that_vanishes_in_a_scan_is_refused(library, tmp_path):
+def test_a_file_that_vanishes_in_a_scan_is_rejected(library, tmp_path):
     with pytest.raises(AttnscopeError, match=r"c\.txt: is gone while it was being read"):
         scan_of(library, out=tmp_path / "run", batch=1, change=(library / "c.txt").unlink)
 
 
-def test_json_lines_that_are_truncated_in_a_scan_are_refused(tmp_path, small_blocks):
+def test_json_lines_that_are_truncated_in_a_scan_are_rejected(tmp_path, small_blocks):
     file, done = tmp_path / "a.jsonl", []
     line = f'{{"text": "{SENTENCE}", "more": "{"-" * 20_000}"}}\n'  # more than is buffered
     file.write_text(line * 6)
@@ -95,7 +95,7 @@ def test_a_file_that_is_added_to_a_folder_later_is_not_read(library):
     ids=["last byte", "first byte", "one less", "half", "emptied", "one more", "a block more"],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_every_change_is_seen_before_a_changed_byte_is_handed_out(tmp_path, small_blocks, size, change, whole):
+def test_every_change_is_noticed_before_a_changed_byte_is_returned(tmp_path, small_blocks, size, change, whole):
     path = tmp_path / "a.txt"
     before = bytes(65 + i % 26 for i in range(size))
     path.write_bytes(before)
@@ -122,12 +122,12 @@ def test_what_was_not_read_yet_may_change(tmp_path, small_blocks):
 
 def test_memory_does_not_grow_with_json_lines(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "%s"}\n' % ("a" * 10_000) * 1_500)
+    path.write_text('{"text": "%s"}\n' % ("a" * 50_000) * 200)
     corpus = Corpus.from_sources([path])
     tracemalloc.start()
     corpus.sha256()
     count = sum(1 for _ in corpus)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count == 1_500
+    assert count == 200
     assert peak < 5_000_000 < path.stat().st_size

@@ -108,7 +108,7 @@ def memory():
 
 
 @pytest.mark.parametrize("same_size", [True, False])
-def test_one_that_changes_between_readings_is_refused(memory, same_size):
+def test_one_that_changes_between_readings_is_rejected(memory, same_size):
     memory.pipe_file("/urls/a.txt", b"The tide is out.")
     corpus = Corpus.from_sources("memory://urls/a.txt")
     assert [*corpus] == [*corpus]
@@ -125,26 +125,24 @@ def test_chats_are_known_by_their_first_line(memory):
     assert [text.name for text in chats._corpus] == ["chats.jsonl.gz:1"]
 
 
-def test_nothing_is_fetched_for_a_text():
+def test_a_url_beside_texts_or_as_a_path_is_rejected_without_its_key(memory):
+    memory.pipe_file("/urls/a.txt", b"Mud.")
     for given in (
+        ["memory://urls/a.txt", "The tide is out."],
         ["The tide is out.", "s3://bucket/a.txt"],
         iter(["The tide is out.", "https://host/a.txt?key=pa55word"]),
     ):
-        with pytest.raises(AttnscopeError, match="among texts") as told:
+        with pytest.raises(AttnscopeError, match="among texts") as caught:
             Corpus.from_sources(given)
-        assert "pa55word" not in str(told.value)
-
-
-def test_a_url_beside_texts_is_refused_in_any_order(memory):
-    memory.pipe_file("/urls/a.txt", b"Mud.")
-    with pytest.raises(AttnscopeError, match="among texts"):
-        Corpus.from_sources(["memory://urls/a.txt", "The tide is out."])
-    found = Corpus.from_sources([Url("memory://urls/a.txt"), "The tide is out."])  # who says so means it
+        assert "pa55word" not in str(caught.value)
+    with pytest.raises(AttnscopeError, match="give a string"):
+        Corpus.from_sources(Path("s3://bucket/a.txt"))
+    found = Corpus.from_sources([Url("memory://urls/a.txt"), "The tide is out."])  # an object of Url is no text
     assert [text.content for text in found] == ["Mud.", "The tide is out."]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "message"),
     [
         ("none.txt", None, "not found"),
         ("a/photo.png", b"\x89PNG", "no .txt, .md, .jsonl"),
@@ -155,18 +153,13 @@ def test_a_url_beside_texts_is_refused_in_any_order(memory):
         ("a.jsonl", b"{", "line 1: not JSON"),
     ],
 )
-def test_what_is_no_text_is_told_by_its_url(memory, name, content, says, monkeypatch):
+def test_what_is_no_text_is_reported_by_its_url(memory, name, content, message, monkeypatch):
     if content is not None:
         memory.pipe_file(f"/urls/{name}", content)
     given = "memory://urls/a/" if name.startswith("a/") else f"memory://urls/{name}"
-    with pytest.raises(AttnscopeError, match=says) as told:
+    with pytest.raises(AttnscopeError, match=message) as told:
         contents(given)
     assert str(told.value).startswith(given)
-
-
-def test_a_url_as_a_path_is_refused():
-    with pytest.raises(AttnscopeError, match="give a string"):
-        Corpus.from_sources(Path("s3://bucket/a.txt"))
 
 
 class _Secretive(http.server.SimpleHTTPRequestHandler):
@@ -202,24 +195,24 @@ def web(folder, monkeypatch):
     server.server_close()
 
 
-def test_the_web_is_read_and_keys_are_not_told(web, folder):
+def test_the_web_is_read_and_keys_are_not_shown(web, folder):
     for name in ("c.jsonl.gz", "b.txt", "rows.parquet", "caf%C3%A9%201.txt.bz2"):
         found = contents(f"{web}/{name}?key=pa55word")
         assert found == contents(folder / name.replace("%C3%A9%20", "\u00e9 "))
         assert "pa55word" not in str(found)
-    for path, says in (
+    for path, message in (
         ("b.txt?token=s3cret", "no permission"),
         ("none.txt?key=pa55word", "not found"),
         ("?key=pa55word", "cannot be listed"),
     ):
-        with pytest.raises(AttnscopeError, match=says) as told:
+        with pytest.raises(AttnscopeError, match=message) as told:
             contents(f"{web}/{path}")
         assert "s3cret" not in str(told.value)
         assert "pa55word" not in str(told.value)
         assert "\n" not in str(told.value)
 
 
-def test_a_server_that_is_not_there_is_told(monkeypatch):
+def test_a_server_that_is_not_there_is_reported(monkeypatch):
     pytest.importorskip("aiohttp")
     monkeypatch.setattr(_calls, "WAITS", (0,))
     with pytest.raises(AttnscopeError, match=r"cannot be read .* check the network"):

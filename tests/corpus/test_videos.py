@@ -20,7 +20,7 @@ def video(line):
     return only
 
 
-def test_frames_of_a_folder_stand_by_their_numbers(tmp_path):
+def test_frames_of_a_folder_are_sorted_by_their_numbers(tmp_path):
     write_frames(tmp_path / "clip", COUNT)
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "<video>", "video": "clip", "fps": 2}))
     [item] = pictured_of(tmp_path / "a.jsonl")
@@ -53,7 +53,7 @@ def test_another_rate_is_another_corpus():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"video": "a.mp4"}, "a.mp4 is a video file, which attnscope does not decode: give a folder of its frames"),
         ({"video": "gone"}, "there is no folder of frames gone"),
@@ -61,22 +61,18 @@ def test_another_rate_is_another_corpus():
         ({"videos": [[]]}, "found no frames"),
         ({"video": np.zeros((2, 4, 4))}, "an array of shape"),
         ({"video": frames(2), "fps": 0}, "fps is 0; expected frames a second"),
+        ({"video": [*frames(1, 4, 4), *frames(1, 8, 4)]}, "have 4 x 4 and 8 x 4 pixels; expected one size"),
         ({"video": frames(2), "videos": [frames(2)]}, "has both video and videos"),
     ],
 )
-def test_what_is_no_video_is_refused(given, said):
+def test_what_is_no_video_is_rejected(given, message):
     with pytest.raises(AttnscopeError) as caught:
-        pictured_of([{"text": "<video>", **given}])
-    assert said in str(caught.value)
+        video({"text": "<video>", **given}).pixels()
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_a_film_itself_is_refused(tmp_path):
+def test_a_film_itself_is_rejected(tmp_path):
     (tmp_path / "a.mp4").write_bytes(bytes(9))
     with pytest.raises(AttnscopeError, match=r"a\.mp4 is a video file, .* in a line of JSON Lines"):
         pictured_of(tmp_path / "a.mp4")
-
-
-def test_frames_must_be_of_one_size():
-    with pytest.raises(AttnscopeError, match="have 4 x 4 and 8 x 4 pixels; expected one size"):
-        video({"text": "<video>", "video": [*frames(1, 4, 4), *frames(1, 8, 4)]}).pixels()

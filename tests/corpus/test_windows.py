@@ -129,13 +129,15 @@ def letters(count):
     return "~" * count
 
 
-def test_one_window_is_what_the_tokenizer_gives(tokenizer):
+def test_one_window_is_what_the_tokenizer_returns(named_tokenizer):
+    name, tokenizer = named_tokenizer
     text = some_text(0)
-    encoded = tokenizer(text, verbose=False)
+    encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
     [window] = windows_of(tokenizer, text)
     assert list(window.ids) == encoded["input_ids"]
-    assert window.source == "text 1"
-    assert window.start == 0
+    assert (window.source, window.start) == ("text 1", 0)
+    if name == "byte-level":  # whose offsets need no correction
+        assert list(window.spans) == encoded["offset_mapping"]
 
 
 def test_the_special_tokens_around_a_window(named_tokenizer):
@@ -220,29 +222,22 @@ def test_dropped_tokens_add_up_over_texts():
     assert windows.dropped_tokens == 1 + 2
 
 
-def test_limit():
+def test_limit_takes_the_first_windows_and_tokenizes_one_piece_of_a_long_text(monkeypatch):
     tokenizer = byte_level()
     sources = [letters(16), letters(20)]
     assert windows_of(tokenizer, *sources, length=8, limit=3) == windows_of(tokenizer, *sources, length=8)[:3]
-
-
-def test_limit_tokenizes_one_piece_of_a_long_text(monkeypatch):
-    tokenizer = byte_level()
-    seen = []
+    sizes = []
     one = _tokens._tokenize_piece
-    monkeypatch.setattr(_tokens, "_tokenize_piece", lambda t, text, at: seen.append(len(text)) or one(t, text, at))
+    monkeypatch.setattr(_tokens, "_tokenize_piece", lambda t, text, at: sizes.append(len(text)) or one(t, text, at))
     windows_of(tokenizer, "the harbour\n" * 30_000, length=64, limit=3)
-    assert len(seen) == 1
-    assert 100_000 <= seen[0] < 101_000
+    assert len(sizes) == 1
+    assert 100_000 <= sizes[0] < 101_000
 
 
-def test_pieces_of_characters_are_numbered():
+def test_parts_of_characters_are_numbered_also_over_a_window_bound():
     [window] = windows_of(byte_level(), "x語🌊")
     assert window.tokens == ("x", "語₁", "語₂", "語₃", "🌊₁", "🌊₂", "🌊₃", "🌊₄")
     assert window.spans == ((0, 1), *[(1, 2)] * 3, *[(2, 3)] * 4)
-
-
-def test_numbers_go_on_over_a_window_bound():
     windows = windows_of(byte_level(), "語語", length=2)
     assert [window.tokens for window in windows] == [("語₁", "語₂"), ("語₃", "語₁"), ("語₂", "語₃")]
     assert [window.start for window in windows] == [0, 0, 1]
@@ -314,66 +309,49 @@ def test_pieces_of_a_long_text_give_the_tokens_of_the_whole(tokenizer, monkeypat
     assert windows_of(tokenizer, text) == [whole]
 
 
-@pytest.mark.parametrize("text", ["a text without line breaks " * 20, "\n" * 500, "\n" * 300 + "the", "\n \n" * 99])
-def test_pieces_without_a_good_place_to_cut(text, monkeypatch):
-    tokenizer = byte_level()
-    [whole] = windows_of(tokenizer, text + "the")
-    monkeypatch.setattr(_tokens, "PIECE", 10)
-    assert windows_of(tokenizer, text + "the") == [whole]
-
-
-@pytest.mark.parametrize("text", ["a text without line breaks " * 40, "the" * 400])
-def test_a_long_line_is_tokenized_in_pieces_too(text, monkeypatch):
+@pytest.mark.parametrize(
+    "text",
+    ["a text without line breaks " * 40, "the" * 400, "\n" * 500 + "the", "\n" * 300 + "thethe", "\n \n" * 99 + "the"],
+)
+@pytest.mark.parametrize(("piece", "longest", "margin"), [(10, _tokens.LONGEST, _tokens.MARGIN), (100, 300, 60)])
+def test_pieces_of_long_lines_and_of_white_space_give_the_tokens_of_the_whole(
+    text, piece, longest, margin, monkeypatch
+):
     tokenizer = byte_level()
     [whole] = windows_of(tokenizer, text)
-    monkeypatch.setattr(_tokens, "PIECE", 100)
-    monkeypatch.setattr(_tokens, "LONGEST", 300)
-    monkeypatch.setattr(_tokens, "MARGIN", 60)
+    for name, value in (("PIECE", piece), ("LONGEST", longest), ("MARGIN", margin)):
+        monkeypatch.setattr(_tokens, name, value)
     sizes = []
-    piece = _tokens._tokenize_piece
-    monkeypatch.setattr(_tokens, "_tokenize_piece", lambda t, s, o: sizes.append(len(s)) or piece(t, s, o))
+    tokenize = _tokens._tokenize_piece
+    monkeypatch.setattr(_tokens, "_tokenize_piece", lambda t, s, o: sizes.append(len(s)) or tokenize(t, s, o))
     assert windows_of(tokenizer, text) == [whole]
-    assert max(sizes) <= 300 + 2 * 60
+    assert max(sizes) <= longest + 2 * margin
 
 
-def test_a_really_long_text():
-    text = some_text(5, words=28_000)
-    assert len(text) > 105_000
+def mute():
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
+
+
+def panicking():
     tokenizer = byte_level()
-    encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
-    [window] = windows_of(tokenizer, text, length=10_000_000)
-    assert list(window.ids) == encoded["input_ids"]
-    assert list(window.spans) == encoded["offset_mapping"]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(0)
+    return tokenizer
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("call", "message"),
     [
-        ({"length": 2}, r"length 2 leaves no space .* adds 2 special tokens .* at least 3"),
-        ({"length": 8, "stride": 0}, "found stride 0; expected 1 to 6"),
+        (lambda: windows_of(word_piece(), "the", length=2), r"leaves no space .* 2 special tokens .* at least 3"),
+        (lambda: windows_of(word_piece(), "the", length=8, stride=0), "found stride 0; expected 1 to 6"),
+        (lambda: windows_of(mute(), "the", length=8), 'returns no token for "a A 1"'),
+        (lambda: windows_of(word_piece(), "\x07\x08"), "found no window: the tokenizer returns no token"),
+        (lambda: next(_tokens.tokenize(panicking(), "the")), "chunk size must be non-zero"),
+        (lambda: collate([], pad_id=0), "found no window"),
     ],
 )
-def test_numbers_out_of_range(options, said):
-    with pytest.raises(AttnscopeError, match=said):
-        Windows(Corpus.from_sources(["the"]), word_piece(), **options)
-
-
-def test_a_tokenizer_that_panics():
-    tokenizer = byte_level()
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(0)
-    with pytest.raises(AttnscopeError, match="chunk size must be non-zero"):
-        next(_tokens.tokenize(tokenizer, "the"))
-
-
-def test_a_tokenizer_that_knows_no_letter():
-    mute = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
-    with pytest.raises(AttnscopeError, match='returns no token for "a A 1"'):
-        Windows(Corpus.from_sources(["the"]), mute, length=8)
-
-
-def test_no_window_at_all():
-    with pytest.raises(AttnscopeError, match="found no window: the tokenizer returns no token"):
-        windows_of(word_piece(), "\x07\x08")
+def test_what_gives_no_window_is_rejected(call, message):
+    with pytest.raises(AttnscopeError, match=message):
+        call()
 
 
 def test_a_tokenizer_that_pads_and_truncates_by_itself_is_not_let():
@@ -392,8 +370,3 @@ def test_collate_pads_on_the_right():
     assert batch.valid.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
     assert batch.special.tolist() == [[True, False, False, False, True], [True, False, True, False, False]]
     assert torch.equal(batch.arguments(torch.float32)["attention_mask"], batch.valid.long())
-
-
-def test_collate_of_nothing():
-    with pytest.raises(AttnscopeError, match="found no window"):
-        collate([], pad_id=0)

@@ -24,9 +24,10 @@ def worded(rule, window=None):
     return found
 
 
-def test_tokens_of_a_word_have_its_number():
+def test_tokens_of_a_word_have_its_number_and_those_of_none_their_own():
     assert worded("unicode").words == (0, 1, 2, 2, 3, 4, 5, 5, 5, 6, 7)
     assert worded("space").words == (0, 1, 2, 2, 3, 3, 4, 4, 4, 5, 6)
+    assert worded(lambda text: [(4, 9), (17, 18)]).words == (0, 1, 2, 2, 3, 4, 5, 5, 5, 6, 7)
 
 
 def test_a_window_by_words_shows_whole_words():
@@ -51,11 +52,6 @@ def test_words_of_the_unicode_standard(text, words):
     assert [text[start:end] for start, end in word_rule_of("unicode").spans(text)] == words
 
 
-def test_a_token_in_no_word_is_its_own():
-    found = worded(lambda text: [(4, 9), (17, 18)])
-    assert found.words == (0, 1, 2, 2, 3, 4, 5, 5, 5, 6, 7)
-
-
 def test_a_token_over_two_words_counts_to_the_first_and_is_counted():
     windows = WordedWindows([window_of()], word_rule_of(lambda text: [(0, 5), (5, 9), (9, 12), (12, 14)]))
     [found] = windows
@@ -63,16 +59,16 @@ def test_a_token_over_two_words_counts_to_the_first_and_is_counted():
     assert (windows.across, windows.tokens) == (2, 11)
 
 
-def test_a_space_belongs_to_what_follows():
-    window = window_of("a  tide\n\nb", ((0, 1), (1, 3), (3, 7), (7, 9), (9, 10)), ("a", "  ", "tide", "\n\n", "b"))
-    assert worded("unicode", window).words == (0, 1, 1, 2, 3)
-
-
-def test_a_space_that_the_tokenizer_put_in_belongs_to_what_follows():
-    window = window_of("潮は", ((0, 0), (0, 0), (0, 1), (1, 2)), ("<s>", " ", "潮", "は"))
-    assert worded("unicode", window).words == (0, 1, 1, 2)
-    special = window_of("潮は", ((0, 1), (1, 1), (1, 1)), ("潮", " ", "</s>"))
-    assert worded("unicode", special).words == (0, 1, 2)
+@pytest.mark.parametrize(
+    ("text", "spans", "shown", "words"),
+    [
+        ("a  tide\n\nb", ((0, 1), (1, 3), (3, 7), (7, 9), (9, 10)), ("a", "  ", "tide", "\n\n", "b"), (0, 1, 1, 2, 3)),
+        ("潮は", ((0, 0), (0, 0), (0, 1), (1, 2)), ("<s>", " ", "潮", "は"), (0, 1, 1, 2)),  # a space put in
+        ("潮は", ((0, 1), (1, 1), (1, 1)), ("潮", " ", "</s>"), (0, 1, 2)),
+    ],
+)
+def test_a_space_belongs_to_what_follows(text, spans, shown, words):
+    assert worded("unicode", window_of(text, spans, shown)).words == words
 
 
 def test_words_are_in_groups_as_tokens_are():
@@ -102,7 +98,7 @@ def test_a_file_of_spans(tmp_path):
         ('{"text": "a", "spans": [[0, 1]]}\n{"text": "a", "spans": []}', "line 2: has other spans for the text"),
     ],
 )
-def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):
+def test_what_is_no_file_of_spans_is_rejected(tmp_path, line, message):
     path = tmp_path / "spans.jsonl"
     path.write_text(line)
     with pytest.raises(AttnscopeError, match=message) as caught:
@@ -120,11 +116,8 @@ def test_what_is_no_file_of_spans_is_refused(tmp_path, line, message):
         (None, "are None; expected pairs"),
     ],
 )
-def test_what_are_no_spans_is_refused(spans, message):
+def test_invalid_spans_and_token_ids_are_rejected(spans, message):
     with pytest.raises(AttnscopeError, match=message):
         worded(lambda text: spans)
-
-
-def test_token_ids_have_no_words():
     with pytest.raises(AttnscopeError, match="has no words, as the characters of its tokens are unknown"):
         worded("space", window_of("", ((0, 0),), ("a",)))

@@ -24,9 +24,9 @@ from attnscope.read.windows import Batch
 from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import same_random_numbers
 from tests.attention.oracle import from_weights
-from tests.every_family.given import inputs_of
-from tests.every_family.making import NoModelError, tiny_model
-from tests.every_family.odd import NOTES, REASONS
+from tests.every_family.inputs import inputs_of
+from tests.every_family.models import NoModelError, tiny_model
+from tests.every_family.settings import NOTES, REASONS
 from tests.every_family.stand_ins import stand_in
 
 BAND, REACH = 5, 23

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from tests.every_family.odd import DEFAULTS, SETTINGS
+from tests.every_family.settings import DEFAULTS, SETTINGS
 
 WIDTH, INNER, HEADS, GROUPS, HEAD_WIDTH = 64, 96, 4, 2, 16
 WORDS, POSITIONS, LAYERS, EXPERTS, RANK = 100, 128, 2, 4, 16

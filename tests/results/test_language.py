@@ -15,7 +15,7 @@ SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
 MESSAGES = SCRIPT["messages"]()
 ENTRIES = {one.id: one.string for one in SCRIPT["load"]() if one.id}
 #: Messages that look like prose and have no entry yet. Lower it when entries are added.
-MISSING = 2620
+MISSING = 2063
 
 
 @pytest.fixture
@@ -86,8 +86,9 @@ def test_a_page_is_translated_but_for_its_data():
 
 
 def english(text):
-    """Three words of English in a row, outside of names, options and quotations."""
-    return re.findall(r"(?:(?<![\w./-])[A-Za-z]?[a-z]+ ){2}[a-z]+(?![\w./-])", re.sub(r"“.*?”|`.*?`", "", text))
+    """Three words of English in a row, outside of names, options, quotations and papers."""
+    text = re.sub(r"“.*?”|`.*?`|[A-Z]\w+( and [A-Z]\w+| et al\.)? \d{4}[^、。\n]*", "", text)
+    return re.findall(r"(?:(?<![\w./-])[A-Za-z]?[a-z]+ ){2}[a-z]+(?![\w./-])", text)
 
 
 def shown(page):
@@ -97,7 +98,12 @@ def shown(page):
     return html.unescape("\n".join([*re.split(r"<[^>]*>", page), *described]))
 
 
-COMMANDS = {"scan": ("--limit", "4"), "intervene": ("--limit", "4")}
+COMMANDS = {
+    "scan": ("--limit", "4"),
+    "explain": ("--limit", "4"),
+    "intervene": ("--limit", "6"),
+    "roles": ("--limit", "2"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

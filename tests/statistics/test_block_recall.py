@@ -10,7 +10,6 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.passes import Marks, measure_call
-from attnscope.measure.watched import measure_weights
 
 NAMES = ("block_recall", "map_block_recall")
 
@@ -54,22 +53,12 @@ def test_the_best_blocks_of_each_row_and_of_the_map(call):
                 assert float(found[f"equal_{name}"][text, 0, at]) == pytest.approx(null, rel=1e-4)
 
 
-def test_a_head_that_looks_at_one_block_needs_no_other():
-    weights = torch.zeros(1, 1, 640, 640)
-    weights[..., 130] = 1.0
-    weights[0, 0, :, 5] = weights[0, 0, :, 5] + 1e-9
-    found = measure_weights([weights], statistics=NAMES, lengths=[640])
-    assert found.block_recall.values.ravel() == pytest.approx([1, 1, 1])
-    # the map's best 5 of 100 hold half of the ten that have any weight; equal weights lie on two columns of blocks
-    assert found.map_block_recall.values.ravel() == pytest.approx([0.1, 0.2, 0.5], abs=1e-6)
-    assert found.kept.values.tolist() == [5, 10, 25]
-
-
-def test_a_scan_gives_them_if_asked_and_not_of_some_rows():
+def test_a_scan_measures_them_on_request_and_not_of_some_rows():
     text = "The tide comes in twice a day, and twice a day it goes out again. " * 10
     result = attnscope.scan(texts=[text], statistics="block_recall,entropy")
     assert result.block_recall.dims == ("window", "layer", "head", "kept")
     assert result.equal_block_recall.dims == ("window", "layer", "kept")
+    assert result.kept.values.tolist() == [5, 10, 25]
     assert 0 < float(result.block_recall.min()) <= float(result.block_recall.max()) <= 1 + 1e-6
     with pytest.raises(AttnscopeError, match="block_recall needs all rows"):
         attnscope.scan(texts=[text], statistics="block_recall", rows=16)

@@ -78,7 +78,7 @@ def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["plain", "padding, causal", "gaps"])
-def test_a_head_that_knows_its_place_alone_is_foretold_by_its_places(name):
+def test_a_head_of_positions_alone_is_predicted_by_positions(name):
     """Scores of each offset and of the first token at random: weights on groups follow from these alone."""
     generator = torch.Generator().manual_seed(2)
     offset = torch.arange(N)[None] - torch.arange(N)[:, None]
@@ -96,34 +96,30 @@ def test_a_head_that_knows_its_place_alone_is_foretold_by_its_places(name):
     assert np.abs(own - found["equal_group_weight"].numpy()).max() > 0.1
 
 
-@pytest.mark.parametrize("offset", [9, 10, -10])
-def test_every_offset_of_the_band_is_a_position_of_its_own(offset):
-    """Scores depend on one offset alone, and the group recurs at that period."""
+@pytest.mark.parametrize("offset", [9, 10, -10, None])
+def test_positions_predict_a_head_of_one_offset_and_not_one_that_looks_for_a_group(offset):
+    """Every offset of the band is a position of its own: scores depend on one, and the group recurs at that period."""
     length = 40
     away = torch.arange(length)[None] - torch.arange(length)[:, None]
+    numbers = (torch.arange(length) % abs(offset or 10) == 0).long()[None]
+    if offset is None:
+        numbers = torch.randint(0, 2, (1, length), generator=torch.Generator().manual_seed(3))
+        bias = (numbers[:, :, None] == numbers[:, None]).float()[:, None] * 5
+    else:
+        bias = (away == offset).float()[None, None] * 20
     x = torch.zeros(1, 1, length, 4)
-    call = AttentionCall(x, x, x, scale=1.0, bias=(away == offset).float()[None, None] * 20)
-    numbers = (torch.arange(length) % abs(offset) == 0).long()[None]
     real = torch.ones(1, length, dtype=torch.bool)
     marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
+    call = AttentionCall(x, x, x, scale=1.0, bias=bias)
     _, found = measure_call(call, ("group_weight", "position_group_weight"), 10, length - 1, marks)
-    assert float(found["group_weight"][0, 0, 1, 1]) > 0.75
-    torch.testing.assert_close(found["position_group_weight"], found["group_weight"], rtol=0, atol=0.005)
-
-
-def test_a_head_that_looks_for_a_group_is_not_foretold_by_its_places():
-    generator = torch.Generator().manual_seed(3)
-    numbers = torch.randint(0, 2, (1, N), generator=generator)
-    same = (numbers[:, :, None] == numbers[:, None]).float()[:, None] * 4
-    x = torch.zeros(1, 1, N, 4)
-    real = torch.ones(1, N, dtype=torch.bool)
-    marks = Marks(real, real, ~real, GroupMarks(numbers, numbers, 2))
-    call = AttentionCall(x, x, x, scale=1.0, bias=same)
-    _, found = measure_call(call, ("group_weight", "position_group_weight"), 3, N - 1, marks)
-    for group in range(2):
-        assert float(found["group_weight"][0, 0, group, group]) > 0.95
-        assert float(found["position_group_weight"][0, 0, group, group]) < 0.7
-    np.testing.assert_allclose(found["position_group_weight"].sum(-1).numpy(), 1, rtol=1e-6)
+    own, predicted = (found[name][0, 0] for name in ("group_weight", "position_group_weight"))
+    if offset is None:
+        assert bool((own.diagonal() > 0.95).all())
+        assert bool((predicted.diagonal() < 0.7).all())
+        np.testing.assert_allclose(predicted.sum(-1), 1, rtol=1e-6)
+    else:
+        assert float(own[1, 1]) > 0.75
+        torch.testing.assert_close(predicted, own, rtol=0, atol=0.005)
 
 
 def test_statistics_of_the_queries_of_a_group_are_those_of_its_rows():

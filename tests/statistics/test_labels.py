@@ -1,128 +1,221 @@
-"""Clusters and their names, on profiles whose kinds are known."""
+"""Kinds of heads: planted heads of each kind are named, heads of random weights are not."""
 
-from pathlib import Path
+import json
 
 import numpy as np
 import pytest
+import torch
+import xarray as xr
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import attnscope
-from attnscope import AttnscopeError
+from attnscope.bundled import MODEL, TEXT
+from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.engines import measure
 from attnscope.measure.documents import queries
-from attnscope.measure.labels import cluster_profiles, direction, name_profile, over_texts, with_rows
+from attnscope.measure.labels import named_clusters, over_texts, places_of, summarize, with_rows
+from attnscope.measure.passes import bin_coordinates, dimensions, plan
+from attnscope.measure.quantities import DEFAULT, STATISTICS
+from attnscope.measure.ranking import majority_names, rank_heads
+from attnscope.measure.rows import equal_rows, indicator_columns, reduce_call
+from attnscope.measure.stored import notes_of
+from tests.families import tiny
 
-KINDS = {
-    "next-to-left": {-1: 0.7, 0: 0.1},
-    "next-to-right": {1: 0.7, 0: 0.1},
-    "self": {0: 0.8},
-    "leftward": {-3: 0.1, -2: 0.15, -1: 0.2, 0: 0.1, 1: 0.05},
-    "rightward": {3: 0.1, 2: 0.15, 1: 0.2, 0: 0.1, -1: 0.05},
-    "flat": dict.fromkeys(range(-10, 11), 0.02),
+N, BAND = 320, 10
+OFFSET = np.arange(N)[None, :] - np.arange(N)[:, None]
+NOISE = np.random.default_rng(0).random((N, N))
+
+#: Scores of planted heads; -9 and less is no weight to speak of.
+BOTH_SIDES = {
+    "previous": np.where(OFFSET == -1, 9.0, 0.0),
+    "next": np.where(OFFSET == 1, 9.0, 0.0),
+    "self": np.where(OFFSET == 0, 9.0, 0.0),
+    "offset -3": np.where(OFFSET == -3, 9.0, 0.0),
+    "offset +2": np.where(OFFSET == 2, 9.0, 0.0),
+    "first token": np.where(np.arange(N) == 0, 9.0, 0.0) + 0.0 * OFFSET,
+    "special tokens": np.where(np.arange(N) == N - 1, 9.0, 0.0) + 0.0 * OFFSET,
+    "local": np.where(np.abs(OFFSET) <= 6, 7.0, 0.0),
+    "local left": np.where((OFFSET < 0) & (OFFSET >= -6), 7.0, 0.0),
+    "local right": np.where((OFFSET > 0) & (OFFSET <= 6), 7.0, 0.0),
+    "within 16": np.where((np.abs(OFFSET) > 4) & (np.abs(OFFSET) <= 16), 7.0, 0.0),
+    "within 32 left": np.where((OFFSET < -12) & (OFFSET >= -32), 7.0, 0.0),
+    "leftward": np.where(OFFSET < 0, 3.0, 0.0),
+    "rightward": np.where(OFFSET > 0, 3.0, 0.0),
+    "uniform": 0.0 * OFFSET,
+    "mixed": 40.0 * NOISE,
+}
+CAUSAL = {name: BOTH_SIDES[name] for name in ("previous", "self", "offset -3", "first token", "within 16", "mixed")} | {
+    "local": np.where((OFFSET <= 0) & (OFFSET >= -6), 7.0, 0.0),
+    "within 32": np.where((OFFSET <= -20) & (OFFSET >= -31), 7.0, 0.0),
+    "uniform over the past": 0.0 * OFFSET,
 }
 
 
-def profile(kind):
-    shares = np.zeros(21)
-    for offset, share in KINDS[kind].items():
-        shares[offset + 10] = share
-    return shares
+def scanned(scores, kind, texts=3):
+    """What `scan` would measure of one layer with these scores, on texts of the same length."""
+    zeros = torch.zeros(texts, len(scores), N, 4)
+    bias = torch.tensor(np.stack(list(scores.values())))[None].float()
+    call = AttentionCall(zeros, zeros, zeros, scale=1.0, causal=kind == "causal", bias=bias)
+    valid = torch.ones(texts, N, dtype=torch.bool)
+    special = torch.zeros_like(valid)
+    special[:, [0, -1]] = True
+    need = plan(DEFAULT, BAND, indicator_columns(valid, special), N - 1)
+    found = reduce_call(measure(call, need)[1], DEFAULT, valid, valid)
+    nulls = [name for name in DEFAULT if STATISTICS[name].has_equal]
+    equal = reduce_call(equal_rows(call, need), nulls, valid, valid)
+    variables = {name: (dimensions(name), value[:, None].numpy()) for name, value in found.items()}
+    variables |= {f"equal_{name}": (dimensions(f"equal_{name}"), value.numpy()) for name, value in equal.items()}
+    coordinates = {"offset": np.arange(-BAND, BAND + 1), "layer_kind": ("layer", [kind])}
+    return xr.Dataset(variables | {"length": ("window", np.full(texts, N))}, coordinates | bin_coordinates(BAND, N - 1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_rule_names_each_kind(kind):
-    assert name_profile(profile(kind)) == kind
+@pytest.mark.parametrize(("kind", "scores"), [("self", BOTH_SIDES), ("causal", CAUSAL)])
+def test_planted_heads_get_their_names_and_ranks(kind, scores):
+    results = scanned(scores, kind)
+    found = summarize(results)
+    assert majority_names(found)[0] == list(scores)
+    assert sorted(found.cluster.values) == sorted(scores)
+    assert (found.majority_share == 1).all()
+    assert json.loads(found.summary)["named"]["heads"] == len(scores) - 2
+    if kind == "self":  # in cross-attention no offset is a neighbour
+        across = majority_names(summarize(results.assign_coords(layer_kind=("layer", ["cross"]))))[0]
+        assert across[:3] == ["offset -1", "offset +1", "same position"]
+        return
+    for head, name in enumerate(scores):  # alone as among others
+        assert majority_names(summarize(results.isel(head=[head])))[0] == [name]
+    whole = found.merge(results)
+    ranked = {rank: [list(scores)[row["head"]] for row in rows] for rank, rows in rank_heads(whole).items()}
+    assert set(ranked["positional"]) == {"previous", "offset -3", "local"}
+    assert set(ranked["local"]) == {"previous", "self", "offset -3", "local", "within 16"}
+    assert ranked["sink-like"] == ["first token"]
+    one_row = {
+        "length": whole.length * 0 + 1,
+        "band_sum": whole.band_sum / N,
+        "equal_band_sum": whole.equal_band_sum / N,
+    }
+    few = rank_heads(whole.assign(one_row).isel(window=[0]))  # what few rows show may be chance
+    assert few["positional"] == few["local"] == []
 
 
-@pytest.mark.parametrize(
-    ("shares", "name"),
-    [
-        ({-1: 0.29, 0: 0.05}, "leftward"),
-        ({-1: 0.31, 0: 0.05}, "next-to-left"),
-        ({0: 0.31, -1: 0.1, 1: 0.1}, "self"),
-        ({0: 0.29, -1: 0.1, 1: 0.1}, "flat"),
-        ({-1: 0.118, 1: 0.082}, "flat"),  # sides that differ by 0.18 of their sum
-        ({-1: 0.122, 1: 0.078}, "leftward"),  # and by 0.22
-        ({-1: 0.078, 1: 0.122}, "rightward"),
-        ({-2: 0.5, 0: 0.1}, "leftward"),  # sharp, but no neighbour
-        ({2: 0.5, 0: 0.1}, "rightward"),
-    ],
-)
-def test_the_rule_at_its_edges(shares, name):
-    profile = np.zeros(21)
-    for offset, share in shares.items():
-        profile[offset + 10] = share
-    assert name_profile(profile) == name
+def test_a_weight_that_equal_weights_would_have_gives_no_name():
+    """In texts of 8 tokens a causal model that knows nothing puts 0.34 of its weight on the token itself."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    found = attnscope.scan(random_model("llama", 0, tokenizer), ["It is so."], tokenizer=tokenizer, window=12)
+    assert float(found.band_sum.sel(offset=0).max() / found.length[0]) > 0.3
+    assert set(np.ravel(majority_names(found))) == {"uniform over the past"}
 
 
-def test_planted_kinds_are_found_again():
-    rng = np.random.default_rng(0)
-    truth = [kind for kind in KINDS for _ in range(40)]
-    shares = np.stack([profile(kind) for kind in truth]) + rng.normal(0, 0.004, (240, 21))
-    found = cluster_profiles(shares)
-    assert [found.names[label] for label in found.labels] == truth
-    assert sorted(found.names) == sorted(KINDS)
+def test_a_head_that_attends_to_one_token_has_no_side():
+    """A token in the last third is on the right of most, and is the same for all."""
+    one = np.where(np.arange(N) == 260, 14.0, 0.0) + 0.0 * OFFSET
+    results = scanned({"one token": one, "rightward": BOTH_SIDES["rightward"]}, "self")
+    assert float(results.bin_sum.sel(offset_bin=slice(1, None)).sum("offset_bin")[0, 0, 0]) > 0.7 * N
+    assert majority_names(summarize(results))[0] == ["mixed", "rightward"]
 
 
-def test_labels_do_not_depend_on_the_seed_of_the_starts():
-    rng = np.random.default_rng(1)
-    shares = np.stack([profile(kind) for kind in KINDS for _ in range(20)]) + rng.normal(0, 0.004, (120, 21))
-    first, second = (cluster_profiles(shares, seed=seed) for seed in (0, 7))
-    assert first.names == second.names
-    assert (first.labels == second.labels).all()
-    assert first.inertia == pytest.approx(second.inertia)
+def test_few_rows_name_no_head():
+    """What is beyond doubt over hundreds of rows may be chance over three."""
+    results = scanned({"previous": np.where(OFFSET == -1, 5.15, 0.0)}, "self")
+    share = float(results.band_sum.sel(offset=-1)[0, 0, 0]) / N
+    assert 0.3 < share < 0.4
+    assert majority_names(summarize(results))[0] == ["previous"]
+    sums = [name for name in results.data_vars if str(name).endswith("_sum")]
+    small = results.isel(window=slice(1)).assign(length=("window", [3]))
+    small = small.assign({name: small[name] * 3 / N for name in sums})
+    assert majority_names(summarize(small))[0] == ["mixed"]
 
 
-def test_two_clusters_of_one_kind_are_numbered():
-    strong, weak = profile("next-to-left"), profile("next-to-left") / 2
-    found = cluster_profiles(np.stack([strong, weak, strong, weak]), clusters=2)
-    assert found.names == ("next-to-left", "next-to-left (no. 2)")
-    assert found.centroids[0].max() > found.centroids[1].max()
+def random_model(kind, seed, tokenizer, loud=False):
+    torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**sizes)) if kind == "llama" else BertForMaskedLM(BertConfig(**sizes))
+    for parameter in model.parameters() if loud else ():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
 
 
-def test_fewer_kinds_than_clusters():
-    found = cluster_profiles(np.stack([profile("self")] * 5), clusters=6)
-    assert found.names == ("self",)
-    assert found.inertia == pytest.approx(0, abs=1e-12)
+@pytest.mark.parametrize("loud", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_random_weights_have_no_kinds(kind, loud):
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    found = attnscope.scan(random_model(kind, 1, tokenizer, loud), [TEXT], tokenizer=tokenizer, window=64, limit=4)
+    assert found.labels.startswith("No head labels beyond chance")
+    assert json.loads(found.summary)["named"]["heads"] == 0
+    assert rank_heads(found) == {"positional": [], "local": [], "sink-like": []}
+    if not loud:
+        assert found.sizes["cluster"] == 1
 
 
-def test_direction_ignores_the_token_itself():
-    assert direction(profile("self")) == 0
-    assert direction(profile("next-to-left")) == -1
-    assert direction(profile("rightward")) == pytest.approx((0.45 - 0.05) / 0.5)
+def test_random_heads_that_suit_the_first_token_are_no_sinks():
+    """All rows look at one key: that it gets more than by rows that know nothing is no sign of training."""
+    tokenizer, twice = AutoTokenizer.from_pretrained(MODEL), 0
+    sizes = {"hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 8, "intermediate_size": 64}
+    for seed in range(2):
+        torch.manual_seed(seed)
+        config = LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.5, **sizes)
+        model = LlamaForCausalLM(config).eval()
+        found = attnscope.scan(model, [TEXT], tokenizer=tokenizer, window=128, limit=6)
+        share, equal = (found[name].mean("window") for name in ("first_token", "equal_first_token"))
+        twice += int(((share >= 0.1) & (share >= 2 * equal)).any())
+        assert rank_heads(found)["sink-like"] == []
+        assert found.labels.startswith("No head labels beyond chance")
+    assert twice, "no head has twice what equal weights give: nothing is tried"
 
 
-@pytest.mark.usefixtures("no_types")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: name_profile(np.full(3, np.nan)), "the profile has 3 entries of 3 that are NaN"),
-        (lambda: name_profile(np.array([0.1, 0.8])), "found 2 offsets; expected an odd number"),
-        (lambda: name_profile(np.ones((2, 3))), r"the profile is of shape \(2, 3\); expected 1 dimension"),
-        (lambda: direction(np.ones((2, 4))), "found 4 offsets; expected an odd number"),
-        (lambda: cluster_profiles(np.ones((0, 3))), "found no profile; expected one or more"),
-        (lambda: cluster_profiles(np.ones((4, 3)), clusters=0), r"clusters \(--clusters\) is 0; expected"),
-    ],
-)
-def test_what_is_no_profile_is_refused(call, said):
-    with pytest.raises(AttnscopeError, match=said):
-        call()
+def test_the_number_of_clusters_can_be_set():
+    results = scanned(BOTH_SIDES, "self")
+    found = summarize(results, clusters=4)
+    assert found.sizes["cluster"] == 4
+    assert len(set(found.cluster.values)) == 4
+    assert found.labels.startswith("4 clusters of heads: ")
+    many = summarize(results, clusters=100)
+    assert many.labels.startswith(f"{many.sizes['cluster']} clusters of heads (100 requested, but no more ")
+    assert len(set(many.cluster.values)) == many.sizes["cluster"] < 100
+    places = places_of(over_texts(with_rows(results, queries(results))))
+    twice = places.pooled(np.array([0, 0]), np.array([0, 1]), 2)
+    assert named_clusters(["mixed", "mixed"], twice)[1].endswith("% in the band, no. 2)")
 
 
-def test_a_direction_of_what_is_not_known_is_not_known():
-    sums = np.array([[1.0, 0.0, 3.0], [np.nan, 0.0, 1.0], [0.0, 5.0, 0.0]])
-    np.testing.assert_array_equal(direction(sums), [0.5, np.nan, 0.0])
+def test_the_bundled_model_has_four_positional_heads():
+    found = attnscope.scan(limit=20)
+    names = majority_names(found)
+    assert sorted(names[0]) == ["next", "offset +2", "offset -2", "previous"]
+    assert {name for row in names[1:] for name in row} == {"mixed"}
+    assert [(head["layer"], head["head"]) for head in rank_heads(found)["sink-like"]] == [(1, 1)]
 
 
-def test_the_mathematics_have_every_name():
-    text = (Path(__file__).parents[2] / "docs" / "reference" / "mathematics.md").read_text(encoding="utf-8")
-    assert all(f"`{kind}`" in text for kind in KINDS)
+def test_the_story_model_has_kinds_that_fit_a_causal_model(models):
+    found = attnscope.scan(models / "stories260K-llama", [TEXT], window=256, limit=4)
+    names = {name for row in majority_names(found) for name in row}
+    assert {"previous", "local", "within 16"} <= names
+    assert not any(word in name for name in names for word in ("left", "right", "next"))
+    ranked = rank_heads(found)
+    assert ranked["positional"]
+    assert ranked["local"]
 
 
-def test_statistics_over_texts_count_every_row_once():
-    result = attnscope.scan(texts=["The tide is out.", "The tide comes in twice a day, and twice a day it goes out."])
-    rows = result.length.values.astype(float)
-    assert rows[1] > 2 * rows[0]
-    whole = over_texts(with_rows(result, queries(result)))
-    mean = np.average(result.entropy.transpose("window", "layer", "head"), axis=0, weights=rows)
-    np.testing.assert_allclose(whole.entropy.transpose("layer", "head"), mean, rtol=1e-12)
-    dims = ("layer", "head", "offset")
-    np.testing.assert_array_equal(whole.band_sum.transpose(*dims), result.band_sum.sum("window").transpose(*dims))
+def test_the_chemistry_model_keeps_its_heads_through_its_layers(models):
+    reactions = ["CC(=O)O.CO>>CC(=O)OC", "CC(=O)Cl.NCc1ccccc1>>CC(=O)NCc1ccccc1", "CCBr.N1CCOCC1>>CCN1CCOCC1"]
+    found = attnscope.scan(models / "rxnmapper-albert", reactions)
+    names, ranked = majority_names(found), rank_heads(found)
+    assert ranked["positional"]
+    assert ranked["sink-like"]
+    assert {row[3] for row in names} == {"previous"}
+    assert {row[4] for row in names} == {"next"}
+
+
+@pytest.mark.parametrize(("family", "told"), [("bloom", True), ("gpt2", False)])
+def test_local_heads_of_a_bias_by_distance_need_no_training_says_a_note(family, told):
+    """Random weights: ALiBi alone makes heads local, and a model without a bias has no such note."""
+    ids = np.random.default_rng(0).integers(3, 60, (16, 60)).tolist()
+    scan = attnscope.scan(tiny(family), ids, tokenizer="bundled", device="cpu")
+    notes = notes_of(scan)
+    assert ("which alone can make heads local" in notes.get("bias", "")) == told
+    assert "bias" not in notes_of(scan.assign_attrs(labels="No head labels beyond chance: mixed: 8."))

@@ -58,7 +58,7 @@ def test_they_are_those_of_the_weights_under_every_mask(name, dtype):
         np.testing.assert_allclose(found[f"equal_{statistic}"][:, 0], even[statistic], rtol=1e-5, err_msg=statistic)
 
 
-def test_of_weights_that_are_given_the_first_of_several_largest_counts():
+def test_the_first_of_several_largest_weights_counts():
     weights = torch.tensor(
         [[[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.2, 0.4, 0.4, 0], [0.25, 0.25, 0.25, 0.25]]], dtype=torch.float64
     )
@@ -111,12 +111,3 @@ def test_from_word_to_word():
         }
         for name, null in nulls.items():
             np.testing.assert_allclose(found[f"equal_{name}"][text, 0], null, rtol=1e-5, err_msg=name)
-
-
-def test_a_previous_token_head_is_told_beside_its_null():
-    text = "The tide comes in twice a day, and twice a day it goes out again."
-    result = attnscope.scan(texts=text, statistics=NAMES)
-    own, equal = result.isel(window=0).sel(layer=0, head=3), result.isel(window=0).sel(layer=0)
-    assert float(own.largest_previous) > 0.9
-    assert float(equal.equal_largest_previous) < 0.2
-    assert float(own.largest_distance) < 1.5

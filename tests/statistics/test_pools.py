@@ -23,22 +23,6 @@ SIZE = 3
 WORDS = ["the", "tide", "comes", "in", "over", "sand", "boats", "lie", "on", "mud", "until", "it", "goes", "out"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_pools_are_of_whole_documents_or_of_parts_of_one(seed):
-    rng = random.Random(seed)
-    documents = [[SimpleNamespace(source=name, by="")] * rng.choice([1, 1, 2, 3, 5, 7, 20]) for name in range(12)]
-    windows = [window for document in documents for window in document]
-    numbered = list(in_pools(enumerate(windows), SIZE))
-    assert [number for pool in numbered for number in pool] == list(range(len(windows)))
-    pools = [list(pool.values()) for pool in numbered]
-    assert [window for pool in pools for window in pool] == windows
-    assert max(map(len, pools)) < 3 * SIZE - 1
-    long = {document[0].source for document in documents if len(document) >= 2 * SIZE}
-    sources = [{window.source for window in pool} for pool in pools]
-    for before, after in pairwise(sources):
-        assert before.isdisjoint(after) or before == after <= long  # parts of one long document
-
-
 def test_a_small_pool_is_only_before_a_long_document_or_the_last():
     windows = [SimpleNamespace(source=name, by="") for name in "a" + "b" * 7 + "ccd"]
     assert ["".join(one.source for one in pool.values()) for pool in in_pools(enumerate(windows), SIZE)] == [
@@ -50,12 +34,12 @@ def test_a_small_pool_is_only_before_a_long_document_or_the_last():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_pool_is_of_one_value_and_the_parts_of_a_document_follow_each_other(seed):
+def test_a_pool_is_of_one_value_and_of_whole_documents_or_of_parts_of_one(seed):
     rng = random.Random(seed)
-    values = rng.choice([2, 5, 100])
+    values = rng.choice([1, 2, 5, 100])
+    lengths = [1, 1, 2, 3, 5, 7, 20]
     documents = [
-        [SimpleNamespace(source=name, by=str(rng.randrange(values)))] * rng.choice([1, 1, 2, 3, 7])
-        for name in range(200)
+        [SimpleNamespace(source=name, by=str(rng.randrange(values)))] * rng.choice(lengths) for name in range(200)
     ]
     windows = [window for document in documents for window in document]
     pools = list(in_pools(enumerate(windows), SIZE))
@@ -63,12 +47,17 @@ def test_a_pool_is_of_one_value_and_the_parts_of_a_document_follow_each_other(se
     assert all(windows[number] is window for pool in pools for number, window in pool.items())
     assert all(len({window.by for window in pool.values()}) == 1 for pool in pools)
     assert all(list(pool) == sorted(pool) for pool in pools)
+    assert max(map(len, pools)) < 3 * SIZE - 1
     sources = [name for pool in pools for name in dict.fromkeys(one.source for one in pool.values())]
     assert len({name for name, _ in groupby(sources)}) == sum(1 for _ in groupby(sources))
-    alone = [window for window in windows if window.by == "1"]
-    if values == 2:  # nothing is closed before its time: what others there are between makes no difference
-        of_value = [list(pool.values()) for pool in pools if next(iter(pool.values())).by == "1"]
+    for value in ("0", "1") if values <= 2 else ():
+        # nothing is closed before its time: windows of other values between make no difference
+        alone = [window for window in windows if window.by == value]
+        of_value = [list(pool.values()) for pool in pools if next(iter(pool.values())).by == value]
         assert of_value == [list(pool.values()) for pool in in_pools(enumerate(alone), SIZE)]
+        long = {document[0].source for document in documents if len(document) >= 2 * SIZE}
+        for before, after in pairwise({window.source for window in pool} for pool in of_value):
+            assert before.isdisjoint(after) or before == after <= long  # parts of one long document
 
 
 def test_windows_that_wait_are_as_few_whatever_the_number_of_values():
@@ -160,19 +149,15 @@ def test_every_statistic_of_a_pool_is_of_all_rows_of_its_windows(name, scans):
             np.testing.assert_allclose(pools.profile[pool, layer].values, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_pools_have_says_what_it_is(scans):
+def test_what_pools_have_is_described_and_of_each_window_not_of_their_mean(scans):
+    """Weight on the left depends on a window's length and mean offset together."""
     windows, pools = scans("bundled")
-    assert {name: pools[name].attrs for name in windows if name in pools and windows[name].attrs} == {
-        name: windows[name].attrs for name in windows if name in pools and windows[name].attrs
-    }
-    assert pools.mean_offset.attrs["units"] == "tokens"
-    assert pools.mean_offset_variance.attrs["units"] == "tokens²"
-    assert pools.mean_offset_variance.attrs["long_name"].endswith("variance over windows")
-
-
-def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(scans):
-    """It depends on a window's length and mean offset together: from means alone it would be another."""
-    windows, pools = scans("bundled")
+    described = [name for name in windows if name in pools and windows[name].attrs]
+    assert all(pools[name].attrs == windows[name].attrs for name in described)
+    assert pools.mean_offset_variance.attrs["units"] == f"{pools.mean_offset.attrs['units']}²" == "tokens²"
+    for one in (windows, pools):  # the bundled model's positional heads
+        kinds = one.cluster.values[one.label_share.argmax("cluster").values][0]
+        assert kinds.tolist() == ["offset -2", "next", "offset +2", "previous"]
     of_windows = with_rows(windows, windows.length).columns_left.values
     first = int(pools.window_count[0])
     expected = np.average(of_windows[:first], axis=0, weights=windows.length[:first])
@@ -182,15 +167,7 @@ def test_what_is_on_the_left_is_of_each_window_not_of_their_mean(scans):
     assert np.abs(alone - expected).max() > 0.01
 
 
-def test_kinds_are_those_of_all_texts_together(scans):
-    windows, pools = scans("bundled")
-    first = [0, 1, 2, 3]  # the bundled model's positional heads
-    for name in (windows, pools):
-        kinds = name.cluster.values[name.label_share.argmax("cluster").values][0]
-        assert kinds[first].tolist() == ["offset -2", "next", "offset +2", "previous"]
-
-
-def test_windows_are_kept_in_short_and_one_of_each_pool_in_full(scans, kept):
+def test_windows_are_stored_in_short_and_one_of_each_pool_in_full(scans, kept):
     windows, _ = scans("bundled")
     run, pools = kept
     assert "pooled_window" not in pools.dims
@@ -222,7 +199,7 @@ def test_what_is_lost_of_the_windows_is_measured_again(corpus, kept, tmp_path):
     assert open_run(tmp_path / "run", part="windows").identical(short)
 
 
-def test_what_is_said_of_a_scan_in_pools_is_said_of_pools(kept):
+def test_findings_of_a_scan_in_pools_are_over_pools(kept):
     """Of a pool only the first document is kept: no number of documents is known."""
     _, pools = kept
     assert json.loads(pools.attrs["summary"])["intervals_over"].startswith("pools")

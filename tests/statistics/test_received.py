@@ -92,7 +92,7 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
 
 
 @pytest.mark.parametrize(
-    ("window", "observation", "says"),
+    ("window", "observation", "message"),
     [
         (16, 16, "Windows have at most 16 tokens and --observation is 16, so recent_top_key"),
         (16, 15, "1 of 3 windows has at most 15 queries (--observation): there recent_top_key"),
@@ -100,13 +100,13 @@ def test_an_observation_window_is_a_part_of_the_signature_only_where_it_counts(n
         (16, 8, None),
     ],
 )
-def test_a_window_with_no_more_queries_than_its_observation_window_is_told(window, observation, says):
+def test_a_window_with_no_more_queries_than_its_observation_window_is_reported(window, observation, message):
     texts = ["The tide comes in twice a day, and twice a day it goes out.", "The tide comes in again."]
     found = attnscope.scan(
         "bundled", texts, window=window, band=2, statistics="recent_top_key,top_key", observation=observation
     )
     told = notes_of(found).get("observation")
-    assert says in told if says else told is None
+    assert message in told if message else told is None
     alike = (found.recent_top_key == found.top_key).all(("layer", "head"))
     np.testing.assert_array_equal(alike, found.length <= observation)
 
@@ -148,15 +148,6 @@ def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_p
             assert [place for place, *_ in on_page] == found
             np.testing.assert_allclose([one for _, one, _ in on_page], share[found], atol=2e-6)
         assert row["recent_queries"] == packed["recent"][f"{row['window']}.{layer}"] == count
-
-
-def test_the_last_queries_are_kept_apart_only_where_a_statistic_is_over_them(tmp_path):
-    result = attnscope.scan(texts="The tide comes in.", statistics="top_key", out=tmp_path, show=[])
-    with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
-        sample = run.load(SAMPLE)
-    assert "recent" not in sample
-    assert "recent_keys" not in top_keys(sample, [(0, 0)])[0]
-    assert 'id="recent-keys"' not in write_report(result, sample, tmp_path / "page.html").read_text("utf-8")
 
 
 PLACE, LENGTH = 217, 1800

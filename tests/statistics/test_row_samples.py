@@ -63,7 +63,7 @@ def test_what_the_log_sum_exp_tells_is_exact(drawn, whole):
 @pytest.mark.parametrize(
     "name", ["entropy", "max_weight", "gini_simpson", "mean_offset", "bin_sum", "largest_distance"]
 )
-def test_estimates_have_no_bias_and_errors_as_large_as_they_say(name, drawn, whole):
+def test_estimates_have_no_bias_and_correct_errors(name, drawn, whole):
     away = drawn[name] - whole[name]
     spread, said = away.std(0), drawn[f"{name}_error"].square().mean(0).sqrt()
     varies = spread > 1e-6
@@ -85,7 +85,7 @@ def share_that_holds(bounds, truth):
 
 
 @pytest.mark.parametrize("name", ["entropy", "max_weight", "gini_simpson", "mean_offset", "offset_spread"])
-def test_intervals_hold_as_often_as_they_say(name, drawn, whole):
+def test_intervals_cover_at_their_nominal_rate(name, drawn, whole):
     bounds = bounds_of(drawn, name)
     assert np.isfinite(bounds).all()
     # 800 draws that depend on each other
@@ -146,14 +146,7 @@ def test_skewed_rows_are_covered_where_the_interval_of_students_t_fails():
     assert share_that_holds(without, truth) < 0.925
 
 
-def test_the_third_moment_is_that_of_the_estimate():
-    values = np.random.default_rng(1).exponential(size=(20000, 16))
-    results = planted(values)
-    third = (results.x_skewness * results.x_error**3).mean().item()
-    assert third == pytest.approx(2 / 16**2, rel=0.1)  # an exponential variable's third moment is 2
-
-
-def test_no_interval_is_told_where_a_few_rows_hold_everything():
+def test_a_few_rows_with_all_the_weight_have_no_interval():
     values = np.zeros((1, 64))
     values[0, :7] = 1.0
     assert intervals(planted(values)).x.isnull().all()
@@ -182,7 +175,7 @@ def test_of_a_short_window_all_rows_are_measured(call, marks, whole):
         assert found[f"{name}_error"][0].max() > 0
 
 
-def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
+def test_a_scan_notes_that_its_numbers_are_estimates(tmp_path):
     whole = attnscope.scan(texts=[TEXT])
     result = attnscope.scan(texts=[TEXT], rows=64, out=tmp_path / "run", show=[])
     again = attnscope.scan(texts=[TEXT], rows=64, batch_size=1)
@@ -206,7 +199,7 @@ def test_a_scan_says_that_its_numbers_are_estimates(tmp_path):
         ([SHORT], "1 of 1 window has at most 64 queries (--rows): all were measured, so nothing is est"),
     ],
 )
-def test_windows_without_more_queries_are_said_to_be_measured_whole(texts, says):
+def test_windows_without_more_queries_are_noted_as_measured_whole(texts, says):
     result = attnscope.scan(texts=texts, rows=64, limit=2)
     assert result.length.values[0] < 64
     assert says in notes_of(result)["rows"]
@@ -219,15 +212,13 @@ def test_the_command_shows_intervals(tmp_path):
     table = run(*command, "--csv", cwd=tmp_path).stdout.splitlines()
     assert {"entropy_low", "entropy_high"} <= set(table[0].split(","))
     assert not any(end in table[0] for end in OF_ESTIMATES)
-    [notes] = [one for one in json.loads(run(*command, "--json", cwd=tmp_path).stdout)["notes"] if "Widest" in one]
-    assert "Widest 95% intervals of a head's mean over these windows: entropy 0." in notes
+    notes = json.loads(run(*command, "--json", cwd=tmp_path).stdout)["notes"]
+    assert any("Widest 95% intervals of a head's mean over these windows: entropy 0." in one for one in notes)
     page = next((tmp_path / "attnscope-runs").glob("*/report.html")).read_text()
-    assert '"within":' in page
     lede, details = page.partition("</header>")[0].split('<details id="estimated">')
     assert "some numbers are estimates" in lede
-    assert "gini_simpson" not in lede
     assert "gini_simpson" in details
-    assert "Widest 95% intervals" in page
+    assert "gini_simpson" not in lede
 
 
 def test_two_scans_are_compared_by_their_statistics_alone():
@@ -248,6 +239,6 @@ def test_two_scans_are_compared_by_their_statistics_alone():
         ({"clusters": 4, "statistics": ["profile"]}, "add band_sum"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings, message):
+def test_what_does_not_go_together_is_rejected(settings, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(MODEL, [TEXT], **settings)

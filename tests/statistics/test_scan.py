@@ -20,37 +20,22 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(MODEL)
 
 
-@pytest.fixture(scope="module")
-def planted(tokenizer):
-    """Heads that look at -1, +1, -3 and 0, with known profiles."""
-    return attnscope.scan(wave_bert((-1, 1, -3, 0)), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=5, device="cpu")
-
-
-def test_planted_profiles_come_out_exactly(planted):
+def test_planted_heads_come_out_exactly_and_get_their_names(tokenizer):
     """tr_t = (T - |t|) a(t) with a known a (mechanism C9), the same in every text."""
+    shifts = (-1, 1, -3, 0)
+    planted = attnscope.scan(wave_bert(shifts), [TEXT], tokenizer=tokenizer, window=LENGTH, limit=5, device="cpu")
     offsets = planted.offset.values
-    for head, shift in enumerate((-1, 1, -3, 0)):
-        known = circulant_profile(FREQUENCIES[head], 3.0, shift)[offsets % LENGTH]
-        measured = planted.profile.values[:, 0, head]
-        np.testing.assert_allclose(measured, np.tile(known, (5, 1)), rtol=2e-4, atol=1e-7)
-        np.testing.assert_allclose(
-            planted.band_sum.values[0, 0, head], known * (LENGTH - np.abs(offsets)), rtol=2e-4, atol=1e-6
-        )
-
-
-def test_planted_entropies_come_out_exactly(planted):
-    for head, shift in enumerate((-1, 1, -3, 0)):
-        known = circulant_profile(FREQUENCIES[head], 3.0, shift)
-        entropy = -(known * np.log(known)).sum()
-        np.testing.assert_allclose(planted.entropy.values[:, 0, head], entropy, rtol=1e-4)
-        np.testing.assert_allclose(planted.max_weight.values[:, 0, head], known.max(), rtol=1e-4)
-        np.testing.assert_allclose(planted.gini_simpson.values[:, 0, head], 1 - (known**2).sum(), rtol=1e-4)
-
-
-def test_planted_heads_get_their_names(planted):
+    for head, shift in enumerate(shifts):
+        whole = circulant_profile(FREQUENCIES[head], 3.0, shift)
+        known = whole[offsets % LENGTH]
+        own = planted.isel(layer=0, head=head)
+        np.testing.assert_allclose(own.profile.values, np.tile(known, (5, 1)), rtol=2e-4, atol=1e-7)
+        np.testing.assert_allclose(own.band_sum.values[0], known * (LENGTH - np.abs(offsets)), rtol=2e-4, atol=1e-6)
+        np.testing.assert_allclose(own.entropy, -(whole * np.log(whole)).sum(), rtol=1e-4)
+        np.testing.assert_allclose(own.max_weight, whole.max(), rtol=1e-4)
+        np.testing.assert_allclose(own.gini_simpson, 1 - (whole**2).sum(), rtol=1e-4)
     best = planted.label_share.argmax("cluster").values[0]
-    names = [str(planted.cluster.values[label]) for label in best]
-    assert names == ["previous", "next", "offset -3", "self"]
+    assert planted.cluster.values[best].tolist() == ["previous", "next", "offset -3", "self"]
     assert (planted.majority_share.values == 1).all()
     top = rank_heads(planted)["positional"]
     assert {(row["head"], row["offset"]) for row in top[:3]} == {(0, -1), (1, 1), (2, -3)}
@@ -82,7 +67,7 @@ def test_texts_of_all_lengths_together_equal_each_alone():
     assert together.length.values.tolist() == [int(one.length[0]) for one in alone]
 
 
-def test_a_result_says_what_it_depends_on():
+def test_a_result_records_what_it_depends_on():
     first = attnscope.scan(texts=["The tide comes in."])
     signature = json.loads(first.attrs["signature"])
     assert signature["model"]["name"] == "small-mlm"
@@ -96,20 +81,18 @@ def test_a_result_says_what_it_depends_on():
     assert other.attrs["signature"] != first.attrs["signature"]
 
 
-def test_only_what_was_asked_for_is_measured():
-    result = attnscope.scan(texts=["The tide comes in."], statistics=["entropy", "max_weight"])
-    assert set(result.data_vars) == {"entropy", "equal_entropy", "max_weight", "length"}
-    assert attnscope.scan(texts=["The tide comes in."], statistics="entropy,max_weight").equals(result)
+def test_named_statistics_are_measured_alone_or_beside_the_default_ones():
+    def scan(statistics=None):
+        return attnscope.scan(texts=["The tide comes in."], statistics=statistics)
 
-
-def test_statistics_are_added_to_the_default_ones():
-    usual = attnscope.scan(texts=["The tide comes in."])
-    more = attnscope.scan(texts=["The tide comes in."], statistics="default,top_key")
+    alone = scan(["entropy", "max_weight"])
+    assert set(alone.data_vars) == {"entropy", "equal_entropy", "max_weight", "length"}
+    assert scan("entropy,max_weight").equals(alone)
+    usual, more = scan(), scan("default,top_key")
     assert set(more.data_vars) - set(usual.data_vars) == {"top_key", "equal_top_key"}
     assert more.drop_vars(["top_key", "equal_top_key"]).equals(usual)
     assert json.loads(more.attrs["signature"])["settings"]["statistics"] == [*DEFAULT, "top_key"]
-    again = attnscope.scan(texts=["The tide comes in."], statistics=["top_key", "default"])
-    assert again.attrs["signature"] == more.attrs["signature"]
+    assert scan(["top_key", "default"]).attrs["signature"] == more.attrs["signature"]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +113,10 @@ def test_statistics_are_added_to_the_default_ones():
         ({"stride": 1000}, "stride 1000"),
         ({"texts": []}, "found no text"),
         ({"statistics": []}, "found no name of a statistic"),
+        ({"model": tiny("bert"), "tokenizer": MODEL, "window": 32}, "Use the tokenizer of this model"),
         ({"out": __file__}, "is a file; expected a folder for the run: name another"),
     ],
 )
 def test_bad_settings_are_named(options, message):
     with pytest.raises(AttnscopeError, match=message):
         attnscope.scan(**{"texts": ["The tide comes in."], **options})
-
-
-def test_a_tokenizer_of_another_model_is_refused(tokenizer):
-    with pytest.raises(AttnscopeError, match="Use the tokenizer of this model"):
-        attnscope.scan(tiny("bert"), ["The tide comes in."], tokenizer=tokenizer, window=32)

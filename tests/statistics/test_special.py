@@ -19,31 +19,25 @@ def notes(model, texts, **options):
     return notes_of(attnscope.scan(model, texts, tokenizer=tokenizer, statistics="first_token", **options))
 
 
-@pytest.mark.parametrize("text", [f"<s>{FIRST}", f"{FIRST}</s>"])
-@pytest.mark.parametrize("how", ["text", "ids"])
-def test_a_special_token_that_is_added_twice_is_said(causal, text, how):
-    texts = [text, SECOND] if how == "text" else [causal[1](one).input_ids for one in (text, SECOND)]
-    assert notes(causal, texts)["doubled"].startswith("1 window of 2 begin or end with the same special token twice")
+@pytest.mark.parametrize(
+    ("text", "note", "message"),
+    [
+        (f"<s>{FIRST}", "doubled", "begin or end with the same special token twice"),
+        (f"{FIRST}</s>", "doubled", "begin or end with the same special token twice"),
+        (f"{FIRST}</s>{SECOND}", "packed", "seem to contain several documents"),
+        (FIRST, None, ""),
+    ],
+)
+def test_special_tokens_added_twice_and_several_documents_in_a_window_are_noted(causal, text, note, message):
+    ids = [causal[1](one).input_ids for one in (text, SECOND)]
+    for texts in ([text, SECOND], ids):
+        found = {name: one for name, one in notes(causal, texts).items() if name in {"doubled", "packed"}}
+        assert set(found) == ({note} if note else set())
+        assert not note or found[note].startswith(f"1 window of 2 {message}")
+    assert "packed" not in notes("bundled", [text])  # an encoder reads pairs of sentences
 
 
-@pytest.mark.parametrize("how", ["text", "ids"])
-def test_several_documents_in_a_window_are_said(causal, how):
-    packed = f"{FIRST}</s>{SECOND}"
-    texts = [packed, FIRST] if how == "text" else [causal[1](one).input_ids for one in (packed, FIRST)]
-    told = notes(causal, texts)
-    assert told["packed"].startswith("1 window of 2 seem to contain several documents")
-    assert "doubled" not in told
-
-
-def test_one_document_a_window_is_not_said(causal):
-    assert {"doubled", "packed"}.isdisjoint(notes(causal, [FIRST, SECOND]))
-
-
-def test_a_pair_of_sentences_in_an_encoder_is_no_packed_row():
-    assert "packed" not in notes("bundled", [f"{FIRST}</s>{SECOND}"])
-
-
-def test_what_was_said_before_a_stop_is_said_at_the_end(causal, tmp_path):
+def test_notes_from_before_a_stop_are_in_the_result(causal, tmp_path):
     class Stopped(Exception):  # noqa: N818 says what it is
         pass
 

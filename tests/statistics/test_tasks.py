@@ -74,7 +74,7 @@ def test_as_many_as_there_are_give_the_same_arrays(whole, tmp_path):
     assert scan(out, "1/3", show=[]).identical(whole)  # given again, it is there already
 
 
-def test_one_that_was_stopped_goes_on(whole, tmp_path, monkeypatch):
+def test_one_that_was_stopped_resumes(whole, tmp_path, monkeypatch):
     def stop(progress):
         if progress.details["windows"] > 20:
             raise KeyboardInterrupt
@@ -186,7 +186,7 @@ def test_kills_at_any_moment_lose_nothing(whole, tmp_path):
         ({"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, Task(1, 4)),
     ],
 )
-def test_the_environment_says_which(environment, task, monkeypatch):
+def test_the_environment_names_the_task(environment, task, monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -195,7 +195,7 @@ def test_the_environment_says_which(environment, task, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"task": "0/2"}, "task .--task. is '0/2'; expected I/N"),
         ({"task": "3/2"}, "expected I/N"),
@@ -204,13 +204,13 @@ def test_the_environment_says_which(environment, task, monkeypatch):
         ({"task": "1/2", "out": None}, "a task .--task. is a part of a run folder"),
     ],
 )
-def test_what_is_no_task_is_refused(given, said, tmp_path):
-    with pytest.raises(AttnscopeError, match=said):
+def test_what_is_no_task_is_rejected(given, message, tmp_path):
+    with pytest.raises(AttnscopeError, match=message):
         attnscope.scan("bundled", TEXT, **{"out": tmp_path / "run", **given})
     assert not list(tmp_path.iterdir())
 
 
-def test_parts_of_another_run_are_refused(tmp_path):
+def test_parts_of_another_run_are_rejected(tmp_path):
     out = tmp_path / "run"
     scan(out, "1/2")
     with pytest.raises(AttnscopeError, match=r"part of another run: its settings\.band"):

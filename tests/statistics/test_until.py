@@ -21,7 +21,7 @@ def of_shares(values, documents):
     )
 
 
-def test_the_interval_covers_the_mean_as_often_as_it_says():
+def test_intervals_cover_the_mean_at_their_nominal_rate():
     """Documents of 1 to 6 windows that are alike: of 400 intervals of one head about 380 hold the mean."""
     rng = np.random.default_rng(0)
     hits = 0
@@ -31,10 +31,7 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
         width = widest_interval(of_shares(values, documents))
         hits += abs(values.mean() - 0.4) <= width / 2
     assert 365 <= hits <= 395
-
-
-def test_few_documents_count_by_window_and_few_windows_not_at_all():
-    values = np.random.default_rng(0).random((8, 1, 1))
+    values = rng.random((8, 1, 1))  # few documents count by window, and few windows not at all
     assert widest_interval(of_shares(values, np.zeros(8))) == widest_interval(of_shares(values, np.arange(8)))
     assert widest_interval(of_shares(values[:5], np.arange(5))) == np.inf
 
@@ -62,22 +59,21 @@ def test_it_ends_where_the_intervals_are_narrow_enough(unbroken):
     assert found.entropy.equals(whole.entropy[:texts])
 
 
-def test_all_is_read_where_it_is_never_enough():
-    found = attnscope.scan("bundled", TEXT, until=0.0, limit=20, **GIVEN)
-    assert found.sizes["window"] == 20
-    assert found.attrs["until"] == (
-        "Read all 20 windows without stopping: the widest 95% interval of a head's mean share is "
-        f"{widest_interval(found):.2g} wide (--until 0, checked after 4, 8, 16, ... batches)."
-    )
-
-
 @pytest.mark.parametrize(
-    ("more", "said"),
-    [({"limit": 3}, "fewer than 6 windows have no 95% interval"), ({"pool": 2, "limit": 40}, r"all \d+ pools")],
+    ("more", "message"),
+    [
+        (
+            {"limit": 20},
+            "Read all 20 windows without stopping: the widest 95% interval of a head's mean share is {} wide ",
+        ),
+        ({"limit": 3}, "fewer than 6 windows have no 95% interval"),
+        ({"pool": 2, "limit": 40}, r"all \d+ pools"),
+    ],
 )
-def test_what_was_read_is_said_in_its_own_units(more, said):
+def test_all_is_read_where_it_is_never_enough_and_counted_in_its_own_units(more, message):
     found = attnscope.scan("bundled", TEXT, until=0.0, **GIVEN, **more)
-    assert re.search(said, found.attrs["until"])
+    width = widest_interval(found) if "pool" not in more else 0.0
+    assert re.search(message.replace("{}", f"{width:.2g}"), found.attrs["until"])
 
 
 @pytest.mark.parametrize("windows", [10, 58])
@@ -95,7 +91,7 @@ def test_one_that_was_stopped_ends_at_the_same(windows, unbroken, tmp_path, monk
     assert attnscope.scan("bundled", TEXT, **given).identical(unbroken)
 
 
-def test_what_has_no_share_or_a_part_alone_is_refused(tmp_path):
+def test_what_has_no_share_or_a_part_alone_is_rejected(tmp_path):
     with pytest.raises(AttnscopeError, match="share of weight"):
         attnscope.scan("bundled", TEXT, until=0.1, statistics="entropy", **GIVEN)
     with pytest.raises(AttnscopeError, match="--task"):

@@ -224,7 +224,7 @@ class TestDamage:
             with pytest.raises(AttnscopeError, match=r"summary\.npz is not what was written"):
                 run.load("summary")
 
-    @pytest.mark.parametrize("seed", range(30))
+    @pytest.mark.parametrize("seed", range(16))
     def test_at_random_is_found_or_changes_nothing(self, finished, tmp_path, seed):
         draw = np.random.default_rng(seed)
         files = [path for path in finished.rglob("*") if path.is_file() and path.name != "lock"]

@@ -116,13 +116,6 @@ def test_a_tokenizer_of_another_model_is_rejected(model):
         translate_lines(model, other, ["", "".join(map(chr, range(0x4E00, 0x4E00 + 300)))])
 
 
-def test_a_generation_config_without_a_start_is_an_error_of_one_line(model, tokenizer):
-    model = deepcopy(model)
-    model.generation_config.decoder_start_token_id = model.generation_config.bos_token_id = None
-    with pytest.raises(AttnscopeError, match=r"cannot generate.*Check its generation_config\.json"):
-        translate_lines(model, tokenizer, ["two men"])
-
-
 def test_settings_that_do_not_go_together(model, tokenizer):
     with pytest.raises(AttnscopeError, match="found n_best 3 with 2 beams"):
         translate_lines(model, tokenizer, LINES, beams=2, n_best=3)

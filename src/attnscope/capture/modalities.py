@@ -104,14 +104,11 @@ def reject_modalities(
     sense = None if given is None else modality_of(model, given, field=field, revision=revision)
     if sense is None:
         return
-    what = _NAMES[type(sense)]
+    what = sense.called
     plain = ", or name the field of the text (--field text) to read that alone" * isinstance(sense, PicturedTexts)
     raise AttnscopeError(
         f"found {what}, and {command} reads only texts. Use scan, attnscope.weights or diff for {what}{plain}"
     )
-
-
-_NAMES = {Images: "images", Sounds: "sounds", PicturedTexts: "texts with images", Videos: "videos"}
 
 
 _KEYS = ("pixel_values_videos", "pixel_values")  # names of the video among a model's arguments

@@ -60,7 +60,7 @@ class TextModelOptions(ModelOptions, total=False):
 
 
 class SeedOptions(TypedDict, total=False):
-    """What random numbers follow from.
+    """How random numbers are seeded.
 
     Parameters
     ----------

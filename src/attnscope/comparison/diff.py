@@ -399,7 +399,7 @@ def sizes(
 
 
 _CARE = {
-    "A change of weights need not change the predictions.": "To test whether a head matters, use attnscope intervene.",
+    "A change of weights need not change the predictions.": "attnscope intervene measures whether a head matters.",
     "Changes depend on the texts.": "Other kinds of text may show others.",
 }
 

@@ -61,8 +61,8 @@ def report(result: xr.Dataset) -> Report:
         result=result,
         notes=[*notes_of(result).values()],
         care={
-            "Examples show where a head attends, not what it does.": "To test whether a head matters, use attnscope "
-            "intervene.",
+            "Examples show where a head attends, not what it does.": "attnscope intervene measures whether a head "
+            "matters.",
             "Each window has one example.": f"Queries that see fewer than {LEAST_KEYS} keys do not count, nor do the "
             "first token and special tokens as keys (--sinks counts them).",
         },

@@ -69,8 +69,8 @@ def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
         f"{row['title']} {row['reached']}" + (f" ({max(row[name] for name in controls)})" if controls else "")
         for row in known
     ]
-    most = f" (in parentheses: the most with {' or '.join(controls)} weights)" if controls else ""
-    return f"Heads at the published threshold{most}: {'; '.join(counts)}."
+    most = f" (most with {' or '.join(controls)} weights in parentheses)" if controls else ""
+    return f"Heads at the published threshold{most}: {', '.join(counts)}."
 
 
 @reads("roles")
@@ -81,8 +81,8 @@ def report(roles: xr.Dataset) -> Report:
     least, most = notes["tokens"]
     tokens = f"{least} to {most}" if least < most else str(most)
     read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
-    read += [f"repeated random tokens: {count(notes['repeated'], 'text')}"] if "repeated" in notes else []
-    read += [f"needles retrieved: {notes['needle']} of {notes['prompts']}"] if "needle" in notes else []
+    read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
+    read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
     titles = {name: ROLES[name].title if name in ROLES else name for name in skipped_of(roles)}
     missing = skipped_note({titles[name]: reason for name, reason in skipped_of(roles).items()})
     return Report(
@@ -103,8 +103,8 @@ def report(roles: xr.Dataset) -> Report:
         result=roles,
         notes=[*notes_of(roles).values(), *missing],
         care={
-            "A role reports where a head attends, not what it does.": "To test whether a head matters, use attnscope "
-            "intervene.",
+            "A role reports where a head attends, not what it does.": "attnscope intervene measures whether a head "
+            "matters.",
             "It is a score on these texts.": "A threshold is where its authors drew a line: a head just below is no "
             "other kind of head.",
         },

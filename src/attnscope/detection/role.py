@@ -257,7 +257,7 @@ ROLES: dict[str, Role] = {
         ),
         Role(
             "sink",
-            "sink, any token",
+            "any-token sink",
             "Largest mean weight that a key gets from the queries that see it, over the keys that at least half of the "
             "queries see; above 0.3 that key is a sink.",
             f"{_SINK}, for every key; the bound on late keys, which few queries see, is ours",

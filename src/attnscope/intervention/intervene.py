@@ -31,7 +31,6 @@ from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_installed, check_whole
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.numbers import are
 from attnscope.support.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -297,16 +296,16 @@ def explanations_of_heads(loaded: LoadedModel, windows: list[Window], *, band: i
 def _lacking(windows: list[Window], whole: int, length: int) -> str:
     """Why these windows do not suffice for an explanation, and what helps; empty if they do."""
     if any(window.target is not None for window in windows):
-        return "explanations need running text, and these texts have translations: use attnscope explain"
+        return "explanations need running text, and these texts have translations. Use attnscope explain"
     if len(windows) < _ENOUGH:
         return (
-            f"explanations need {_ENOUGH} or more windows of equal length, and there {are(len(windows))}: use "
-            f"--limit {_ENOUGH}, or more text"
+            f"explanations need {_ENOUGH} or more windows of equal length, and there are {len(windows)}. "
+            f"Use a larger limit (--limit {_ENOUGH}) or more text"
         )
     if whole < _ENOUGH:
         return (
-            f"explanations need {_ENOUGH} or more windows of equal length, and only {whole} of {len(windows)} "
-            f"have {length} tokens: use running text, a shorter --window, or attnscope explain"
+            f"explanations need {_ENOUGH} or more windows of equal length, and {whole} of {len(windows)} have {length} "
+            "tokens. Use running text, a shorter window (--window), or attnscope explain"
         )
     return ""
 

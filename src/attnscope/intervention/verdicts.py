@@ -324,7 +324,7 @@ def _describe_guess(effects: xr.Dataset, loss: float) -> list[str]:
     if loss <= guess:
         return []
     worse = f"This model predicts worse than a uniform guess over all tokens, which loses {guess:.3f} nats per token."
-    return [f"{worse} " + "Changes of its loss do not show that a head is useful."]
+    return [f"{worse} Changes of its loss do not show that a head is useful."]
 
 
 def _name(row: Row) -> str:
@@ -366,25 +366,24 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
     some = sum(row["matters"] == 0 and any(row[f"{name}_shown"] for name in ablations) for row in rows)
     idle = len(rows) - worse - better - some
     heads, several = count(len(rows), "head"), len(ablations) > 1
-    tested = f"p < 0.05, corrected for all heads{' and ablations' * several}, over {over}"
     sentences: list[str] = []
     if idle == len(rows):
         sentences.append(
             f"None of {heads} significantly changes the loss when removed, by {_listed(ablations, 'or')} ablation "
-            f"({tested})."
+            f"(p < 0.05, corrected for all heads{' and ablations' * several}, over {over})."
         )
     else:
-        removed = f"{_listed(ablations)} ablation alike" if several else f"{ablations[0]} ablation"
-        rest = [f"For {some} more it depends on the ablation"] * (some > 0)
-        rest += [f"{count(idle, 'head')} without a significant effect"] * (idle > 0)
+        how = f"each of {_listed(ablations)} ablation" if several else f"{ablations[0]} ablation"
+        rest = [f" For {some} more it depends on the ablation."] * (some > 0)
+        rest += [f" {idle} {'has' if idle == 1 else 'have'} no significant effect."] * (idle > 0)
         sentences.append(
             f"Removing one head at a time significantly raises the loss for {worse} of {heads} and lowers it for "
-            f"{better}, under {removed} ({tested})."
+            f"{better}, under {how} (p < 0.05, corrected for all heads{' and ablations' * several}, over {over})."
+            + "".join(rest)
         )
-        sentences += [f"{'; '.join(rest)}."] * bool(rest)
     if several and idle < len(rows):
         counted = "; ".join(_counted(rows, name) for name in ablations)
-        sentences.append(f"Heads whose removal raises/lowers the loss, by ablation: {counted}.")
+        sentences.append(f"Heads whose removal raises and lowers the loss, by ablation: {counted}.")
     sharp = [row for row in rows if (row[PEAK.name] or 0) >= SHARP_SHARE]
     if sharp:
         needed = sum(row["matters"] == 1 for row in sharp)
@@ -399,7 +398,7 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
 def _counted(rows: Sequence[Row], name: str) -> str:
     """The numbers of significant effects above and below 0 under one ablation."""
     shown = [row[f"{name}_mean"] for row in rows if row[f"{name}_shown"]]
-    return f"{name}: {sum(mean > 0 for mean in shown)}/{sum(mean < 0 for mean in shown)}"
+    return f"{name} {sum(mean > 0 for mean in shown)} and {sum(mean < 0 for mean in shown)}"
 
 
 def _forbidden_names(tree: xr.DataTree) -> str:
@@ -489,9 +488,9 @@ def describe_largest(effects: Sequence[Effect], words: Callable[[int, Effect], s
     if first.shown is None:
         return [sentence]
     if first.shown:
-        return [f"{sentence} " + f"It is significant (corrected for all {every})."]
+        return [f"{sentence} It is significant (corrected for all {every})."]
     largest = [number for number in order if effects[number].shown][:1]
     return [
-        f"{sentence} " + f"It is not significant (corrected for all {every}).",
+        f"{sentence} It is not significant (corrected for all {every}).",
         *(f"The largest significant change is {words(number, effects[number])}." for number in largest),
     ]

@@ -82,8 +82,8 @@ def masked_softmax(
     if mask is not None:
         if mask.dtype != torch.bool:
             raise AttnscopeError(
-                f"mask holds {str(mask.dtype).removeprefix('torch.')}: expected booleans, True where attention is allowed "
-                "(mask.bool() of zeros and ones; bias=mask for what is added to the scores)"
+                f"mask holds {str(mask.dtype).removeprefix('torch.')}: expected booleans, True where attention is "
+                "allowed (mask.bool() of zeros and ones; bias=mask for what is added to the scores)"
             )
         scores = scores.masked_fill(~mask, -math.inf)
     largest = scores.amax(-1, keepdim=True)

@@ -61,13 +61,12 @@ def units_in(results: xr.Dataset, known: np.ndarray | None = None) -> tuple[Sequ
 
 def called_in(attributes: Mapping[str, Any]) -> dict[str, str]:
     """The plural nouns for documents and windows in results with these attributes."""
-    return _CALLED.get(str(attributes.get("reads")), _OF_TEXTS)
+    called = str(attributes.get("reads", "texts"))
+    return _CALLED.get(called, {"documents": called, "windows": called})
 
 
-_OF_TEXTS = {"documents": "documents", "windows": "windows"}
 _CALLED = {
-    "images": {"documents": "images", "windows": "images"},
-    "videos": {"documents": "videos", "windows": "videos"},
+    "texts": {"documents": "documents", "windows": "windows"},
     "sounds": {"documents": "sounds", "windows": "windows"},
     "pools": {"documents": "pools of different documents", "windows": "pools"},
     "texts with images": {"documents": "texts", "windows": "texts"},

@@ -116,7 +116,7 @@ Pixels = tuple[str, "Tensor"]  # name of an image, and ``(1, channel, row, colum
 class ImageReader(Reader):
     """Images of a vision encoder; consecutive images of one size form a batch."""
 
-    reads = called = "images"
+    called = "images"
     accepts = frozenset({"batch_size"})
     packages = ("pillow",)
 

@@ -216,7 +216,6 @@ class Reader(ABC):
     """The inputs of a scan in one modality, and the forward passes over them."""
 
     command: str = "scan"  # verb that measures
-    reads: str = ""  # name of the modality in messages and results; "" for plain texts
     accepts: frozenset[str] = frozenset()  # settings of texts that it uses
     called: str = "windows"  # name of its inputs in the progress
     packages: tuple[str, ...] = ()  # packages whose versions are part of the signature
@@ -241,7 +240,9 @@ class Reader(ABC):
         self.progress = settings.progress or no_progress
         self.sites: list[Site] = []
         self.notes: dict[str, str] = {}
-        self.attributes: dict[str, str] = {"model": loaded.name} | ({"reads": self.reads} if self.reads else {})
+        self.attributes: dict[str, str] = {"model": loaded.name}
+        if called := getattr(source, "called", ""):  # the modality; plain texts have none
+            self.attributes["reads"] = called
         self.reader: Mapping[str, str] | None = None  # hashes of the tokenizer or processor
 
     def band_within(self, reach: int, where: str) -> int:

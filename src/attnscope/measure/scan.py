@@ -118,7 +118,7 @@ def scan(model: Model | None = None, texts: Sources = None, **reading: Unpack[Sc
     if modality is None:
         return TextReader(model, texts, settings).scan()
     reader = READERS[type(modality)]
-    _reject_of_texts(reader, settings)
+    _reject_of_texts(reader, settings, modality.called)
     return reader(model, modality, settings).scan()
 
 
@@ -136,14 +136,14 @@ _COMMON = {
 }
 
 
-def _reject_of_texts(reader: Any, settings: ScanSettings) -> None:
+def _reject_of_texts(reader: Any, settings: ScanSettings, called: str) -> None:
     """Reject arguments that do not apply to images, videos or sounds."""
     for name, value in vars(settings).items():
         is_used = isinstance(value, ByRay) if name == "task" else value is not None and value is not False
         if is_used and name not in _COMMON and name not in reader.accepts:
             shown = "ray" if name == "task" else name
             flag = "target" if name == "targets" else shown.replace("_", "-")
-            raise AttnscopeError(f"{shown} (--{flag}) needs texts, but the input is {reader.reads}: leave it out")
+            raise AttnscopeError(f"{shown} (--{flag}) needs texts, but the input is {called}: leave it out")
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Dataset] | None]] = {

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 class SoundReader(Reader):
     """Sounds: pieces differ in length and are read one at a time."""
 
-    reads = "sounds"
     accepts = frozenset({"targets"})
     packages = ("scipy",)
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 class ImageTextReader(Reader):
     """Texts with images, read one at a time."""
 
-    reads = "texts with images"
     accepts = frozenset({"groups", "chat", "chat_template"})
     packages = ("pillow",)
 
@@ -326,7 +325,7 @@ def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
 class VideoReader(Reader):
     """Videos of a video encoder, read one at a time, all with the same tubelets."""
 
-    reads = called = "videos"
+    called = "videos"
     packages = ("pillow",)
 
     def __init__(self, model: Model, videos: Videos, settings: ScanSettings) -> None:

@@ -55,6 +55,8 @@ class PicturedText:
 class PicturedTexts:
     """Texts with images; built by `pictured_of`."""
 
+    called = "texts with images"
+
     def __init__(self, items: Sequence[PicturedText], *, beside_images: bool = False) -> None:
         self._items, self.beside_images = items, beside_images
 

@@ -11,7 +11,7 @@ import ast
 import html
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +55,9 @@ def read_catalogue(path: Path) -> dict[str, str]:
     return messages
 
 
+_LONG = 3  # words of a message whose values may be lists
+
+
 class _Template(NamedTuple):
     message: str
     literal: str  # its longest part between values
@@ -69,6 +72,18 @@ class _Template(NamedTuple):
     def values(self, text: str) -> tuple[str, ...] | None:
         matched = _pattern(self.message).fullmatch(text) if self.literal in text else None
         return None if matched is None else matched.groups()
+
+    def holds(self, values: Sequence[str]) -> bool:
+        """Whether the values are parts of a sentence; a list comes after a colon, or within a longer sentence."""
+        listed = values if re.search(r": \{\d+\}\.?$", self.message) is None else values[:-1]
+        first = [] if self.words < _LONG else [values[0]] * self.message.startswith("{0}")
+        plain = values if self.words < _LONG else first
+        return not (
+            any(SENTENCES.search(re.sub(r"\(.*\)", "", value)) for value in values)
+            or any("; " in value for value in listed)
+            or any(", " in value for value in plain if value in listed)
+            or (self.words == 1 and len(values) == 1 and self.message.startswith("{0} ") and " " in values[0])
+        )
 
 
 @cache
@@ -93,12 +108,13 @@ def catalogue(name: str) -> _Catalogue:
     return _Catalogue(messages, sorted(templates, key=lambda one: -one.size))
 
 
-_ENGLISH = re.compile(r"(?<![\w'\"“./\\=-])[A-Za-z]?[a-z]{2,}(?![\w'\"”/\\=]|\.\w)")
-SENTENCES = re.compile(r"(?<=[.?!])\s+(?=[^a-z\s])")
-_ENDS = {".": "。", ":": ":", ",": "、", ";": "。"}
-_LISTS = (("; ", "。"), (", ", "、"), (": ", ": "), (" and ", "と"), (" or ", "または"))
+_ENGLISH = r"(?<![\w'\"“./\\=-])[A-Za-z]?[a-z]{2,}(?![\w'\"”/\\=]|\.\w)"
+SENTENCES = re.compile(r"(?<=[.?!])(?<! al\.)\s+(?=[^a-z\s]|attnscope )")
+_ENDS = {".": "。", ":": ":", ",": "、", ";": "。", "?": "？"}
+#: Marks between parts, and those of the translation. What counts things comes last.
+_LISTS = (("; ", "。"), (", and ", "、"), (", ", "、"), (": ", ": "), (" and ", "と"))
+_NUMBERS = re.compile(r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)"), re.compile(r"(.+)( [−+-]?\d(?:[\d.,]*\d)?%?)")
 _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
-_FORMS = tuple(map(re.compile, (r"(.+)( \(.+\))", r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)", r"(.+)( [−+-]?\d[\d.,]*%?)")))
 
 
 def translate(text: str) -> str:
@@ -108,30 +124,60 @@ def translate(text: str) -> str:
 
 def fits(text: str, words: int = 2) -> bool:
     """Whether a text is a value, not a sentence in English: a number, a name, a quotation, or translated."""
-    found = _ENGLISH.findall(re.sub(r"“.*?”|'.*?'|\".*?\"", "", text))
-    return len(found) <= words
+    row = _ENGLISH + rf"(?: {_ENGLISH})" * words
+    return re.search(row, re.sub(r"“.*?”|'.*?'|\".*?\"", "", text)) is None
 
 
 @lru_cache(maxsize=1 << 16)
 def _translate(name: str, text: str) -> str:
     core = text.strip()
-    found = _whole(name, core)
-    if found is None and core[-1:] in _ENDS and (begun := _whole(name, core[:-1])) is not None:
-        found = begun + _ENDS[core[-1]]
-    if found is None and core[:1] + core[-1:] == "()" and (inner := translate(core[1:-1])) != core[1:-1]:
-        found = f"（{inner}）"
-    if found is None and (noun := _ENTRIES.search(core)):  # `of_entries` put it where a message has "text"
-        about_texts = _whole(name, _ENTRIES.sub(lambda one: "Text" if one[0].istitle() else "text", core))
-        found = about_texts and about_texts.replace(translate("texts"), translate(noun[0].lower()))
-    if found is None and "\n" in core:
-        found = "\n".join(map(translate, core.split("\n")))
-    if found is None and len(sentences := SENTENCES.split(core)) > 1:
-        found = re.sub(r"(?<=。) ", "", " ".join(map(translate, sentences)))
-    if found is None:
-        forms = (list(matched.groups()) for form in _FORMS if (matched := form.fullmatch(core)))
-        lists = ((core.split(between), joined) for between, joined in _LISTS)
-        found = next(filter(None, (*map(_joined, forms), *(_joined(*one) for one in lists))), core)
-    return text.replace(core, found, 1)
+    return text.replace(core, next(filter(None, _ways(name, core)), core), 1)
+
+
+def _ways(name: str, text: str) -> Iterator[str | None]:
+    """Translations of a text: as a whole message, then by its parts."""
+    yield _whole(name, text)
+    if text[-1:] in _ENDS and (begun := _whole(name, text[:-1])) is not None:
+        yield begun + _ENDS[text[-1]]
+    if text[:1] + text[-1:] == "()" and (inner := translate(text[1:-1])) != text[1:-1]:
+        yield f"（{inner}）"
+    if noun := _ENTRIES.search(text):  # `of_entries` put it where a message has "text"
+        about_texts = _whole(name, _ENTRIES.sub(lambda one: "Text" if one[0].istitle() else "text", text))
+        yield about_texts and about_texts.replace(translate("texts"), translate(noun[0].lower()))
+    if "\n" in text:
+        yield "\n".join(map(translate, text.split("\n")))
+    if (begun := _before_remark(text)) is not None:
+        remark = translate(text[len(begun) + 1 :])
+        yield _joined(
+            (begun, text[len(begun) + 1 :]), [translate(begun), remark if remark[0] == "（" else f" {remark}"]
+        )
+    if len(sentences := SENTENCES.split(text)) > 1:
+        yield re.sub(r"(?<=。) ", "", " ".join(map(translate, sentences)))
+    if text[-1:] in _ENDS and (begun := translate(text[:-1])) != text[:-1]:
+        yield begun + _ENDS[text[-1]]
+    for between, joined in _LISTS:
+        parts = text.split(between)
+        others = (_whole(name, between + part) or joined + translate(part) for part in parts[1:])
+        yield _joined(parts, [translate(parts[0]), *others] if parts[1:] else parts, joined)
+    for form in _NUMBERS:
+        if number := form.fullmatch(text):
+            yield _joined(number.groups(), list(map(translate, number.groups())))
+
+
+def _before_remark(text: str) -> str | None:
+    """The text before a remark in parentheses that ends it."""
+    depth = 0
+    for at in range(len(text) - 1, 0, -1):
+        depth += (text[at] == ")") - (text[at] == "(")
+        if depth == 0:
+            return text[: at - 1] if text[at : at + 1] == "(" and text[at - 1] == " " else None
+    return None
+
+
+def _joined(parts: Sequence[str], shown: Sequence[str], joined: str = "") -> str | None:
+    """Translated parts, if at least one is translated and the others are values."""
+    changed = any(one.removeprefix(joined).strip() != part.strip() for one, part in zip(shown, parts, strict=True))
+    return "".join(shown) if changed and all(map(fits, shown)) else None
 
 
 def _whole(name: str, text: str) -> str | None:
@@ -143,18 +189,12 @@ def _whole(name: str, text: str) -> str | None:
     for template in templates:
         for written in (text, text[:1].lower() + text[1:]):
             values = template.values(written)
-            if values is None or any(map(SENTENCES.search, values)):
+            if values is None or not template.holds(values):
                 continue
             shown = [value if (other := translate(value)) == value else other.strip() for value in values]
             if all(fits(value, min(2, template.words - 1)) for value in shown):
                 return PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
     return None
-
-
-def _joined(parts: Sequence[str], between: str = "") -> str | None:
-    """Parts of a list, or a text and a remark, if at least one is translated and the others are values."""
-    shown = list(map(translate, parts)) if len(parts) > 1 else parts
-    return between.join(shown).replace(" （", "（") if shown != parts and all(map(fits, shown)) else None
 
 
 #: Elements within a sentence; all others begin and end one.
@@ -187,14 +227,15 @@ def _run(text: str) -> str:
     core = " ".join(text.split())
     if not core or 'translate="no"' in core:
         return text
+    if claim := re.fullmatch(r"(<strong>[^<]*</strong>) (.+)", core):
+        return _run(claim[1]) + _run(f" {claim[2]}")
     begin = re.match(r"(?:<[^>]*>\s*)*", core)
     end = re.search(r"(?:\s*</[^>]*>)*$", core)
     inner = core[begin.end() : end.start()] if begin and end else core
     sentence = re.sub(r"</?bdi>", "", inner)
     whole = _unescaped(sentence, translate) if not _TAG.search(sentence) else translate(sentence)
-    if _TAG.search(inner):
-        begun = inner if whole == sentence else whole
-        whole = re.sub(r"[^<>]+(?=<|$)", lambda piece: _unescaped(piece[0], translate), begun)
+    if whole == sentence and _TAG.search(inner):
+        whole = re.sub(r"[^<>]+(?=<|$)", lambda piece: _unescaped(piece[0], translate), inner)
     return (
         text
         if whole == inner

@@ -94,6 +94,9 @@ def test_chats_are_answered_and_their_roles_are_spans(made):
     parts = own.sel(span=["system", "user", "template", "own output"]).sum("span")
     np.testing.assert_allclose(parts, 1.0, atol=1e-6)
     assert bool(own.sel(span="assistant").isnull().all())
+    long = [{"role": "user", "content": "Is the tide out? " * 30}]
+    with pytest.raises(AttnscopeError, match="has more than the 94 tokens that fit before the generated ones"):
+        attnscope.generate(model, [long], tokenizer=tokenizer, chat_template=TEMPLATE, new_tokens=2)
 
 
 def test_drawn_tokens_depend_on_the_seed_alone(made):
@@ -103,7 +106,7 @@ def test_drawn_tokens_depend_on_the_seed_alone(made):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_a_run_is_kept_opened_and_printed(saved):
+def test_a_run_is_stored_opened_and_printed(saved):
     place, words, said = saved
     assert "2 prompts, 7 new tokens each, 8 heads" in said
     assert "not tested: tests need 20 or more texts" in " ".join(said.split())
@@ -152,7 +155,7 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--new-tokens", "0"), "new_tokens (--new-tokens) is 0; expected a whole number"),
         (("--new-tokens", "200"), "new_tokens (--new-tokens) is 200, but model takes 96 tokens in all"),
@@ -166,15 +169,15 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
         (("--prompt", "A boat."), "both files of text and --prompt were given"),
     ],
 )
-def test_bad_input_is_refused_in_a_line(saved, words, said):
+def test_bad_input_is_rejected_in_a_line(saved, words, message):
     place, _, _ = saved
     found = command("generate", "model", "prompts.txt", "--by-line", *words, "--out", "none", cwd=place)
     assert found.returncode == 2
-    assert said in found.stderr
+    assert message in found.stderr
     assert not Path(place, "none").exists()
 
 
-def test_texts_beyond_what_the_config_names_are_told(made, saved, tmp_path):
+def test_texts_longer_than_the_config_allows_are_noted(made, saved, tmp_path):
     model, tokenizer = made
     for window in (94, 95):
         found = attnscope.generate(model, "A boat.", tokenizer=tokenizer, new_tokens=2, window=window)
@@ -183,10 +186,3 @@ def test_texts_beyond_what_the_config_names_are_told(made, saved, tmp_path):
     said = command(*words, "--no-report", cwd=tmp_path).stdout
     told = "Texts with their new tokens may have 97 tokens, more than the 96 in the model's config"
     assert told in " ".join(said.split())
-
-
-def test_a_chat_that_does_not_fit_is_refused(made):
-    model, tokenizer = made
-    chat = [{"role": "user", "content": "Is the tide out? " * 30}]
-    with pytest.raises(AttnscopeError, match="has more than the 94 tokens that fit before the generated ones"):
-        attnscope.generate(model, [chat], tokenizer=tokenizer, chat_template=TEMPLATE, new_tokens=2)

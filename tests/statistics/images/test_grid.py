@@ -26,20 +26,14 @@ def test_patches_follow_class_token_and_registers(family, start, class_token):
     assert grid_of(model, torch.zeros(1, 3, 32, 32)) == Grid(4, 4, start, 16 + start, class_token)
 
 
-def test_a_distillation_token_is_a_register():
-    grid = grid_of(DeiTModel(DeiTConfig(**SMALL)).eval(), torch.zeros(1, 3, 32, 32))
-    assert grid.names[:3] == ("[class]", "[register 1]", "r0c0")
-
-
-def test_images_and_patches_need_not_be_square():
-    config = ViTConfig(**SMALL | {"image_size": (16, 32), "patch_size": (8, 4)})
-    grid = grid_of(ViTModel(config).eval(), torch.zeros(1, 3, 16, 32))
+def test_registers_oblong_images_and_a_bias_of_positions_disturb_nothing():
+    distilled = grid_of(DeiTModel(DeiTConfig(**SMALL)).eval(), torch.zeros(1, 3, 32, 32))
+    assert distilled.names[:3] == ("[class]", "[register 1]", "r0c0")
+    oblong = ViTConfig(**SMALL | {"image_size": (16, 32), "patch_size": (8, 4)})
+    grid = grid_of(ViTModel(oblong).eval(), torch.zeros(1, 3, 16, 32))
     assert (grid.rows, grid.columns, grid.names[-1]) == (2, 8, "r1c7")
-
-
-def test_a_bias_of_positions_disturbs_nothing():
-    config = BeitConfig(**SMALL, use_relative_position_bias=True)
-    grid = grid_of(BeitModel(config).eval(), torch.zeros(1, 3, 32, 32))
+    biased = BeitModel(BeitConfig(**SMALL, use_relative_position_bias=True)).eval()
+    grid = grid_of(biased, torch.zeros(1, 3, 32, 32))
     assert (grid.rows, grid.start) == (4, 1)
 
 
@@ -58,12 +52,12 @@ class Shared(ViTModel):
 
 
 @pytest.mark.parametrize("maker", [Transposed, Shared])
-def test_what_is_not_one_token_a_patch_row_by_row_is_told(maker):
+def test_what_is_not_one_token_a_patch_row_by_row_is_reported(maker):
     reason = grid_of(maker(ViTConfig(**SMALL)).eval(), torch.zeros(1, 3, 32, 32))
     assert "a patch is not one token, or patches are not in row order" in reason
 
 
-def test_windows_and_missing_sizes_are_told():
+def test_windows_and_missing_sizes_are_reported():
     assert grid_of(vision_model("swin")[0], torch.zeros(1, 3, 32, 32)) == (
         "its first layer attends in 4 windows of an image"
     )

@@ -24,11 +24,6 @@ def pictures(tmp_path_factory):
     return write_pictures(tmp_path_factory.mktemp("images") / "pictures")
 
 
-@pytest.fixture(scope="module")
-def planted():
-    return attnscope.scan(looking_vit(SHIFTS), torch.zeros(2, 3, SIDE, SIDE), device="cpu")
-
-
 def eager(folder, pictures):
     """Weights (image, layer, head, query, key) and pixels, by transformers alone."""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
@@ -119,28 +114,21 @@ def test_images_are_taken_as_objects_arrays_and_pixel_values(pictures):
     assert found[1].source.values.tolist() == ["image 1", "image 2", "image 3"]
 
 
-def test_planted_heads_look_where_they_must(planted):
+def test_planted_heads_attend_where_they_must_and_get_their_names():
+    planted = attnscope.scan(looking_vit(SHIFTS), torch.zeros(2, 3, SIDE, SIDE), device="cpu")
     for head, (down, right) in enumerate(SHIFTS):
         weight = planted.patch_profile.sel(row_offset=down, column_offset=right).values[:, 0, head]
         np.testing.assert_allclose(weight, 1, atol=1e-3)
-    # patches at the edge, without the neighbour, look at the other edge: 12 go 1 step and 4 go 3 steps back
+    # patches at the edge, without the neighbour, attend to the other edge: 12 go 1 step and 4 go 3 steps back
     np.testing.assert_allclose(planted.column_offset_mean[:, 0, [0, 2]], 0, atol=1e-3)
     np.testing.assert_allclose(planted.patch_distance[:, 0, :3], (12 * 1 + 4 * 3) / 16, rtol=1e-3)
     np.testing.assert_allclose(planted.same_row[:, 0, [0, 2]], 1, rtol=1e-3)
     np.testing.assert_allclose(planted.same_column[:, 0, 1], 1, rtol=1e-3)
-
-
-def test_planted_heads_get_their_names(planted):
-    best = planted.label_share.argmax("cluster").values[0]
-    assert planted.cluster.values[best].tolist() == ["left", "up", "right", "1 down 1 right"]
+    names = ["left", "up", "right", "1 down 1 right"]
+    assert planted.cluster.values[planted.label_share.argmax("cluster").values[0]].tolist() == names
     assert "left: 1" in planted.labels
     ranked = rank_heads(planted)["positional"]
-    assert {(row["head"], row["offset"]) for row in ranked} == {
-        (0, "left"),
-        (1, "up"),
-        (2, "right"),
-        (3, "1 down 1 right"),
-    }
+    assert {(row["head"], row["offset"]) for row in ranked} == set(enumerate(names))
 
 
 def test_heads_of_random_weights_near_zero_have_no_kind():
@@ -150,7 +138,7 @@ def test_heads_of_random_weights_near_zero_have_no_kind():
     np.testing.assert_allclose(found.patch_profile, found.equal_patch_profile.expand_dims(head=4, axis=2))
 
 
-def test_a_model_of_windows_is_measured_in_its_own_rows_and_says_so(pictures):
+def test_a_model_of_windows_is_measured_in_its_own_rows_with_a_note(pictures):
     model, processor = vision_model("swin")
     found = attnscope.scan(model, pictures, tokenizer=processor)
     assert "No statistics of rows and columns of patches for SwinModel" in found.attrs["patches"]
@@ -176,39 +164,34 @@ def test_only_the_vision_tower_is_measured_and_a_pooling_head_is_reported(pictur
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("images", "settings", "message"),
     [
-        ({"window": 8}, "window (--window) needs texts"),
-        ({"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
-        ({"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
-        ({"statistics": "profile"}, "there is no statistic 'profile' of images: the nearest is patch_profile"),
+        (None, {"window": 8}, "window (--window) needs texts"),
+        (None, {"band": 9}, "band (--band) is 9; in images of 4 x 4 patches the largest offset is 3"),
+        (None, {"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
+        (None, {"statistics": "profile"}, "there is no statistic 'profile' of images: the nearest is patch_profile"),
+        (None, {"model": "bundled", "tokenizer": None}, "reads input_ids, not images"),
+        (None, {"tokenizer": None}, "without its image processor"),
+        (torch.zeros(1, 3, 40, 40), {}, "cannot read image 1"),
+        (torch.full((1, 3, SIDE, SIDE), torch.nan), {}, "NaN or infinity"),
+        (
+            [torch.zeros(3, SIDE, SIDE), torch.zeros(3, SIDE // 2, SIDE)],
+            {},
+            "ViTForImageClassification cannot read image 2: ",
+        ),
+        (
+            [torch.zeros(3, SIDE, SIDE), torch.zeros(1, SIDE, SIDE)],
+            {},
+            "ViTForImageClassification cannot read image 2: ",
+        ),
     ],
 )
-def test_what_images_have_no_use_for_is_refused(pictures, given, said):
+def test_settings_and_images_that_do_not_fit_are_rejected(pictures, images, settings, message):
     model, processor = vision_model("vit")
+    given = {"model": model, "texts": pictures if images is None else images, "tokenizer": processor} | settings
     with pytest.raises(AttnscopeError) as caught:
-        attnscope.scan(model, pictures, tokenizer=processor, **given)
-    assert said in str(caught.value)
-
-
-def test_models_and_images_that_do_not_belong_together_are_refused(pictures):
-    with pytest.raises(AttnscopeError, match="reads input_ids, not images"):
-        attnscope.scan("bundled", pictures)
-    model, _ = vision_model("vit")
-    with pytest.raises(AttnscopeError, match="without its image processor"):
-        attnscope.scan(model, pictures)
-    with pytest.raises(AttnscopeError, match="cannot read image 1"):
-        attnscope.scan(model, torch.zeros(1, 3, 40, 40))
-    with pytest.raises(AttnscopeError, match="NaN or infinity"):
-        attnscope.scan(model, torch.full((1, 3, SIDE, SIDE), torch.nan))
-
-
-def test_an_image_of_a_size_that_the_model_does_not_take_is_named():
-    images = [torch.zeros(3, SIDE, SIDE), torch.zeros(3, SIDE // 2, SIDE)]
-    with pytest.raises(AttnscopeError, match="ViTModel cannot read image 2: "):
-        attnscope.scan(looking_vit(SHIFTS), images, device="cpu")
-    with pytest.raises(AttnscopeError, match="ViTModel cannot read image 2: "):
-        attnscope.scan(looking_vit(SHIFTS), [images[0], torch.zeros(1, SIDE, SIDE)], device="cpu")
+        attnscope.scan(**given)
+    assert message in str(caught.value)
 
 
 def test_rows_of_a_low_image_are_not_taken_as_channels(tmp_path):

@@ -71,7 +71,7 @@ def check(found, place, weights, frames):
     return rows
 
 
-def test_wav2vec2_is_measured_as_its_matrices_say(place):
+def test_wav2vec2_has_the_statistics_of_its_matrices(place):
     found = attnscope.scan(place / "wav2vec2", place / "sounds", device="cpu")
     model = AutoModel.from_pretrained(place / "wav2vec2", attn_implementation="eager").eval()
     extractor = AutoFeatureExtractor.from_pretrained(place / "wav2vec2")
@@ -118,7 +118,7 @@ def test_transcripts_give_decoder_and_cross_attention(place, told):
         np.testing.assert_allclose(found.special_tokens.values[number, 3], silence, rtol=2e-4)
 
 
-def test_no_head_is_said_to_lean_where_what_is_no_sound_is_seen(heard):
+def test_no_head_leans_to_a_side_because_of_silence(heard):
     """From the mean key alone, half on the first frame and half on silence looks like all on the last frame."""
     found = heard
     assert found.frames.values.tolist() == [100] * 3
@@ -142,6 +142,11 @@ def test_transcripts_beside_the_sounds_are_read(place, told, tmp_path):
         (folder / f"{number}.txt").write_text(said + "\n")
     beside = attnscope.scan(place / "whisper", folder)
     np.testing.assert_array_equal(beside.entropy, told.entropy)
+    found = attnscope.scan(place / "wav2vec2", folder, statistics="entropy")
+    assert found.decoder == "The transcripts were not read: Wav2Vec2Model has no decoder."
+    (folder / "1.txt").write_text("")
+    with pytest.raises(AttnscopeError, match="transcript 2 is empty"):
+        attnscope.scan(place / "whisper", folder)
     (folder / "1.txt").unlink()
     with pytest.raises(AttnscopeError, match=r"1\.wav has no transcript"):
         attnscope.scan(place / "whisper", folder)
@@ -155,7 +160,7 @@ def test_a_run_folder_keeps_maps_with_times(place, told):
     assert sample.target_token.values[0, 0] == "<s>"
 
 
-def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
+def test_long_sounds_are_cut_and_beside_transcripts_rejected(place):
     long = {"array": np.random.default_rng(0).normal(size=16_000 * 31), "sampling_rate": 16_000}
     found = attnscope.scan(place / "wav2vec2", long, statistics="entropy")
     assert found.start.values.tolist() == [0, 30]
@@ -165,19 +170,26 @@ def test_long_sounds_are_cut_and_beside_transcripts_refused(place):
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "said"),
+    ("model", "given", "message"),
     [
         ("whisper", {"show": [(0, 99)]}, "there is no head 0.99 to show: layers go from 0 to"),
         ("wav2vec2", {"targets": list(SAID)}, "has no decoder to read transcripts"),
         ("whisper", {"targets": ["The tide."]}, "found 3 sounds and 1 transcript "),
         ("whisper", {"window": 8}, "window (--window) needs texts, but the input is sounds"),
         ("whisper", {"band": 100}, "in windows of 100 frames the largest offset is 99"),
+        ("bundled", {}, "reads input_ids, not sounds"),
+        ("whisper", {"texts": ["The tide."]}, "reads input_features, not text. Give it sounds (.wav)"),
+        (
+            "wav2vec2",
+            {"texts": [{"array": np.zeros(size), "sampling_rate": 16_000} for size in (8_000, 100)]},
+            "sound 2 from second 0 has 100 samples at 16,000 per second, too few",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused(place, model, given, said):
+def test_what_does_not_fit_is_rejected(place, model, given, message):
     with pytest.raises(AttnscopeError) as caught:
-        attnscope.scan(place / model, place / "sounds", **given)
-    assert said in str(caught.value)
+        attnscope.scan(model if model == "bundled" else place / model, **{"texts": place / "sounds"} | given)
+    assert message in str(caught.value)
 
 
 WAVES = {
@@ -215,35 +227,11 @@ def test_models_with_unknown_frames_are_rejected():
         )
 
 
-def test_models_and_sounds_that_do_not_belong_together_are_rejected(place):
-    with pytest.raises(AttnscopeError, match="reads input_ids, not sounds"):
-        attnscope.scan("bundled", place / "sounds")
-    with pytest.raises(AttnscopeError, match=r"reads input_features, not text\. Give it sounds \(\.wav\)"):
-        attnscope.scan(place / "whisper", ["The tide comes in."])
-
-
-def test_the_sound_that_is_too_short_is_named(place):
-    sounds = [{"array": np.zeros(size), "sampling_rate": 16_000} for size in (8_000, 100)]
-    with pytest.raises(AttnscopeError, match="sound 2 from second 0 has 100 samples at 16,000 per second, too few"):
-        attnscope.scan(place / "wav2vec2", sounds)
-
-
 def test_ends_that_are_left_out_are_counted(place):
     sounds = [{"array": np.sin(np.arange(size) / 9), "sampling_rate": 16_000} for size in (40_000, 48_000, 8_100)]
     found = attnscope.scan(place / "whisper", sounds, statistics="entropy")  # of 2 seconds at once
     assert found.length.values.tolist() == [100, 100, 50, 26]
     assert found.sounds.endswith("are left out: 1 (0.50 s in all).")
-
-
-def test_transcripts_beside_sounds_are_nothing_to_a_model_without_a_decoder(place, tmp_path):
-    sounds = write_sounds(tmp_path / "sounds")
-    for number, said in enumerate(SAID):
-        (sounds / f"{number}.txt").write_text(said)
-    found = attnscope.scan(place / "wav2vec2", sounds, statistics="entropy")
-    assert found.decoder == "The transcripts were not read: Wav2Vec2Model has no decoder."
-    (sounds / "1.txt").write_text("")
-    with pytest.raises(AttnscopeError, match="transcript 2 is empty"):
-        attnscope.scan(place / "whisper", sounds)
 
 
 def test_a_short_sound_is_measured_within_a_smaller_band(place):

@@ -64,12 +64,6 @@ def test_statistics_are_those_of_the_eager_matrices(family):
     np.testing.assert_allclose(found.profile.sel(offset=offset), diagonal, rtol=1e-3, atol=1e-6)
 
 
-def test_the_output_says_what_an_offset_counts():
-    said = [attnscope.scan(video_encoder(family), pixels()).attrs["videos"] for family in ("vivit", "timesformer")]
-    assert "+1 is the patch to the right, +4 the one below, +16 the same patch one step later" in said[0]
-    assert "+8 is the patch to the right, +32 the one below, +1 the same patch one step later" in said[1]
-
-
 def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, clips):
     folder = save_video_encoder("videomae", tmp_path / "videomae")
     found = attnscope.scan(folder, clips, out=tmp_path / "run", show=[(0, 0)])
@@ -92,17 +86,15 @@ def test_a_folder_of_folders_is_read_and_longer_videos_at_even_steps(tmp_path, c
     np.testing.assert_array_equal(alone.entropy.values[0], found.entropy.values[0])
 
 
-def test_raw_weights_of_a_video_have_the_names_of_its_tubelets():
+def test_tubelets_offsets_and_steps_are_named():
     matrix = attnscope.weights(video_encoder("videomae"), pixels(), layer=1, head=0)
     np.testing.assert_allclose(matrix, eager(video_encoder("videomae"), pixels())[1, 0], atol=1e-5)
     assert matrix.key_token.values[[0, 17]].tolist() == ["frames 1-2 r0c0", "frames 3-4 r0c1"]
-
-
-def test_many_steps_are_put_together_in_groups():
-    found = attnscope.scan(video_encoder("videomae", frames=20), torch.rand(1, 20, 3, 32, 32))
-    assert found.group_query.values.tolist() == [
-        "frames 1-4", "frames 5-8", "frames 9-12", "frames 13-16", "frames 17-20",
-    ]  # fmt: skip
+    notes = [attnscope.scan(video_encoder(family), pixels()).attrs["videos"] for family in ("vivit", "timesformer")]
+    assert "+1 is the patch to the right, +4 the one below, +16 the same patch one step later" in notes[0]
+    assert "+8 is the patch to the right, +32 the one below, +1 the same patch one step later" in notes[1]
+    many = attnscope.scan(video_encoder("videomae", frames=20), torch.rand(1, 20, 3, 32, 32))
+    assert many.group_query.values.tolist() == [f"frames {first}-{first + 3}" for first in (1, 5, 9, 13, 17)]
 
 
 def refused(*given, **settings):
@@ -111,18 +103,12 @@ def refused(*given, **settings):
     return str(caught.value)
 
 
-def test_attention_in_parts_is_refused_by_name():
-    said = refused(video_encoder("timesformer", attention_type="divided_space_time"), pixels())
-    assert "of TimesformerModel attends in 16 parts from 8 positions to 8, but the video has 129 tokens" in said
-    assert "layer 0 (encoder.layer.0.temporal_attention.attention)" in said
-
-
-def test_what_does_not_fit_is_refused_by_name(tmp_path, clips):
+def test_what_does_not_fit_is_rejected_by_name(tmp_path, clips):
     folder = save_video_encoder("videomae", tmp_path / "videomae")
     write_frames(tmp_path / "short", 4)
-    said = refused(folder, tmp_path / "short")
-    assert "VideoMAEModel cannot read short" in said
-    assert "It reads 8 frames, and the input has 4" in said
+    message = refused(folder, tmp_path / "short")
+    assert "VideoMAEModel cannot read short" in message
+    assert "It reads 8 frames, and the input has 4" in message
     assert "found images, and the model reads videos" in refused(folder, clips / "boat" / "0.png")
     (tmp_path / "clips.jsonl").write_text(json.dumps({"video": str(clips / "boat")}))
     assert "the model reads none" in refused("bundled", tmp_path / "clips.jsonl")
@@ -131,8 +117,8 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path, clips):
     (film / "boat.mp4").write_bytes(b"")
     assert "is a video file, which attnscope does not decode" in refused(folder, film)
     assert "groups (--groups) needs texts, but the input is videos" in refused(folder, clips, groups="types")
-
-
-def test_videos_that_are_read_unlike_are_refused():
     long = torch.rand(8, 3, 32, 32)
     assert "video 2 is read as 4 frames" in refused(video_encoder("vjepa2"), [long, long[:4]])
+    message = refused(video_encoder("timesformer", attention_type="divided_space_time"), pixels())
+    assert "of TimesformerModel attends in 16 parts from 8 positions to 8, but the video has 129 tokens" in message
+    assert "layer 0 (encoder.layer.0.temporal_attention.attention)" in message

@@ -188,7 +188,7 @@ def test_transformer_encoder_with_padding(mode, batch_first, states):
 
 
 @torch.no_grad()
-def test_cross_attention_and_a_mask_of_each_head(states):
+def test_cross_attention_a_mask_of_each_head_and_an_encoder_decoder(states):
     torch.manual_seed(1)
     module = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).eval()
     other, mask = torch.randn(2, 9, WIDTH), torch.randn(2 * HEADS, 9, 9)
@@ -199,39 +199,44 @@ def test_cross_attention_and_a_mask_of_each_head(states):
     weights = module(states, other, other, attn_mask=mask, average_attn_weights=False)[1]
     found = seen.result()
     check(found, 0, weights)
-    assert found.layer_kind.item() == "cross"
-    assert found.layer_name.item() == "MultiheadAttention"
+    assert (found.layer_kind.item(), found.layer_name.item()) == ("cross", "MultiheadAttention")
 
-
-@torch.no_grad()
-def test_an_encoder_decoder_has_queries_of_each_layer():
-    torch.manual_seed(1)
-    module = nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
-    source, target = torch.randn(2, 9, WIDTH), torch.randn(2, 6, WIDTH)
-    causal = nn.Transformer.generate_square_subsequent_mask(6)
-    plain = module(source, target, tgt_mask=causal, tgt_is_causal=True)
-    with attnscope.watch(module, band=BAND) as seen:
-        output = module(source, target, tgt_mask=causal, tgt_is_causal=True)
-    assert torch.equal(output, plain)
+    whole = nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
+    given = {"tgt_mask": nn.Transformer.generate_square_subsequent_mask(6), "tgt_is_causal": True}
+    plain = whole(states, other[:, :6], **given)
+    with attnscope.watch(whole, band=BAND) as seen:
+        assert torch.equal(whole(states, other[:, :6], **given), plain)
     found = seen.result()
     assert found.layer_kind.values.tolist() == ["self", "causal", "cross"]
     assert found.queries.values.tolist() == [[9, 6, 6]] * 2
 
 
+class Counting(TorchFunctionMode):
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        Counting.count += 1
+        return func(*args, **(kwargs or {}))
+
+
 @torch.no_grad()
-def test_passes_of_any_length_append_texts(states):
-    module = Causal().eval()
-    with attnscope.watch(module, band=BAND) as seen:
+def test_passes_of_any_length_append_texts_and_others_are_let_be(states):
+    """A pass that fails, a pass of another module and another mode of PyTorch's leave nothing behind."""
+    module = nn.Sequential(Causal(), nn.Linear(WIDTH, 2)).eval()
+    with attnscope.watch(module, band=BAND) as seen, Counting():
+        with pytest.raises(RuntimeError, match="shape"):
+            module(states[..., :3])
+        Causal().eval()(states)
         for length in (4, 9, 6):
             module(states[:, :length])
+    assert Counting.count
     found = seen.result()
     assert len(seen) == 6
     assert found.length.values.tolist() == [4, 4, 9, 9, 6, 6]
     for first, length in ((0, 4), (2, 9), (4, 6)):
-        check(found.isel(window=slice(first, first + 2)), 0, module.weights(states[:, :length]))
-    np.testing.assert_allclose(
-        found.bin_sum.sum("offset_bin"), np.broadcast_to(found.length.values[:, None, None], (6, 1, 4)), rtol=1e-5
-    )
+        check(found.isel(window=slice(first, first + 2)), 0, module[0].weights(states[:, :length]))
+    sums = found.bin_sum.sum("offset_bin")
+    np.testing.assert_allclose(sums, np.broadcast_to(found.length.values[:, None, None], (6, 1, 4)), rtol=1e-5)
 
 
 @torch.no_grad()
@@ -333,7 +338,7 @@ class Overflowing(Causal):
 
 
 @pytest.mark.parametrize(
-    ("module", "said"),
+    ("module", "message"),
     [
         (
             flexible(flex_attention, score_mod=lambda s, b, h, q, k: s + (q * k).sum() / 9),
@@ -353,30 +358,18 @@ class Overflowing(Causal):
     ],
 )
 @torch.no_grad()
-def test_what_cannot_be_seen_is_refused(module, said, states):
+def test_what_cannot_be_captured_is_rejected(module, message, states):
     def run():
         with attnscope.watch(module) as seen:
             module(*[states] * (3 if isinstance(module, nn.MultiheadAttention) else 1))
         seen.result()
 
-    with pytest.raises(AttnscopeError, match=said):
+    with pytest.raises(AttnscopeError, match=message):
         run()
 
 
 @torch.no_grad()
-def test_a_pass_that_fails_leaves_nothing_behind(states):
-    module = nn.Sequential(Causal(), nn.Linear(WIDTH, 2)).eval()
-    with attnscope.watch(module) as seen:
-        with pytest.raises(RuntimeError, match="shape"):
-            module[1](states[..., :3])
-        with pytest.raises(RuntimeError, match="shape"):
-            module(states[..., :3])
-        module(states)
-    assert len(seen) == 2
-
-
-@torch.no_grad()
-def test_a_cache_of_keys_is_refused(states):
+def test_a_cache_of_keys_is_rejected(states):
     """The second pass has one query and all keys: its offsets would be wrong."""
 
     class Cached(nn.Module):
@@ -389,20 +382,3 @@ def test_a_cache_of_keys_is_refused(states):
         with pytest.raises(AttnscopeError, match="cache of keys"):
             module(states[:, -1:], states)
     assert len(seen) == 2
-
-
-@torch.no_grad()
-def test_other_modes_and_other_calls_are_let_be(states):
-    class Counting(TorchFunctionMode):
-        count = 0
-
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            Counting.count += 1
-            return func(*args, **(kwargs or {}))
-
-    module = Causal().eval()
-    with attnscope.watch(module) as seen, Counting():
-        Causal().eval()(states)
-        module(states)
-    assert len(seen) == 2
-    assert Counting.count

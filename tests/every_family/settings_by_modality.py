@@ -127,7 +127,7 @@ _EDGE_VIDEO = _tracking(_of_kinds("edgetam_vision_model", "timm_wrapper"), 128) 
     "perceiver_resampler_num_latents_2d": 16,
 }
 
-SENSES = {
+SETTINGS_BY_MODALITY = {
     "swin2sr": {"depths": [1, 1], "num_heads": [6, 6], "image_size": 32},
     "muse_spark_audio": {"depths": [1, 1, 1, 1]},
     "muse_spark": {"audio_config": {"depths": [1, 1, 1, 1]}},

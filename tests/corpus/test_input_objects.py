@@ -1,4 +1,4 @@
-"""What may be given as texts, and what is refused with a word on what to give."""
+"""Objects that are read as texts or token ids, and the messages about those that are not."""
 
 import datasets
 import numpy as np
@@ -14,7 +14,7 @@ from attnscope.capture.load import load_model
 from attnscope.explanation.study import equal_windows, study
 from attnscope.read.chats import Chats, are_chats
 from attnscope.read.encoded import EncodedTexts, texts_and_targets, texts_of, windows_of
-from attnscope.read.sources import as_list
+from attnscope.read.sources import Spool, as_list
 from attnscope.read.texts import Corpus
 from attnscope.support.errors import AttnscopeError
 
@@ -37,7 +37,7 @@ class Column:
 def rows_of(encoded):
     """Token ids without padding."""
     pairs = zip(encoded["input_ids"], encoded["attention_mask"], strict=True)
-    return [ids[: sum(mask)] for ids, mask in pairs]
+    return [[token for token, real in zip(*pair, strict=True) if real] for pair in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,7 @@ def test_strings_in_any_container_are_texts(given):
     for _ in range(2):
         assert [text.content for text in corpus] == TEXTS
         assert {type(text.content) for text in corpus} == {str}
+    assert [text.content for text in Corpus.from_sources(np.array(TEXTS[0]))] == TEXTS[:1]
 
 
 ROWS = [{"body": text, "topic": topic} for text, topic in zip(TEXTS, ("sea", "bread"), strict=True)]
@@ -103,19 +104,25 @@ def test_rows_may_be_chats_or_token_ids(tokenizer):
     assert texts_of(datasets.Dataset.from_dict({"input_ids": ids})).rows == [tuple(row) for row in ids]
 
 
-def test_a_generator_is_read_once_on_either_side(tmp_path):
-    (tmp_path / "a.txt").write_text("words")
-    texts, targets = texts_and_targets((one for one in TEXTS), (one for one in [tmp_path / "a.txt", "more"]))
+def test_generators_are_read_once_and_give_the_texts_of_their_lists(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnscope.read.sources.Spool", lambda: Spool(in_memory=10))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file, taken = tmp_path / "a.txt", []
+    file.write_text("And goes out.")
+    lines = [*(f"The tide comes in {number} times: 猫." for number in range(50)), "", file]
+    once = Corpus.from_sources(taken.append(one) or one for one in lines)
+    whole = Corpus.from_sources(lines)
+    assert list(zip(once, once, strict=True)) == [(text, text) for text in whole]
+    assert taken == lines
+    assert once.sha256() == whole.sha256()
+    assert list(tmp_path.iterdir()) == [file]  # what is stored on disk has no name: it goes with the process
+    texts, targets = texts_and_targets((one for one in TEXTS), (one for one in [file, "more"]))
     assert [text.content for text in texts] == TEXTS
-    assert [text.content for text in targets] == ["words", "more"]
-
-
-def test_a_string_of_numpy_alone_is_a_text():
-    assert [text.content for text in Corpus.from_sources(np.array("one text"))] == ["one text"]
+    assert [text.content for text in targets] == ["And goes out.", "more"]
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"text": TEXTS, "label": [0, 1]}, r"of type dict with the keys or columns 'text', 'label'; .*give one"),
         (pd.DataFrame({"body": TEXTS}), r"row 1: no field 'text'; found the fields 'body'"),
@@ -135,13 +142,13 @@ def test_a_string_of_numpy_alone_is_a_text():
         (np.array([["a", "b"]]), "item 1 of the texts is of type list"),
     ],
 )  # fmt: skip
-def test_what_is_no_text_is_named(given, said):
+def test_what_is_no_text_is_named(given, message):
     for take in (Corpus.from_sources, texts_of):
-        with pytest.raises(AttnscopeError, match=said):
+        with pytest.raises(AttnscopeError, match=message):
             take(given)
 
 
-def test_an_open_file_is_refused(tmp_path):
+def test_an_open_file_is_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("words")
     with (tmp_path / "a.txt").open() as file, pytest.raises(AttnscopeError, match=r"open file; .*pathlib\.Path"):
         texts_of(file)
@@ -161,8 +168,9 @@ def test_an_open_file_is_refused(tmp_path):
     ],
 )  # fmt: skip
 def test_token_ids_in_any_form_are_their_rows(tokenizer, form):
-    texts = texts_of(form(tokenizer(TEXTS, padding=True)))
-    assert [list(row) for row in texts.rows] == tokenizer(TEXTS)["input_ids"]
+    for side in ("left", "right"):
+        texts = texts_of(form(tokenizer(TEXTS, padding=True, padding_side=side)))
+        assert [list(row) for row in texts.rows] == tokenizer(TEXTS)["input_ids"]
 
 
 def test_token_ids_are_measured_as_their_text_is(tokenizer, measured):
@@ -173,28 +181,14 @@ def test_token_ids_are_measured_as_their_text_is(tokenizer, measured):
     assert found.attrs["signature"] != measured.attrs["signature"]
 
 
-def test_padding_on_the_left_is_left_out(tokenizer):
-    encoded = tokenizer(TEXTS, padding=True, padding_side="left", return_tensors="pt")
-    plain = tokenizer(TEXTS)["input_ids"]
-    assert [list(row) for row in EncodedTexts(encoded).rows] == plain
-
-
 @pytest.mark.parametrize("one", [[1, 9, 2], torch.tensor([1, 9, 2]), np.array([1, 9, 2], dtype=np.uint8), (1, 9, 2)])
 def test_a_single_row_is_a_text(one):
     assert EncodedTexts(one).rows == [(1, 9, 2)]
     assert isinstance(texts_of(one), EncodedTexts)
 
 
-def test_a_window_of_token_ids_shows_its_tokens(tokenizer):
-    [window] = windows_of(texts_of(tokenizer("The cat 猫 sat")), tokenizer, length=64)
-    [same] = windows_of(texts_of(["The cat 猫 sat"]), tokenizer, length=64)
-    assert window.tokens == same.tokens
-    assert window.special == same.special
-    assert (window.source, window.start) == ("text 1", 0)
-
-
-def test_special_are_the_same_tokens_in_text_and_in_ids():
-    """A mark of the tokenizer's own, such as a chat's, is special in neither, wherever it stands."""
+def test_windows_of_text_and_of_its_ids_show_the_same_tokens():
+    """A mark of the tokenizer's own, such as a chat's, is special in neither."""
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
     text = "One.</s><|turn|> Two <mask> 猫."
@@ -203,6 +197,7 @@ def test_special_are_the_same_tokens_in_text_and_in_ids():
     assert (window.tokens, window.special) == (same.tokens, same.special)
     marked = [token for token, special in zip(same.tokens, same.special, strict=True) if special]
     assert marked == ["<s>", "</s>", "</s>"]
+    assert (same.source, same.start) == ("text 1", 0)
 
 
 def test_limit_takes_the_first_rows(tokenizer):
@@ -217,7 +212,7 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ([[1, 0.5]], r"text 1 has 0\.5; expected token ids \(whole numbers from 0"),
         ([[1], [True]], "text 2 has True"),
@@ -237,8 +232,8 @@ def test_the_hash_of_token_ids_sees_values_order_and_bounds():
         ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, "'token_type_ids' with the token ids"),
     ],
 )
-def test_what_is_no_token_id_is_named(given, said):
-    with pytest.raises(AttnscopeError, match=said):
+def test_what_is_no_token_id_is_named(given, message):
+    with pytest.raises(AttnscopeError, match=message):
         texts_of(given)
 
 
@@ -249,15 +244,15 @@ def test_what_a_tokenizer_gives_besides_does_not_matter(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "said"),
+    ("rows", "options", "message"),
     [
         ([[1, 2], [5] * 9], {}, r"text 2 has 9 tokens, but a window takes 8: cut it, .*--window"),
         ([[1, 5000, 2]], {}, r"text 1 has token id 5000, but the tokenizer has \d+ tokens"),
         ([[1, 2]], {"stride": 3}, "stride needs running text"),
     ],
 )
-def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, said):
-    with pytest.raises(AttnscopeError, match=said):
+def test_rows_that_do_not_fit_the_model_are_named(tokenizer, rows, options, message):
+    with pytest.raises(AttnscopeError, match=message):
         windows_of(texts_of(rows), tokenizer, length=8, **options)
 
 

@@ -39,7 +39,7 @@ def test_frames_are_groups_where_there_are_few_of_one_video():
     ]
 
 
-def test_texts_and_chats_may_stand_together():
+def test_texts_and_chats_may_be_mixed():
     texts = [window("image", "text", "special"), window("image", "user", "template")]
     grouping = grouping_of_pictured(None, texts, ["image"])
     assert grouping.names[:3] == ("image", "text", "special")

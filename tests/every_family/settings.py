@@ -1,6 +1,6 @@
 """What the tiny configuration of a family needs beside being smaller, and what is odd about its eager weights."""
 
-from tests.every_family.odd_senses import SENSES
+from tests.every_family.settings_by_modality import SETTINGS_BY_MODALITY
 
 _MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_expand": 2, "mamba_d_state": 8}
 _PALE = {"rope_parameters": {"mrope_section": [4, 2, 2]}}
@@ -12,7 +12,7 @@ _INDEXER = {
     "indexer_compress_ratio": 4,
 }
 
-SETTINGS = SENSES | {
+SETTINGS = SETTINGS_BY_MODALITY | {
     "aria": {"projector_patch_to_query_dict": {"1225": 128, "4900": 256}},
     "bailing_hybrid": {"num_experts": 16, "n_group": 1},
     "bamba": _MAMBA | {"attn_layer_indices": [1]},

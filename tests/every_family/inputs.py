@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tests.every_family.asked import ASKED
+from tests.every_family.inputs_by_family import INPUTS
 from tests.every_family.sessions import WITH_SESSION, session_of
 from tests.every_family.shrink import text_of
 
@@ -36,9 +36,9 @@ def inputs_of(model):
 
 
 def _attempts(model) -> Iterator[dict]:
-    if model.config.model_type in ASKED:
+    if model.config.model_type in INPUTS:
         torch.manual_seed(0)
-        yield ASKED[model.config.model_type](model.config)
+        yield INPUTS[model.config.model_type](model.config)
     asked = inspect.signature(model.forward).parameters
     needed = [
         name

@@ -1,4 +1,4 @@
-"""What the models of some families ask for that no general rule of given.py gives."""
+"""Inputs of families that the general rules of inputs.py do not make."""
 
 import torch
 
@@ -91,7 +91,7 @@ def _prompted(size):
     return lambda _: {"pixel_values": torch.randn(1, 3, size, size), "input_points": torch.rand(1, 1, 1, 2) * size}
 
 
-ASKED = {
+INPUTS = {
     "audio-spectrogram-transformer": lambda config: {
         "input_values": torch.randn(1, config.max_length, config.num_mel_bins)
     },

@@ -75,11 +75,6 @@ def test_eager_layers_know_padding():
     np.testing.assert_allclose(found.profile[0], watched(model, IDS[:1, :6]).profile[0], atol=2e-6)
 
 
-def test_two_calls_with_the_same_weights_are_one_layer():
-    found = watched(large(DiffLlamaModel(DiffLlamaConfig(**SIZES))), IDS)
-    assert found.layer_name.values.tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
-
-
 class TwoMasks(nn.Module):
     """The same queries and keys in memory, and another mask: two layers."""
 
@@ -87,10 +82,6 @@ class TwoMasks(nn.Module):
         split = x.unflatten(-1, (2, -1)).transpose(1, 2)
         whole = functional.scaled_dot_product_attention(split, split, split)
         return whole + functional.scaled_dot_product_attention(split, split, split, is_causal=True)
-
-
-def test_other_masks_are_other_layers():
-    assert watched(TwoMasks(), torch.randn(1, 5, 8)).layer_kind.values.tolist() == ["self", "causal"]
 
 
 class Prefixed(nn.Module):
@@ -150,9 +141,12 @@ class Across(nn.Module):
         return functional.scaled_dot_product_attention(query, key, key)
 
 
-def test_keys_of_a_longer_source_are_cross_attention():
-    found = watched(Across(), torch.randn(2, 5, 8), torch.randn(2, 9, 8))
-    assert found.layer_kind.item() == "cross"
+def test_layers_are_distinguished_by_their_weights_masks_and_sources():
+    """Two calls with the same weights are one layer; other masks are another; a longer source is cross-attention."""
+    twice = watched(large(DiffLlamaModel(DiffLlamaConfig(**SIZES))), IDS)
+    assert twice.layer_name.values.tolist() == ["layers.0.self_attn", "layers.1.self_attn"]
+    assert watched(TwoMasks(), torch.randn(1, 5, 8)).layer_kind.values.tolist() == ["self", "causal"]
+    assert watched(Across(), torch.randn(2, 5, 8), torch.randn(2, 9, 8)).layer_kind.item() == "cross"
 
 
 class TalkingHeadAttn(nn.Module):

@@ -80,9 +80,12 @@ def test_a_causal_model_is_causal_whatever_its_modules_say(tokenizer):
     assert set(found.layer_kind.values) == {"causal"}
     assert float(found.bin_sum.sel(offset_bin=slice(1, None)).max()) == 0
     assert "causality" not in found.attrs
+    unlimited = XLNetLMHeadModel(XLNetConfig(vocab_size=640, d_model=32, n_layer=1, n_head=2, d_inner=32)).eval()
+    found = attnscope.scan(unlimited, TEXTS, tokenizer=tokenizer)  # its longest text is -1
+    assert json.loads(found.attrs["signature"])["settings"]["window"] > 32
 
 
-def test_a_causal_model_that_sees_the_future_is_told(tokenizer):
+def test_a_causal_model_that_sees_the_future_is_reported(tokenizer):
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
     given = {"tokenizer": tokenizer, "window": 32}
@@ -92,9 +95,3 @@ def test_a_causal_model_that_sees_the_future_is_told(tokenizer):
     found = attnscope.scan(model, TEXTS, **given)
     assert set(found.layer_kind.values) == {"self"}
     assert "sees later tokens: it is measured as bidirectional" in found.causality
-
-
-def test_a_length_of_minus_one_is_none(tokenizer):
-    model = XLNetLMHeadModel(XLNetConfig(vocab_size=640, d_model=32, n_layer=1, n_head=2, d_inner=32)).eval()
-    found = attnscope.scan(model, TEXTS, tokenizer=tokenizer)
-    assert json.loads(found.attrs["signature"])["settings"]["window"] > 32

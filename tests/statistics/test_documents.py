@@ -25,27 +25,14 @@ def dataset(values, documents):
     )
 
 
-@pytest.mark.parametrize("pieces", [1, 40])
-def test_pieces_cut_anywhere_give_the_error_of_all_at_once(pieces):
-    random = np.random.default_rng(pieces)
-    documents = documents_of(random, 15, 6)
-    values = 1e6 + random.random((len(documents), 4))
-    sums = DocumentSums()
-    for some in np.array_split(np.arange(len(documents)), pieces):
-        sums.add(values[some], [documents[i] for i in some])
-    mean, error, count = mean_by_document(values, documents)
-    np.testing.assert_allclose(sums.mean(), mean, rtol=1e-14)
-    np.testing.assert_allclose(sums.error(), error, rtol=1e-6)
-    assert sums.documents == count
-
-
-@pytest.mark.parametrize("columns", [7, 3000])
-def test_pieces_cut_anywhere_give_the_same_to_the_bit(columns):
-    """Pieces are cut by the clock and by tasks: what all texts come to must not depend on them."""
+@pytest.mark.parametrize(("columns", "mean"), [(7, 1e6), (3000, 0.0)])
+def test_pieces_cut_anywhere_give_the_same_to_the_bit_and_the_error_of_all_at_once(columns, mean):
+    """Pieces are cut by the clock and by tasks: sums over all texts must not depend on them."""
     random = np.random.default_rng(columns)
     documents = documents_of(random, 30, 9)
-    values = random.random((len(documents), columns))
-    values[random.random(values.shape) < 0.1] = np.nan
+    values = mean + random.random((len(documents), columns))
+    if not mean:
+        values[random.random(values.shape) < 0.1] = np.nan
     found = []
     for pieces in (1, 2, 13, len(documents)):
         sums = DocumentSums()
@@ -55,6 +42,11 @@ def test_pieces_cut_anywhere_give_the_same_to_the_bit(columns):
     for other in found[1:]:
         for name, numbers in found[0].items():
             np.testing.assert_array_equal(other[name], numbers)
+    if mean:
+        expected, error, count = mean_by_document(values, documents)
+        np.testing.assert_allclose(found[0]["mean"], expected, rtol=1e-14)
+        np.testing.assert_allclose(found[0]["error"], error, rtol=1e-6)
+        assert sums.documents == count
 
 
 def test_the_ratio_of_the_mean_squares_is_that_of_scipy():
@@ -67,6 +59,9 @@ def test_the_ratio_of_the_mean_squares_is_that_of_scipy():
     size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
     ratio = 1 + size * found.entropy_between / found.entropy_within
     np.testing.assert_allclose(ratio.values[0], stats.f_oneway(*groups).statistic, rtol=1e-10)
+    missing = over_documents(dataset(np.array([[1.0, np.nan], [2.0, np.nan], [3.0, np.nan]]), ["a", "b", "c"]))
+    np.testing.assert_array_equal(missing.entropy.values[0], [2, np.nan])  # a head that this layer lacks
+    assert np.isnan(missing.entropy_within).all()  # texts of a window each
 
 
 def test_planted_variances_are_found():
@@ -89,14 +84,6 @@ def test_permuted_documents_exceed_what_chance_gives_in_one_of_twenty():
     permuted = over_documents(dataset(random.permuted(values, axis=0), documents))
     rate = float((permuted.entropy_intraclass > permuted.entropy_intraclass_by_chance).mean())
     assert 0.03 < rate < 0.07
-
-
-def test_a_head_that_is_not_there_and_texts_without_company_are_not_numbers():
-    values = np.array([[1.0, np.nan], [2.0, np.nan], [3.0, np.nan]])
-    found = over_documents(dataset(values, ["a", "b", "c"]))
-    assert found.entropy.values[0, 0] == 2
-    assert np.isnan(found.entropy.values[0, 1])
-    assert np.isnan(found.entropy_within).all()
 
 
 def test_of_pools_it_is_read_without_them(tmp_path, monkeypatch):

@@ -22,13 +22,15 @@ def one(line):
     return found
 
 
-def test_paths_count_from_the_folder_of_the_file(folder, monkeypatch, tmp_path):
+def test_paths_count_from_the_folder_of_the_file_and_names_are_unique(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    texts = list(pictured_of(folder / "texts.jsonl"))
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "The tide is out."}))
+    texts = list(pictured_of([folder / "texts.jsonl", tmp_path / "texts.jsonl"]))
     assert [(text.name, len(text.images)) for text in texts] == [
         ("texts.jsonl:1", 1),
         ("texts.jsonl:2", 2),
         ("texts.jsonl:3", 0),
+        ("texts.jsonl (2):1", 0),
     ]
     np.testing.assert_array_equal(texts[1].pixels()[1], picture(2, 64, 48))
 
@@ -48,16 +50,18 @@ def test_chats_of_several_forms_become_one(chat):
     np.testing.assert_array_equal(found.pixels()[0], picture(0))
 
 
-def test_parts_take_their_own_image_or_the_next_one_beside():
+def test_parts_take_their_own_image_or_the_next_one_beside(folder):
     parts = [
         {"type": "image"},
         {"type": "image", "image": picture(1)},
+        {"type": "image_url", "image_url": {"url": str(folder / "1.png")}},
         {"type": "image"},
         {"type": "text", "text": "?"},
     ]
     found = one({"messages": [{"role": "user", "content": parts}], "images": [picture(0), picture(2)]})
-    for pixels, number in zip(found.pixels(), (0, 1, 2), strict=True):
-        np.testing.assert_array_equal(pixels, picture(number))
+    expected = (picture(0), picture(1), picture(1, 48, 48), picture(2))
+    for pixels, own in zip(found.pixels(), expected, strict=True):
+        np.testing.assert_array_equal(pixels, own)
 
 
 def test_a_file_is_known_by_any_of_its_lines(folder, tmp_path):
@@ -92,7 +96,7 @@ def test_the_hash_knows_images_and_texts(folder):
         ({"text": "<image>", "images": [np.zeros((2, 2, 4), np.uint8)]}, "text 1: found an array of shape (2, 2, 4)"),
     ],
 )
-def test_what_is_no_image_or_message_is_refused(line, said):
+def test_what_is_no_image_or_message_is_rejected(line, said):
     with pytest.raises(AttnscopeError) as caught:
         pictured_of([line])
     assert said in str(caught.value)
@@ -111,19 +115,7 @@ def test_a_folder_of_such_lines_is_read_and_not_their_text_alone(folder, tmp_pat
     assert pictured_of(tmp_path) is None
 
 
-def test_lines_of_two_files_of_one_name_are_told_apart(folder, tmp_path):
-    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": "The tide is out."}))
-    found = [text.name for text in pictured_of([folder / "texts.jsonl", tmp_path / "texts.jsonl"])]
-    assert found[2:] == ["texts.jsonl:3", "texts.jsonl (2):1"]
-
-
-def test_what_a_message_says_beside_its_content_is_kept():
+def test_fields_of_a_message_other_than_its_content_stay():
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "look"}]}
     found = one({"messages": [{"role": "user", "content": "<image>"}, call], "images": [picture(0)]})
     assert found.messages[1] == call | {"content": []}
-
-
-def test_a_part_may_name_its_image_as_an_address_of_a_file(folder):
-    part = {"type": "image_url", "image_url": {"url": str(folder / "1.png")}}
-    found = one({"messages": [{"role": "user", "content": [part, "What?"]}]})
-    np.testing.assert_array_equal(found.pixels()[0], picture(1, 48, 48))

@@ -164,7 +164,7 @@ def test_roles_of_a_chat_with_images(place):
 
 
 @pytest.mark.parametrize("at", [(2, 1), (0, 3)])
-def test_a_planted_head_looks_at_the_blue_patch(looking, at, tmp_path):
+def test_a_planted_head_attends_to_the_blue_patch(looking, at, tmp_path):
     text = {"text": "<image> Where is it?", "images": [blue_at(*at)]}
     found = attnscope.scan(looking, [text], statistics="entropy", out=tmp_path / "run", show=[])
     weight = found.group_weight.sel(group_query="text", group_key="image", head=0).item()
@@ -220,7 +220,7 @@ def test_lines_that_do_not_fit_are_rejected(place, line, message):
     assert "bad.jsonl:2" in str(caught.value)
 
 
-def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_path):
+def test_models_and_texts_that_do_not_belong_together_are_rejected(place, tmp_path):
     with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", place / "data" / "texts.jsonl")
     assert attnscope.scan("bundled", place / "data" / "texts.jsonl", field="text", limit=1).sizes["window"] == 1
@@ -230,11 +230,13 @@ def test_models_and_texts_that_do_not_belong_together_are_refused(place, tmp_pat
         attnscope.scan(folder, place / "data" / "texts.jsonl")
     with pytest.raises(AttnscopeError, match=r"window \(--window\) needs texts"):
         attnscope.scan(place / "llava", place / "data" / "texts.jsonl", window=8)
+    with pytest.raises(AttnscopeError, match="none of the texts is a chat"):
+        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", chat_template="{% for")
     with pytest.raises(AttnscopeError, match="but the model takes 512"):
         attnscope.scan(place / "llava", [{"text": "<image>" * 40, "images": [picture(0)] * 40}])
 
 
-def test_the_template_is_in_the_signature_wherever_it_lies(place, tmp_path):
+def test_the_template_is_in_the_signature_wherever_it_is_stored(place, tmp_path):
     """A model's folder whose template was changed gives other numbers, and must not find the run of before."""
     folder = shutil.copytree(place / "qwen2_vl", tmp_path / "model")
     signatures: list[str] = []
@@ -256,8 +258,3 @@ def test_a_folder_of_lines_and_images_is_read_as_the_model_reads(place, tmp_path
     assert (found.reads, found.sizes["window"]) == ("images", 3)
     with pytest.raises(AttnscopeError, match="does not read texts with images"):
         attnscope.scan("bundled", data)
-
-
-def test_a_template_where_nothing_is_a_chat_is_refused(place):
-    with pytest.raises(AttnscopeError, match="none of the texts is a chat"):
-        attnscope.scan(place / "llava", place / "data" / "texts.jsonl", chat_template="{% for")

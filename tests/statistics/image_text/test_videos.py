@@ -109,7 +109,7 @@ def test_each_frame_is_drawn_with_its_own_tokens(place, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava_onevision"])
-def test_images_and_videos_stand_in_one_text(place, family):
+def test_one_text_may_have_images_and_videos(place, family):
     line = {
         "messages": [{"role": "user", "content": "<image>Is it in <video>?"}],
         "image": picture(0),
@@ -129,7 +129,7 @@ def test_images_and_videos_stand_in_one_text(place, family):
     np.testing.assert_allclose(there[np.isfinite(there)], 1, rtol=1e-5)
 
 
-def test_frames_whose_tokens_mix_are_said_to_be_unknown(place, monkeypatch):
+def test_frames_whose_tokens_mix_are_reported_as_unknown(place, monkeypatch):
     """A tower that mixes frames: each token reads those before it."""
     from transformers import LlavaOnevisionModel
 

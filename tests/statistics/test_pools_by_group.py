@@ -12,7 +12,6 @@ from attnscope import contrasts, open_run
 from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
-from tests.cli.command import attnscope as typed
 from tests.families import tiny
 from tests.statistics.test_pools import WORDS
 from tests.statistics.test_targets import TARGETS, TEXTS
@@ -120,35 +119,27 @@ def test_pools_of_a_value_are_those_of_its_texts_alone(scans, lines, tmp_path):
             np.testing.assert_array_equal(found[name].values, expected[name].values)
 
 
-@pytest.fixture(scope="module")
-def single(lines, tmp_path_factory):
-    """Window by window, and in pools of one window."""
-    path = written(tmp_path_factory.mktemp("single") / "texts.jsonl", lines)
+def test_comparisons_of_pools_of_one_window_are_those_of_windows(corpus):
     given = {"tokenizer": small_tokenizer(), "groups": letters, "batch_size": 1, "window": WINDOW, "by": "kind"}
-    return [attnscope.scan(tiny("bert"), path, pool=pool, **given) for pool in (None, 1)]
-
-
-def test_contrasts_of_pools_of_one_window_are_those_of_windows(single):
-    windows, pools = single
+    windows, pools = (attnscope.scan(tiny("bert"), corpus, pool=pool, **given) for pool in (None, 1))
     expected, found = contrasts(windows), contrasts(pools)
     assert found.statistic.values.tolist() == expected.statistic.values.tolist()
     assert np.isfinite(expected.p).any()
     for name in ("mean", "others", "difference", "low", "high", "p", "texts", "documents", "length"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, atol=1e-12)
     assert found.windows.values.tolist() == expected.texts.values.tolist()
+    pairs, own_pairs = group_pairs(windows), group_pairs(pools)
+    assert len(pairs) == 9
+    for own, other in zip(own_pairs, pairs, strict=True):
+        assert [own[name] for name in ("query", "key", "layer", "head")] == [
+            other[name] for name in ("query", "key", "layer", "head")
+        ]
+        assert [own[name] for name in ("weight", "equal", "positions")] == pytest.approx(
+            [other[name] for name in ("weight", "equal", "positions")]
+        )
 
 
-def test_pairs_of_groups_of_pools_of_one_window_are_those_of_windows(single):
-    expected, found = (group_pairs(results) for results in single)
-    assert len(found) == len(expected) == 9
-    for own, other in zip(found, expected, strict=True):
-        for name in ("query", "key", "layer", "head"):
-            assert own[name] == other[name]
-        for name in ("weight", "equal", "positions"):
-            assert own[name] == pytest.approx(other[name])
-
-
-def test_contrasts_say_pools_and_their_windows(scans):
+def test_contrasts_count_pools_and_their_windows(scans):
     _, pools, numbers = scans("llama")
     found = contrasts(pools)
     of_german = [len(one) for one, kind in zip(numbers, pools.by.values, strict=True) if kind == "de"]
@@ -170,13 +161,3 @@ def test_tasks_give_the_same_pools(corpus, tmp_path):
         first, other = (open_run(tmp_path / name, part=part) for name in ("whole", "run"))
         assert other.identical(first)
     assert "group_weight" in open_run(tmp_path / "run", part="heads")
-
-
-def test_the_command_says_both_of_pools(corpus, tmp_path):
-    out = tmp_path / "run"
-    words = ("--by", "kind", "--groups", "types", "--pool", "2", "--window", "24", "--device", "cpu")
-    said = " ".join(typed("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
-    assert "each of one value of kind" in said
-    assert "pools of" in said
-    assert "groups of tokens: for each pair" in said
-    assert "differences by kind" in (out / "report.html").read_text()

@@ -51,15 +51,11 @@ def test_contents_of_a_chat_are_found_in_what_the_processor_writes(folder):
         read(model, without, "{{ raise_exception('no') }}")
     with pytest.raises(AttnscopeError, match="without any message"):
         read(model, without, "<image>")
-    other, _ = read(model, without, TEMPLATE.replace("MARK", "<image>").replace("]", ">"))
-    assert "[user>" in other.text
-
-
-def test_a_chat_needs_a_template(folder):
-    model = load_pictured_model(folder, loading=Loading(device="cpu"))
     model.processor.chat_template = model.processor.tokenizer.chat_template = None
     with pytest.raises(AttnscopeError, match="has no chat template: give a Jinja file"):
-        read(model, {"messages": [{"role": "user", "content": "<image>"}], "images": [picture(0)]})
+        read(model, without)
+    other, _ = read(model, without, TEMPLATE.replace("MARK", "<image>").replace("]", ">"))
+    assert "[user>" in other.text
 
 
 @pytest.mark.parametrize(
@@ -70,7 +66,7 @@ def test_a_chat_needs_a_template(folder):
         ({"audio_tokenizer": {"audio_tokenizer_name_or_path": "x/y"}}, "refers to another checkpoint"),
     ],
 )
-def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, said):
+def test_processors_that_cannot_be_had_are_rejected(folder, tmp_path, settings, said):
     AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
     AutoImageProcessor.from_pretrained(folder, backend="pil").save_pretrained(tmp_path)
     (tmp_path / "processor_config.json").write_text(json.dumps(settings))
@@ -80,21 +76,14 @@ def test_processors_that_cannot_be_had_are_refused(folder, tmp_path, settings, s
     assert said in str(caught.value)
 
 
-def test_a_model_object_finds_its_processor_where_it_was_loaded_from(folder):
-    found = load_pictured_model(AutoModelForImageTextToText.from_pretrained(folder))
-    assert found.processing() == load_pictured_model(folder).processing()
-
-
-def test_a_model_object_from_nowhere_asks_for_its_processor(folder):
+def test_a_model_object_finds_its_processor_where_it_was_loaded_or_asks_for_it(folder):
     model = AutoModelForImageTextToText.from_pretrained(folder)
+    assert load_pictured_model(model).processing() == load_pictured_model(folder).processing()
     model.config.name_or_path = ""
     with pytest.raises(AttnscopeError, match="without its processor: pass tokenizer="):
         load_pictured_model(model)
     with pytest.raises(AttnscopeError, match="is not a processor of Llava"):
         load_pictured_model(model, processor=AutoTokenizer.from_pretrained(folder))
-
-
-def test_towers_side_by_side_put_no_images_into_a_text():
     small = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
     config = transformers.CLIPConfig(text_config=small, vision_config={**small, "image_size": 8, "patch_size": 4})
     with pytest.raises(AttnscopeError, match="CLIPModel does not read texts with images"):

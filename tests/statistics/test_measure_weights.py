@@ -62,18 +62,11 @@ def alone(model, ids, **options):
     return measure_weights(model(ids[None], output_attentions=True).attentions, statistics=ALL, band=3, **options)
 
 
-def check_equal(found, expected):
-    for name in expected.data_vars:
-        np.testing.assert_allclose(
-            found[name].values.astype(float), expected[name].values.astype(float), rtol=1e-6, atol=1e-7, err_msg=name
-        )
-
-
 @torch.no_grad()
 def test_a_text_padded_on_the_left_is_measured_by_its_mask_as_it_is_alone(writer):
     mask = (IDS > 0).long()
-    places = (mask.cumsum(-1) - 1).clamp(min=0)
-    padded = writer(IDS, attention_mask=mask, position_ids=places, output_attentions=True).attentions
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    padded = writer(IDS, attention_mask=mask, position_ids=positions, output_attentions=True).attentions
     found = measure_weights(padded, mask=mask, statistics=["entropy", "profile", "first_token"], band=3)
     assert found.layer_kind.values.tolist() == ["causal", "causal"]
     assert found.length.values.tolist() == [6, 8]
@@ -81,57 +74,45 @@ def test_a_text_padded_on_the_left_is_measured_by_its_mask_as_it_is_alone(writer
         expected = alone(writer, ids)
         for name in ("entropy", "profile", "first_token"):
             np.testing.assert_allclose(found[name][text], expected[name][0], atol=1e-7, err_msg=name)
-
-
-@torch.no_grad()
-def test_padding_on_the_left_that_nobody_named_is_rejected(writer):
-    mask = (IDS > 0).long()
-    padded = writer(IDS, attention_mask=mask, output_attentions=True).attentions
     with pytest.raises(AttnscopeError, match="text 1: its first 2 tokens get no weight"):
         measure_weights(padded)
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_steps_of_generate_are_one_pass_over_the_whole_text(writer, cache):
+@pytest.mark.parametrize(("ids", "cache"), [(IDS[1:], "dynamic"), (IDS[1:], "static"), (IDS, "dynamic")])
+def test_steps_of_generate_are_one_pass_over_the_whole_text(writer, ids, cache):
+    """The mask of padded prompts goes on over the generated tokens."""
+    mask = (ids > 0).long()
     options = {"do_sample": False, "output_attentions": True, "return_dict_in_generate": True}
-    made = writer.generate(IDS[1:], max_new_tokens=5, pad_token_id=0, cache_implementation=cache, **options)
-    with torch.no_grad():
-        expected = alone(writer, made.sequences[0, :-1])
-    check_equal(measure_weights(made.attentions, statistics=ALL, band=3), expected)
-
-
-def test_steps_of_padded_prompts_take_the_mask_of_the_prompts(writer):
-    mask = (IDS > 0).long()
-    options = {"do_sample": False, "output_attentions": True, "return_dict_in_generate": True}
-    made = writer.generate(IDS, attention_mask=mask, max_new_tokens=4, pad_token_id=0, **options)
-    found = measure_weights(made.attentions, mask=mask, statistics="profile", band=3)
-    for text, start in enumerate((2, 0)):
+    options |= {"attention_mask": mask, "max_new_tokens": 5, "pad_token_id": 0, "cache_implementation": cache}
+    made = writer.generate(ids, **options)
+    names = ALL if mask.all() else ["profile"]
+    found = measure_weights(made.attentions, statistics=names, band=3, mask=None if mask.all() else mask)
+    for text, start in enumerate((1 - mask).sum(-1).tolist()):
         with torch.no_grad():
             expected = alone(writer, made.sequences[text, start:-1])
-        np.testing.assert_allclose(found.profile[text], expected.profile[0], atol=1e-7)
+        for name in expected.data_vars if mask.all() else names:
+            own, other = (one[name].values.astype(float) for one in (found, expected))
+            np.testing.assert_allclose(own[text], other[0], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-def test_a_single_query_is_the_last_token(writer):
+def test_fewer_queries_than_keys_are_the_last_tokens(writer):
     with torch.no_grad():
         whole = writer(IDS[1:], output_attentions=True).attentions
+
+    def mean_offset(rows):
+        return [
+            np.mean([(layer[0, :, row].numpy() * (np.arange(8) - row)).sum(-1) for row in rows], 0) for layer in whole
+        ]
+
     step = [layer[:, :, -1:] for layer in whole]
     found = measure_weights(step, statistics=["mean_offset", "profile"], band=3)
-    expected = np.stack([(layer[0, :, -1].numpy() * np.arange(-7, 1)).sum(-1) for layer in whole])
-    np.testing.assert_allclose(found.mean_offset[0], expected)
+    np.testing.assert_allclose(found.mean_offset[0], mean_offset([7]))
     assert found.layer_kind.values.tolist() == ["causal", "causal"]
     across = measure_weights(step, statistics="mean_offset", band=3, causal=False)
     assert across.layer_kind.values.tolist() == ["cross", "cross"]
-    np.testing.assert_allclose(across.mean_offset[0], expected + 7)
-
-
-def test_chunks_of_the_last_tokens_are_said_to_be_causal(writer):
-    with torch.no_grad():
-        whole = writer(IDS[1:], output_attentions=True).attentions
-    found = measure_weights([layer[:, :, 5:] for layer in whole], statistics="mean_offset", causal=True)
-    expected = [
-        np.mean([(layer[0, :, row].numpy() * (np.arange(8) - row)).sum(-1) for row in (5, 6, 7)], 0) for layer in whole
-    ]
-    np.testing.assert_allclose(found.mean_offset[0], expected)
+    np.testing.assert_allclose(across.mean_offset[0], np.add(mean_offset([7]), 7))
+    chunk = measure_weights([layer[:, :, 5:] for layer in whole], statistics="mean_offset", causal=True)
+    np.testing.assert_allclose(chunk.mean_offset[0], mean_offset([5, 6, 7]))
 
 
 def test_steps_of_cross_attention_are_rows_beside_the_source():
@@ -139,23 +120,6 @@ def test_steps_of_cross_attention_are_rows_beside_the_source():
     found = measure_weights(steps, statistics="entropy")
     assert found.layer_kind.item() == "cross"
     assert found.equals(measure_weights([torch.cat([step[0] for step in steps], 2)], statistics="entropy"))
-
-
-@pytest.mark.parametrize(
-    ("weights", "options", "said"),
-    [
-        ([(1, 2, 6, 6), (1, 2, 4, 4)], {}, "layer 1 of the weights has 4 keys; expected 6"),
-        ([(1, 2, 6, 6)], {"mask": [[1, 1, 1]]}, r"mask has the shape \(1, 3\); expected \(1, 6\)"),
-        ([(1, 2, 6, 6)], {"mask": [[0] * 6]}, "a real token in each text"),
-        ([(1, 2, 6, 6)], {"mask": [[1] * 6], "lengths": [5]}, "mask does not match the lengths"),
-        ([[(1, 2, 6, 6)], [(1, 2, 1, 9)]], {}, "one more key for each new query"),
-        ([[(1, 2, 6, 6)] * 2, [(1, 2, 1, 7)]], {}, "expected the same number in each"),
-    ],
-)
-def test_what_cannot_be_placed_is_rejected(weights, options, said):
-    made = [rows(*shape) if isinstance(shape, tuple) else [rows(*each) for each in shape] for shape in weights]
-    with pytest.raises(AttnscopeError, match=said):
-        measure_weights(made, **options)
 
 
 def rows(batch, heads, queries, keys, seed=0):
@@ -197,7 +161,7 @@ def test_arrays_of_numpy_layers_of_other_heads_and_cross_attention():
     assert measure_weights(whole.numpy(), statistics="entropy").equals(listed)
 
 
-def test_tokens_give_lengths_and_stand_in_the_result():
+def test_tokens_give_lengths_and_are_in_the_result():
     weights = rows(2, 2, 4, 4)
     weights[1, :, :, 3] = 0
     weights = weights / weights.sum(-1, keepdim=True)
@@ -206,36 +170,40 @@ def test_tokens_give_lengths_and_stand_in_the_result():
     assert found.token.values.tolist()[1] == ["It", " is", " in", ""]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda own: [own - 0.5], "expected weights from 0 to 1, after the softmax"),
-        (lambda own: [own * 2], "a row that sums to 2.0000"),
-        (lambda own: [own.mT.contiguous()], "softmax over keys"),
-        (lambda own: [own / 0], "NaN or infinity"),
-        (lambda own: [own[0]], "layer 0 of the weights has the shape .3, 6, 6."),
-        (lambda own: [own, own[:1]], "layer 1 of the weights has 1 texts; expected 2, as in layer 0"),
-        (lambda own: own, "one array of weights has the shape .2, 3, 6, 6."),
-        (lambda own: [], "have no layer"),
-        (lambda own: [own[..., :0]], "none of length 0"),
-    ],
-)
-def test_what_are_no_weights_is_refused(change, said):
-    with pytest.raises(AttnscopeError, match=said):
-        measure_weights(change(rows(2, 3, 6, 6)))
+SQUARE = (2, 3, 6, 6)
+
+
+def of(*shapes):
+    """Layers of weights of these shapes, or steps of such layers."""
+    return [rows(*one) if isinstance(one, tuple) else of(*one) for one in shapes]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("weights", "options", "message"),
     [
-        ({"lengths": [6, 7]}, "expected 2 numbers from 1 to 6"),
-        ({"lengths": [6, 4]}, "on padding; expected 0: mask it"),
-        ({"causal": True}, "it is not causal"),
-        ({"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "do not match"),
-        ({"special": [[True]]}, "special marks"),
-        ({"statistics": "nothing"}, "there is no statistic 'nothing'"),
+        (lambda: [rows(*SQUARE) - 0.5], {}, "expected weights from 0 to 1, after the softmax"),
+        (lambda: [rows(*SQUARE) * 2], {}, "a row that sums to 2.0000"),
+        (lambda: [rows(*SQUARE).mT.contiguous()], {}, "softmax over keys"),
+        (lambda: [rows(*SQUARE) / 0], {}, "NaN or infinity"),
+        (lambda: [rows(*SQUARE)[0]], {}, "layer 0 of the weights has the shape .3, 6, 6."),
+        (lambda: of(SQUARE, (1, 3, 6, 6)), {}, "layer 1 of the weights has 1 texts; expected 2, as in layer 0"),
+        (lambda: rows(*SQUARE), {}, "one array of weights has the shape .2, 3, 6, 6."),
+        (list, {}, "have no layer"),
+        (lambda: of((2, 3, 6, 0)), {}, "none of length 0"),
+        (lambda: of((1, 2, 6, 6), (1, 2, 4, 4)), {}, "layer 1 of the weights has 4 keys; expected 6"),
+        (lambda: of([(1, 2, 6, 6)], [(1, 2, 1, 9)]), {}, "one more key for each new query"),
+        (lambda: of([(1, 2, 6, 6)] * 2, [(1, 2, 1, 7)]), {}, "expected the same number in each"),
+        (lambda: of((1, 2, 6, 6)), {"mask": [[1, 1, 1]]}, r"mask has the shape \(1, 3\); expected \(1, 6\)"),
+        (lambda: of((1, 2, 6, 6)), {"mask": [[0] * 6]}, "a real token in each text"),
+        (lambda: of((1, 2, 6, 6)), {"mask": [[1] * 6], "lengths": [5]}, "mask does not match the lengths"),
+        (lambda: of(SQUARE), {"lengths": [6, 7]}, "expected 2 numbers from 1 to 6"),
+        (lambda: of(SQUARE), {"lengths": [6, 4]}, "on padding; expected 0: mask it"),
+        (lambda: of(SQUARE), {"causal": True}, "it is not causal"),
+        (lambda: of(SQUARE), {"lengths": [6, 6], "tokens": [["a"], ["b"]]}, "do not match"),
+        (lambda: of(SQUARE), {"special": [[True]]}, "special marks"),
+        (lambda: of(SQUARE), {"statistics": "nothing"}, "there is no statistic 'nothing'"),
     ],
 )
-def test_what_does_not_belong_to_the_weights_is_refused(options, said):
-    with pytest.raises(AttnscopeError, match=said):
-        measure_weights([rows(2, 3, 6, 6)], **options)
+def test_invalid_weights_and_options_are_rejected(weights, options, message):
+    with pytest.raises(AttnscopeError, match=message):
+        measure_weights(weights(), **options)
