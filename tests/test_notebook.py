@@ -100,7 +100,7 @@ def test_the_page_of_a_scan_has_its_window_and_its_map(tmp_path):
     """In memory, from a run folder, and opened later; False keeps none, and a part with other heads has none."""
     result = attnscope.scan(texts=TEXTS, show=[(2, 1)])
     assert MAP in result.attnscope.show().text
-    assert result.encoding["sample"].attrs["asked"] == "[[2, 1]]"
+    assert result.encoding["sample"].attrs["requested"] == "[[2, 1]]"
     kept = attnscope.scan(texts=TEXTS, out=tmp_path / "run")
     assert MAP in kept.attnscope.show().text
     assert MAP in attnscope.open_run(tmp_path / "run").attnscope.show().text

@@ -78,7 +78,7 @@ def test_token_by_token_with_a_cache_is_the_whole_text(turn):
         (lambda: MultiHeadAttention(12, 5), "width 12 cannot be shared by 5 heads"),
         (lambda: MultiHeadAttention(12, 0), "found heads=0; expected 1 or more"),
         (lambda: MultiHeadAttention(8, 2)(X), "states are 12 wide; expected 8, as this was made"),
-        (lambda: MultiHeadAttention(12, 2, memory_width=9)(X, MEMORY), "states to look at are 12 wide; expected 9"),
+        (lambda: MultiHeadAttention(12, 2, memory_width=9)(X, MEMORY), "states to attend to are 12 wide; expected 9"),
         (lambda: SelfAttention(8)(X), "tokens are 12 wide; expected 8"),
     ],
 )

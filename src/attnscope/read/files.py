@@ -352,13 +352,13 @@ class Unchanged:
         """All bytes."""
         return b"".join(self.blocks(-1))
 
-    def blocks(self, size: int = BLOCK) -> Iterator[bytes]:
+    def blocks(self, size: int | None = None) -> Iterator[bytes]:
         """Blocks of about a megabyte, or of `size` bytes; -1 for one of all bytes."""
         if isinstance(self.path, Path) and self._digests and not self.path.is_file():
             raise self._changed("is gone")
         with opened(self.path) as file:
             for number in count():
-                block = file.read(size)
+                block = file.read(BLOCK if size is None else size)
                 digest = hashlib.sha256(block).digest()
                 if number == len(self._digests):
                     self._digests.append(digest)

@@ -263,8 +263,8 @@ def _made(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
 
 @verb()
 def view(
-    source: Model | xr.Dataset | xr.DataTree | Sequence[Any] | np.ndarray | None = None,
-    text: Sources = None,
+    model: Model | xr.Dataset | xr.DataTree | Sequence[Any] | np.ndarray | None = None,
+    texts: Sources = None,
     *,
     pair: tuple[str, str] | None = None,
     targets: Sources = None,
@@ -283,10 +283,10 @@ def view(
 
     Parameters
     ----------
-    source
+    model
         A model, as in `attnscope.scan`; or weights that you have (``outputs.attentions`` of a model of transformers, an
         array ``(layer, head, query, key)``), with their `tokens`; or what a verb returned, whose page is shown.
-    text
+    texts
         One text. A long one is cut to the model's length.
     pair
         Two sentences that the tokenizer joins; one part can be shown alone, such as A to B.
@@ -298,6 +298,12 @@ def view(
         The head that opens, counted from 0. By default the first.
     window
         Tokens of the text, at most.
+
+    Returns
+    -------
+    View
+        With the open `layer`, `head` and `token`, their `weights`, a `figure` and `save`. For results, the frame with
+        their page.
 
     Raises
     ------
@@ -311,20 +317,20 @@ def view(
     >>> view, view.weights.dims
     (<view of small-mlm: head 0.3>, ('query', 'key'))
     """
-    if isinstance(source, xr.Dataset | xr.DataTree):
-        return source.attnscope.show()
-    if _are_weights(source):
-        return _made(_of_weights(source, tokens, query_tokens), layer, head, "Attention")
+    if isinstance(model, xr.Dataset | xr.DataTree):
+        return model.attnscope.show()
+    if _are_weights(model):
+        return _made(_of_weights(model, tokens, query_tokens), layer, head, "Attention")
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
-    loaded = load_model(source, **options)  # pyright: ignore[reportArgumentType]
+    loaded = load_model(model, **options)  # pyright: ignore[reportArgumentType]
     if pair is not None:
-        if text is not None:
+        if texts is not None:
             raise AttnscopeError("found a text and a pair: give one of them")
         return _made(_of_pair(loaded, pair), layer, head, loaded.name)
-    if text is None:
+    if texts is None:
         raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
-    first = first_window(loaded, text, targets, window_length(loaded, window))
+    first = first_window(loaded, texts, targets, window_length(loaded, window))
     return _made(_of_window(loaded, first), layer, head, loaded.name)
 
 

@@ -166,7 +166,7 @@ def test_a_run_that_resumes_after_a_full_disk_is_identical(made, tmp_path, monke
             ("--span", "tide=tide", "--span", "question=Is...?", "--window", "6"),
             "the span 'question' (--span) is 'Is...?' and matches only after the first 6",
         ),
-        (("--prompt", "A boat."), "both files of text and --prompt were given"),
+        (("--prompt", "A boat."), "found both files of text and --prompt"),
     ],
 )
 def test_bad_input_is_rejected_in_a_line(saved, words, message):
