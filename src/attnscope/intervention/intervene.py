@@ -129,7 +129,8 @@ def intervene(
     task, unknown = task_for(intervene, locals()), [name for name in ablations if name not in ABLATIONS]
     if unknown or not ablations:
         found = repr(unknown[0] if unknown else ablations)
-        raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {', '.join(ABLATIONS)}")
+        names = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
+        raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {names}")
     check_whole(0, STEPS, steps=steps)
     field, window, targets, seed = reading["field"], reading["window"], reading["targets"], reading["seed"]
     limit = reading["limit"] or DEFAULT_TEXTS

@@ -137,6 +137,8 @@ def _translate(name: str, text: str) -> str:
 def _ways(name: str, text: str) -> Iterator[str | None]:
     """Translations of a text: as a whole message, then by its parts."""
     yield _whole(name, text)
+    if (message := text.removeprefix("attnscope: ")) != text:
+        yield f"attnscope: {translate(message)}"
     if text[-1:] in _ENDS and (begun := _whole(name, text[:-1])) is not None:
         yield begun + _ENDS[text[-1]]
     if text[:1] + text[-1:] == "()" and (inner := translate(text[1:-1])) != text[1:-1]:
