@@ -54,7 +54,7 @@ def test_what_was_not_tested_is_not_called_not_shown(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--ablations", "half"), "expected one or more of zero, mean, resample"),
+        (("--ablations", "half"), "expected one or more of 'zero', 'mean', 'resample'"),
         (("--no-report", "--figures", "png"), "--figures is of the report"),
         (("--no-renormalise",), "applies only to a rule"),
         (("--forbid-offset", "9999", "--window", "32", "--limit", "2"), "forbid nothing"),
