@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,7 @@ from attnscope import contrasts, open_run
 from attnscope.comparison.contrasts import describe_contrasts
 from attnscope.comparison.groups import group_pairs
 from attnscope.read.encoded import texts_of, windows_of
+from tests.cli.command import attnscope as command
 from tests.families import tiny
 from tests.statistics.test_pools import WORDS
 from tests.statistics.test_targets import TARGETS, TEXTS
@@ -161,3 +163,12 @@ def test_tasks_give_the_same_pools(corpus, tmp_path):
         first, other = (open_run(tmp_path / name, part=part) for name in ("whole", "run"))
         assert other.identical(first)
     assert "group_weight" in open_run(tmp_path / "run", part="heads")
+
+
+def test_the_command_compares_values_and_groups_of_pools(corpus, tmp_path):
+    out = tmp_path / "run"
+    words = ("--by", "kind", "--groups", "types", "--pool", "2", "--window", "24", "--device", "cpu", "--legend")
+    printed = " ".join(command("scan", "bundled", corpus, *words, "--out", out, cwd=tmp_path).stdout.split())
+    assert "each of one value of kind" in printed
+    assert re.search(r"\d+ windows \(\d+ tokens\) in \d+ pools", printed)
+    assert "ifferences by kind" in (out / "report.html").read_text(encoding="utf-8")

@@ -239,7 +239,7 @@ def _widget_class() -> Any:
             bundle = anywidget.AnyWidget._repr_mimebundle_(self, **options)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
             if bundle is None:
                 return None
-            (data, metadata) = bundle if isinstance(bundle, tuple) else (bundle, {})
+            data, metadata = bundle
             from attnscope.results.page.parts import picture
 
             image = picture(self.figure())
