@@ -91,7 +91,7 @@ def lab(tmp_path_factory):
 def run_all(browser, lab, name):
     """Open a notebook and run all its cells."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.goto(f"{lab[0]}lab/tree/{name}.ipynb")
+    page.goto(f"{lab[0]}lab/workspaces/{name}/tree/{name}.ipynb")
     page.get_by_text("| Idle").wait_for(timeout=120_000)
     page.get_by_text("Run", exact=True).first.click()
     page.get_by_text("Run All Cells", exact=True).click()

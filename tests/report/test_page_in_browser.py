@@ -267,7 +267,7 @@ def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
     shown = page.locator("#partners tbody tr").first.locator("td").nth(2).text_content()
     assert float(shown) == pytest.approx(share, rel=0.05)
     choose(page, head + 1)
-    assert page.text_content("#map-share") == "; token by token: all of this head's weight"
+    assert page.text_content("#map-share") == "; token by token: 100% of this head's weight"
     assert page.is_hidden("#tiled")
 
 
