@@ -3,17 +3,23 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.capture.parameters import ScanSettings
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
+from attnscope.detection.examples import Choice, ExampleReader
 from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
+from tests.families import tiny_reader
 
 TEXTS = [
     "The keeper lit the lamp before the tide came in, and the lamp burned until the morning came.",
@@ -68,6 +74,21 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
     assert shared["relation"]["value"] == "token after an earlier occurrence of the query"
     assert shared["relation"]["found"] == 8
     assert "the key is the token after an earlier occurrence" in report_of("examples", result).finding.sentences[0]
+
+
+def test_a_search_finds_a_pair_of_tokens_alone():
+    found = attnscope.examples(None, TEXTS, head=(0, 1), query="the", key="/lamp|harbour|b|l/", window=64)
+    assert {token.strip() for token in found.query_token.values} == {"the"}
+    assert {token.strip() for token in found.key_token.values} <= {"lamp", "harbour", "b", "l"}
+    with pytest.raises(AttnscopeError, match=r"found no example in 3 windows.*the query be 'zebra'"):
+        attnscope.examples(None, TEXTS, head=(0, 1), query="zebra", window=64)
+
+
+def test_heads_of_a_decoder_with_an_encoder_have_queries_in_the_target():
+    model, tokenizer = tiny_reader("bart")
+    found = attnscope.examples(model, TEXTS, tokenizer=tokenizer, targets=TEXTS[::-1], head=(5, 0), k=2, window=64)
+    assert not any(row["kind"] == "offset" for row in report_of("examples", found).tables[1].rows)
+    assert all("←" in "".join(text for text, _ in json.loads(pieces)) for pieces in found.context.values)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +169,31 @@ def test_the_command_resumes_and_its_page_marks_both_tokens(tmp_path):
     assert json.loads(command(*arguments, "--out", tmp_path / "whole", "--json", cwd=tmp_path).stdout)["finding"][
         "heads"
     ] == [[0, 1], [2, 3]]
+
+
+def test_strength_by_value_norm_is_the_weight_times_the_norm_of_the_value(models):
+    """Against the outputs of the value projection, which four heads share in pairs."""
+    folder = models / "stories260K-llama"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    found = attnscope.examples(model, TEXTS[:1], tokenizer=tokenizer, head=(2, 3), k=1, by="value_norm", window=64)
+    weights = attnscope.weights(model, TEXTS[0], tokenizer=tokenizer, layer=2, head=3, window=64)
+    values = []
+    projection = model.model.layers[2].self_attn.v_proj
+    hook = projection.register_forward_hook(lambda _, __, output: values.append(output[0]))
+    with torch.no_grad():
+        model(tokenizer(TEXTS[0], return_tensors="pt").input_ids)
+    hook.remove()
+    group = model.config.num_attention_heads // model.config.num_key_value_heads
+    norms = values[0].unflatten(-1, (model.config.num_key_value_heads, -1))[:, 3 // group].norm(dim=-1).numpy()
+    strength = (weights.values * norms)[LEAST_KEYS - 1 :, 1:]
+    assert found.row_score.values[0, 0, 0] == pytest.approx(strength.max(), rel=1e-5)
+
+
+def test_the_first_token_of_a_source_counts_in_cross_attention():
+    model, tokenizer = tiny_reader("t5")
+    settings = ScanSettings(targets=["A boat."], processor=tokenizer, statistics="entropy", window=64)
+    reader = ExampleReader(model, ["The tide."], settings, [(3, 0)], Choice(1, "weight", None, None, sinks=False))
+    window = next(iter(reader.items()))
+    window = replace(window, special=(False,) * len(window))
+    window = replace(window, target=replace(window.target, special=(False,) * len(window.target)))
+    assert [bool(reader.sides(window, kind).columns[0]) for kind in ("self", "causal", "cross")] == [False, False, True]
