@@ -16,7 +16,7 @@ from attnscope import AttnscopeError
 from attnscope.capture.parameters import ScanSettings
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
 from attnscope.detection.examples import Choice, ExampleReader
-from attnscope.results.reports import report_of
+from attnscope.results.reports import report_of, write_page
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.families import tiny_reader
@@ -197,3 +197,11 @@ def test_the_first_token_of_a_source_counts_in_cross_attention():
     window = replace(window, special=(False,) * len(window))
     window = replace(window, target=replace(window.target, special=(False,) * len(window.target)))
     assert [bool(reader.sides(window, kind).columns[0]) for kind in ("self", "causal", "cross")] == [False, False, True]
+
+
+def test_one_example_shares_nothing_and_is_not_tested(tmp_path):
+    attnscope.examples(None, TEXTS[:1], head=(0, 1), window=64, out=tmp_path / "run")
+    report = report_of("examples", attnscope.open_run(tmp_path / "run"))
+    assert not report.tables[1].rows
+    assert "No test possible" in report.finding.sentences[0]
+    write_page(report, tmp_path / "page.html")

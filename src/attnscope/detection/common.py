@@ -12,6 +12,7 @@ import scipy.stats
 from jaxtyping import Bool, Float
 
 LEVEL = 0.05  # false discovery rate
+SHARED = 2  # examples that have a feature, at least, for it to be in common
 LEAST_KEYS = 8  # keys that a query must have: with few, some weight is always large
 _ROWS = 512  # of a window at a time
 #: Features that relate the key to the query.
@@ -101,17 +102,17 @@ def common_features(pairs: Mapping[tuple[int, int], Sequence[ExamplePair]]) -> d
             for feature in pair.features():
                 found[feature] += 1
         for feature, number in found.items():
+            if number < SHARED:
+                continue
             chances = np.clip([share.get(feature, 0.0) for share in shares], 0.0, 1.0)
             p = at_least(number, chances)
             rows.append((layer, head, *feature, number, len(examples), float(chances.sum()), p))
     rows.sort(key=lambda row: (row[:2], row[-1]))
     p = np.array([row[-1] for row in rows])
-    beyond = np.ones(max(possible - len(p), 0))  # features that no example has
+    beyond = np.ones(max(possible - len(p), 0))  # features that fewer examples have, with p = 1
     significant = scipy.stats.false_discovery_control(np.concatenate([p, beyond]))[: len(p)] <= LEVEL if rows else p > 1
     names = ("layer", "head", "kind", "value", "found", "of", "expected", "p")
-    columns: dict[str, list[Any]] = {
-        name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)
-    }
+    columns: dict[str, list[Any]] = {name: [row[at] for row in rows] for at, name in enumerate(names)}
     return columns | {"value": [str(value) for value in columns["value"]], "significant": significant.tolist()}
 
 

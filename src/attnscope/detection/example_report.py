@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from attnscope.detection.common import LEAST_KEYS, LEVEL
+from attnscope.detection.common import LEAST_KEYS, LEVEL, SHARED
 from attnscope.measure.stored import describe_corpus, notes_of
 from attnscope.results.schema import Finding, Marked, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import reads
@@ -88,6 +88,8 @@ def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], fe
     score = f"{ranked.title} {' to '.join(dict.fromkeys(ends))}"
     shared = [row for row in own(features) if row["significant"]]
     name = f"Head {head[0]}.{head[1]}"
+    if len(top) < SHARED:
+        return f"{name}: one example ({score}). No test possible: shared features need {SHARED} or more examples."
     if not shared:
         return f"{name}: the {len(top)} strongest windows ({score}) have nothing significant in common."
     listed = ", ".join(
