@@ -14,7 +14,7 @@ from attnscope.capture.modalities import load_pictured_model
 from attnscope.measure import raw as _raw
 from attnscope.read.image_text import pictured_of
 from attnscope.read.sounds import sounds_of
-from tests.families import tiny
+from tests.families import tiny, tiny_reader
 from tests.pictured import picture, save_pictured_model
 from tests.pictures import SIDE, vision_model
 from tests.sounds import SAID, save_whisper, write_sounds
@@ -136,3 +136,16 @@ def test_numbers_are_those_of_the_requested_dtype(read):
     assert not np.array_equal(found, read("bundled", TEXT, device="cpu", dtype="float32").values)
     with pytest.raises(AttnscopeError, match="found dtype 'half'; expected one of float32, float16"):
         read("bundled", TEXT, dtype="half")
+
+
+def test_a_model_outside_the_registry_has_its_eager_weights():
+    """Bloom's attention is captured by its weights alone, also before any scan."""
+    model, tokenizer = tiny_reader("bloom")
+    found = attnscope.weights(model, "The tide is out.", tokenizer=tokenizer, layer=1, head=1)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        ids = tokenizer("The tide is out.", return_tensors="pt").input_ids
+        eager = model(ids, output_attentions=True).attentions[1][0, 1]
+    np.testing.assert_allclose(found.values, eager, atol=1e-6)
+    shown = attnscope.view(model, "The tide is out.", tokenizer=tokenizer, layer=1, head=1)
+    np.testing.assert_allclose(shown.weights.values, eager, atol=1e-6)

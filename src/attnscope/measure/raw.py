@@ -19,6 +19,7 @@ from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import Loading, ModelOptions, ScanSettings, TextModelOptions
 from attnscope.capture.placement import device_of
+from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
@@ -213,10 +214,12 @@ def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> No
 
 @torch.no_grad()
 def observe_window(loaded: LoadedModel, window: Window, observe: Observer) -> None:
-    """Run one window with an observer."""
+    """Check the captured attention on one window, and run it with an observer."""
     inputs = WindowBatch.of([window], 0, device_of(loaded.model)).inputs(loaded.model)
-    with borrowed(loaded.model), watching(loaded.model, observe):
-        forward(loaded.model, inputs, lambda _: window.source)
+    with borrowed(loaded.model):
+        verify(loaded.model, inputs, text=window.source, weights_suffice=True)
+        with watching(loaded.model, observe, weights_suffice=True):
+            forward(loaded.model, inputs, lambda _: window.source)
 
 
 def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: int) -> Window:
