@@ -54,6 +54,7 @@ def report(tree: xr.DataTree) -> Report:
             findings,
             "offsets: p < 0.01 for any false head; other sentences state their own p-value or interval",
             [(row["layer"], row["head"]) for row in rows if row["prefers"]],
+            headline=findings[0].partition(" (")[0].rstrip(".") if findings else "",
         ),
         tables=[
             Table("heads", "Table of heads", _columns(tree), rows),

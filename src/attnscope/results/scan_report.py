@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,12 +153,40 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             sentences,
             "any false label in a run: below 1%" if "label" in results else "means, without a test",
             list(dict.fromkeys((row["layer"], row["head"]) for row in every)),
+            headline=_headline(results),
         ),
         tables=[table for number, table in enumerate(tables) if table.rows or not number],
         result=results,
         notes=notes,
         care=care,
     )
+
+
+#: What a head with a label attends to.
+_OBJECTS = {"previous": "the previous token", "next": "the next token", "self": "their own token"}
+_OBJECTS |= {name: f"the {name}" for name in ("first token", "same position")} | {"special tokens": "special tokens"}
+_NO_PATTERN = ("mixed", "uniform", "uniform over the past")
+
+
+def _headline(results: xr.Dataset) -> str:
+    """How many heads attend where, by their most frequent labels; of clusters, how many there are."""
+    model, names = str(results.attrs.get("model", "the model")), majority_names(results)
+    if names is None:
+        return f"Where the heads of {model} attend: no labels"
+    measured = results.label_share.notnull().any("cluster").transpose("layer", "head").values
+    labels = np.array(names)[measured].tolist()
+    if "clusters" in json.loads(results.attrs.get("summary", "{}")):
+        return f"{count(len(labels), 'head')} of {model} in {count(len(set(labels)), 'cluster')} of similar profiles"
+    counts = Counter(label for label in labels if label not in _NO_PATTERN)
+    of_heads, rest = f"of {count(len(labels), 'head')}", len(labels) - counts.total()
+    if not counts:
+        return f"No head {of_heads} shows a fixed pattern"
+    (name, most), *_ = counts.most_common(1)
+    if name in _OBJECTS and 2 * most >= counts.total():
+        first = f"{most} {of_heads} {'attends' if most == 1 else 'attend'} to {_OBJECTS[name]}"
+    else:
+        first = f"{counts.total()} {of_heads} {'shows' if counts.total() == 1 else 'show'} a fixed pattern"
+    return f"{first}; {rest} {'shows' if rest == 1 else 'show'} none" if rest else first
 
 
 def _heads(results: xr.Dataset) -> Table:

@@ -118,10 +118,9 @@ function mapImage(map, { first, count, keyFirst, keyCount }, pixels) {
     const start = Math.floor((Math.max(from, 0) * pixels) / size);
     return [start, Math.max(start + 1, Math.floor((Math.min(to, size) * pixels) / size))];
   };
-  let most = 0;
+  const most = 1; // the same scale for every head
   for (const [query, queryEnd, key, keyEnd, weight] of cellsOf(map)) {
     if (!weight || queryEnd <= first || query >= first + count || keyEnd <= keyFirst || key >= keyFirst + keyCount) continue;
-    if (weight > most) most = weight;
     const [y0, y1] = span(query - first, queryEnd - first, count), [x0, x1] = span(key - keyFirst, keyEnd - keyFirst, keyCount);
     for (let y = y0; y < y1; y++) for (let x = x0; x < x1; x++) if (weight > strongest[y * pixels + x]) strongest[y * pixels + x] = weight;
   }
