@@ -437,7 +437,7 @@ def _sentences(scores: xr.Dataset) -> list[str]:
 def _headline(scores: xr.Dataset) -> str:
     """The best system, and whether it differs from the first beyond chance."""
     bleu = scores.sel(metric=scores["metric"].values[0])
-    best = int(bleu["score"].argmax())
+    best = int(np.argmax(bleu["score"].values))
     name, score = str(bleu["system"].values[best]), float(bleu["score"].values[best])
     p = float(bleu["p_value"].values[best])
     if bleu.sizes["system"] == 1:

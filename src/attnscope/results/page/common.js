@@ -18,7 +18,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 /** Open the folded part that an address leads to. */
 function unfold() {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const target = document.getElementById(location.hash.slice(1));
   for (let node = target; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
   target?.scrollIntoView();
 }

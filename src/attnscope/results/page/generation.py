@@ -29,7 +29,8 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     results: Any = report.result
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
     shown = max(1, min(results.sizes["sequence"], _MOST // size))
-    heads = of_report(report)
+    kinds = dict(zip(results.layer.values.tolist(), map(str, results.layer_kind.values), strict=True))
+    heads = of_report(report, {(layer, head): kinds[layer] for layer, head in _order(results)})
     if heads is None:
         raise AttnscopeError("the result of generate has no heads to show")
     heads["opens"]["labels"] = True  # the curves
@@ -48,11 +49,21 @@ def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     )
 
 
+def _known(results: xr.Dataset) -> np.ndarray:
+    """Which heads attend at any step."""
+    return results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
+
+
+def _order(results: xr.Dataset) -> list[tuple[int, int]]:
+    """Layer and head in the order of the page's bytes."""
+    return [(int(results.layer[i]), int(results["head"][j])) for i, j in np.argwhere(_known(results))]
+
+
 def _data(results: xr.Dataset) -> dict[str, Any]:
-    known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
+    known = _known(results)
     return {
         "spans": [str(span) for span in results.span.values],
-        "order": [[int(results.layer[i]), int(results["head"][j])] for i, j in np.argwhere(known)],
+        "order": _order(results),
         "levels": _LEVELS,
         "texts": [_text(results.isel(sequence=number), known) for number in range(results.sizes["sequence"])],
     }

@@ -37,38 +37,43 @@ class Tab:
     command: str = ""  # that measures it
 
 
-def of_report(report: Report) -> dict[str, Any] | None:
-    """Layers, heads, and every quantity of each head; None if no table is about heads."""
+def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None) -> dict[str, Any] | None:
+    """Layers, heads, and every quantity of each head; None if no table is about heads.
+
+    `kinds` has the kind of attention of each head by layer and head, where the tables need not have all heads.
+    """
     tables = [table for table in report.tables if _by_head(table)]
-    if not tables:
+    named = kinds is not None
+    kinds = kinds or {_place(row): row.get("attention") or "" for table in tables for row in table.rows}
+    if not kinds:
         return None
-    places = {_place(row): row for table in tables for row in table.rows}
-    layers, heads = (sorted({place[axis] for place in places}) for axis in (0, 1))
-    index = {place: layers.index(place[0]) * len(heads) + heads.index(place[1]) for place in places}
-    quantities = [one for table in tables for one in _quantities(table, index, len(layers) * len(heads))]
-    kinds = {row["layer"]: row.get("attention") for row in tables[0].rows}
-    if not quantities:
+    layers, heads = (sorted({place[axis] for place in kinds}) for axis in (0, 1))
+    size = len(layers) * len(heads)
+    index = {place: layers.index(place[0]) * len(heads) + heads.index(place[1]) for place in kinds}
+    quantities = [one for table in tables for one in _quantities(table, index, size)]
+    if not quantities and not named:
         return None
-    labels = _labels(tables[0], index, len(layers) * len(heads))
-    leading = [index[place] for place in report.finding.heads if place in index]
+    rows = tables[0].rows if tables else []
+    labels = _labels(rows, index, size)
+    leading = [*report.finding.heads, *map(_place, rows[:1]), *index]
     effects = [one["key"] for one in quantities if one["signed"]]
     first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
     return {
         "layers": layers,
         "layerLabels": [*map(str, layers)],
         "layerNames": [str(layer) for layer in layers],
-        "layerKinds": [kinds.get(layer) or "" for layer in layers],
+        "layerKinds": [next(kind for place, kind in kinds.items() if place[0] == layer) for layer in layers],
         "heads": heads,
-        "there": [at in set(index.values()) for at in range(len(layers) * len(heads))],
+        "there": [at in set(index.values()) for at in range(size)],
         "texts": 1,
         "noun": "window",
         "quantities": quantities,
         "labels": labels,
-        "profile": _profiles(tables[0], index, len(layers) * len(heads)),
+        "profile": _profiles(rows, index, size),
         "opens": {
             "labels": labels is not None and first is None,
             "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
-            "head": leading[0] if leading else index[_place(tables[0].rows[0])],
+            "head": next(index[place] for place in leading if place in index),
         },
     }
 
@@ -155,9 +160,9 @@ def _entry(
     return entry
 
 
-def _labels(table: Table, index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
+def _labels(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
     """The label of each head, as the map shows labels."""
-    labels = {index[_place(row)]: row["label"] for row in table.rows if row.get("label")}
+    labels = {index[_place(row)]: row["label"] for row in rows if row.get("label")}
     names = list(dict.fromkeys(labels.values()))
     if not names or len(names) > _MOST_LABELS or len(labels) > size:
         return None
@@ -168,10 +173,10 @@ def _labels(table: Table, index: dict[tuple[int, int], int], size: int) -> dict[
     return {"names": [*map(with_minus, names)], "colours": cluster_colours(names), "shares": shares}
 
 
-def _profiles(table: Table, index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
+def _profiles(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
     """Mean weight by offset of each head, where the table has it."""
-    rows = [row for row in table.rows if row.get("profile")]
-    if not rows or not any(one.unit == "profile" for one in table.quantities):
+    rows = [row for row in rows if row.get("profile")]
+    if not rows:
         return None
     offsets = [int(offset) for offset, _ in rows[0]["profile"]]
     mean: list[list[float | None]] = [[None] * len(offsets) for _ in range(size)]

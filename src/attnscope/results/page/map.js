@@ -63,10 +63,14 @@ function buildCells(grid) {
     const from = indexOf(event), to = from === null ? null : step(from, event.key);
     if (to === null) return;
     event.preventDefault();
-    cells[from].tabIndex = -1;
-    cells[to].tabIndex = 0;
-    cells[to].focus();
+    moveFocus(cells, from, to);
   });
+}
+
+function moveFocus(items, from, to) {
+  items[from].tabIndex = -1;
+  items[to].tabIndex = 0;
+  items[to].focus();
 }
 
 /** The head that an arrow key leads to, or null. */
@@ -167,8 +171,11 @@ function majority(index) {
 }
 const hueOf = (index) => majority(index)?.colour ?? "#0072b2";
 
-/** Black or white, whichever can be read on a colour. */
-const inkOn = ([red, green, blue]) => (0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#000" : "#fff");
+/** Black or white, whichever has the higher contrast on a colour. */
+const inkOn = (rgb) => {
+  const [red, green, blue] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
+};
 
 function fillOf(index, scale) {
   if (state.colour === "labels") return data.labels ? majority(index)?.colour ?? "transparent" : "var(--accent)";
@@ -362,14 +369,14 @@ for (const panel of document.querySelectorAll("[data-numbers]")) {
 // --- the address ----------------------------------------------------------------------------------------------
 
 function writeAddress(remember) {
-  if (state.head === null) return;
+  if (state.head === null || (!remember && /^#[^\d]/.test(location.hash))) return; // the address of a section stays
   const address = `#${[numberOf(state.head), state.tab, ...places.map((place) => place.write())].filter(Boolean).join("/")}`;
   try { history[remember ? "pushState" : "replaceState"](null, "", address); } catch { /* a notebook's frame has no address */ }
 }
 
 /** Follow an address; false if it names no head. */
 function readAddress() {
-  const [named, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/"), [layer, head] = named.split(".").map(Number);
+  const [named, ...rest] = location.hash.slice(1).split("/"), [layer, head] = named.split(".").map(Number);
   const index = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
   if (!/^\d+\.\d+$/.test(named) || !data.layers.includes(layer) || !data.heads.includes(head) || !exists(index)) return false;
   chooseHead(index);

@@ -150,8 +150,8 @@ def write_page(
         heads = {"spread": "", **heads, "tabs": [tab.name for tab in tabs], "beside": numbers}
         heads["opens"] = {**heads["opens"], "tab": opens or tabs[0].name}
         data["data"] = translate_data(heads, _WORDS)
-        scripts = ["draw.js", "map.js", *scripts, "start.js"]
-    scripts = [*(scripts or ["draw.js"]), "common.js"]
+        scripts = ["draw.js", "map.js", *scripts]
+    scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
     js = _together(*scripts)
     words = {message: translate(message) for message in messages_of_script(js)}
     shown |= {"report": report, "heads": heads, "links": links}

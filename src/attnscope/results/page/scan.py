@@ -37,7 +37,12 @@ _OF_TEXT = ("text.js", "received.js", "long.js")
 
 def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     """Write a scan and the attention over its first windows as one HTML page."""
-    result, sample = report.result, sample_of(report.result)
+    return write_with(report, sample_of(report.result), path, run)
+
+
+def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run: Path | None = None) -> Path:
+    """The same with a sample at hand."""
+    result = report.result
     heads = page_data(result)
     heads["there"] = _measured(heads)
     packed, pieces = None, ""

@@ -108,9 +108,6 @@ function sayShare() {
   else if (map.tile) tiled.textContent = t`This head is stored in tiles (sums and largest weights). Run attnscope scan … --show ${name} to see single tokens.`;
 }
 
-/** A token in running text: what cannot be seen is marked. */
-const running = (token) => (token === "" ? "∅" : /^\s*\n\s*$/.test(token) ? "↵" : token);
-
 /** The tokens of one text, to point at: those in which a token is chosen answer. */
 function buildText(text) {
   const { tokens, special } = shared.windows[state.window][text];

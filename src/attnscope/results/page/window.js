@@ -57,9 +57,15 @@ function partners(map, token, direction) {
 function visible(token) {
   if (token === "") return "∅";
   if (/^[ \n]*\n[ \n]*$/.test(token)) return "↵";
+  return running(token.replace(/^ +| +$/g, (spaces) => "␣".repeat(Math.min(spaces.length, 4))));
+}
+
+/** A token in running text, where spaces are spaces. */
+function running(token) {
+  if (token === "") return "∅";
+  if (/^[ \n]*\n[ \n]*$/.test(token)) return "↵";
   const named = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-  const marked = token.replace(/^ +| +$/g, (spaces) => "␣".repeat(Math.min(spaces.length, 4)));
-  return marked.replace(/(?! )\p{Zs}|[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);
+  return token.replace(/(?! )\p{Zs}|[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);
 }
 
 /**
