@@ -36,6 +36,7 @@ ORDER = (
     {"kernels"},
     {"results.schema"},  # what verbs report with
     {"bundled", "support"},
+    {"verbs"},  # names of modules
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
 

@@ -14,11 +14,12 @@ import xarray as xr
 from attnscope.results.reports import grid_of, report_of, write_page
 from attnscope.results.schema import hyphen_minus
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
-_COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
+_COMMANDS = [name for name, verb in VERBS.items() if verb.report and verb.result]
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"
 _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
 
@@ -68,7 +69,7 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that made the result: scan, generate, explain, intervene, patch, diff, roles, compare.
+        """The command that made the result, such as scan or explain.
 
         Raises
         ------
