@@ -1,4 +1,4 @@
-"""The command line: one file for each command; here what they share."""
+"""The command line: `attnscope.verbs` names the file of each command."""
 
 from __future__ import annotations
 

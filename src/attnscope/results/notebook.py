@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from attnscope.results.reports import grid_of, report_of, write_page
-from attnscope.results.schema import hyphen_minus
+from attnscope.results.schema import NO_NUMBERS, hyphen_minus
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
@@ -146,7 +146,9 @@ def _summary(report: Report) -> tuple[list[str], list[str]]:
     rankings = [
         f"{table.title}: " + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
         for table in report.tables
-        if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
+        if any(one.name == "value" and one.unit not in NO_NUMBERS for one in table.quantities)
+        and table.rows
+        and "head" in table.rows[0]
     ]
     notes = [*report.notes, *[*report.care][:1]]
     return [*map(hyphen_minus, (report.read, *report.finding.sentences, *rankings))], [*map(hyphen_minus, notes)]
