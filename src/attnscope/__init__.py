@@ -15,6 +15,7 @@ _load, __dir__, __all__ = lazy_loader.attach(
         "comparison.contrasts": ["contrasts"],
         "comparison.diff": ["diff"],
         "detection.examples": ["examples"],
+        "detection.find": ["find"],
         "detection.roles": ["roles"],
         "explanation.explain": ["explain"],
         "intervention.intervene": ["intervene"],

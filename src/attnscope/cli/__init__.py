@@ -33,7 +33,7 @@ app = typer.Typer(
     help="Measure where every attention head of a model attends, why it attends there, and whether it matters.",
 )
 _COMMANDS = {
-    "Look": (verbs.scan, verbs.generate, verbs.roles, verbs.examples),
+    "Look": (verbs.scan, verbs.generate, verbs.roles, verbs.examples, verbs.find),
     "Explain": (verbs.explain, walk.walk),
     "Test": (verbs.intervene, verbs.patch),
     "Compare": (verbs.diff,),

@@ -31,6 +31,11 @@ def path_or_url(name: str) -> Path | Url:
     return Url(name) if "://" in name else Path(name)
 
 
+def text_or_place(name: str) -> str | Path | Url:
+    """A text, which has a space and is no path, or a path or a URL."""
+    return name if " " in name and not Path(name).exists() else path_or_url(name)
+
+
 def run_folder(name: str | Path) -> Path:
     """A local folder; a URL and an empty name are rejected."""
     from attnscope.store.files import local_folder
@@ -83,7 +88,8 @@ _TEXT = (
 INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
 #: Annotation and default of every option that several commands take, by the name of its parameter.
 SHARED: dict[str, tuple[Any, Any]] = {
-    "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope."),
+    "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope, '{BUNDLED}:pronoun' the one that knows what it "
+        "stands for."),
     "text": argument(list[str] | None, None, _TEXT, parser=path_or_url),
     "target": option(
         list[str] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,

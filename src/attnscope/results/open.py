@@ -30,6 +30,7 @@ _OF_TEXTS = {
     "scan": "measure.stored:load_scan",
     "generate": "measure.generation:load_generation",
     "examples": "measure.stored:load_scan",
+    "find": "measure.stored:load_scan",
     "roles": "store.runs:load_part",
     "explain": "explanation.stored:load_explanation",
     "intervene": "store.runs:load_tree",
@@ -51,7 +52,7 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``generate``, ``roles``, ``explain``, ``intervene``, ``patch``, ``diff``,
+        Folder of a run of ``scan``, ``generate``, ``roles``, ``examples``, ``find``, ``explain``, ``intervene``, ``patch``, ``diff``,
         ``align``, ``compare`` or ``train``.
     part
         For a scan with pools, ``"windows"`` opens the values stored for every window, and ``"heads"`` the totals of

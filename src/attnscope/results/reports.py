@@ -20,6 +20,7 @@ REPORTS = {
     "scan": ("attnscope.results.scan_report", "attnscope.results.figures.scan"),
     "generate": ("attnscope.comparison.generated", ""),
     "examples": ("attnscope.detection.example_report", ""),
+    "find": ("attnscope.detection.find_report", ""),
     "explain": ("attnscope.explanation.report", "attnscope.results.figures.explain"),
     "align": ("attnscope.lineage.align", "attnscope.results.figures.alignment"),
     "compare": ("attnscope.lineage.score", "attnscope.results.figures.comparison"),

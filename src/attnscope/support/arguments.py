@@ -312,6 +312,7 @@ _KINDS = {
     "scan": _Kind(tree=False, holds=("window", "head")),
     "generate": _Kind(tree=False, holds=("span_weight",)),
     "examples": _Kind(tree=False, holds=("example", "feature")),
+    "find": _Kind(tree=False, holds=("above", "strongest")),
     "roles": _Kind(tree=False, holds=("role",)),
     "diff": _Kind(tree=False, holds=("statistic",)),
     "contrasts": _Kind(tree=False, holds=("p",)),
