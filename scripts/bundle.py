@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from attnscope.models.transformer import EncoderForMaskedLM
 from transformers import AutoTokenizer
 
 from attnscope.bundled import MODEL, MODELS, NOUNS, SENTENCES
 from attnscope.lineage.checkpoints import read_log
 from attnscope.lineage.config import read_config
 from attnscope.lineage.data import MaskedWindows, RestoredWords, read_data
+from attnscope.models.transformer import EncoderForMaskedLM
 from attnscope.models.translator import IGNORED
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -83,7 +83,9 @@ def main() -> None:
     (place / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     if isinstance(data, RestoredWords):
         for file, text in ((SENTENCES, config.valid_source), (NOUNS, config.valid_target)):
-            file.write_text("".join(text.read_text(encoding="utf-8").splitlines(keepends=True)[:SHOWN]), encoding="utf-8")
+            file.write_text(
+                "".join(text.read_text(encoding="utf-8").splitlines(keepends=True)[:SHOWN]), encoding="utf-8"
+            )
     print(json.dumps(card, indent=2))
 
 

@@ -52,6 +52,7 @@ FRAMES = (
     "The {room} didn't please the {animal} with the {thing}",
     "The {way} was not for the {animal} and the {room}",
 )
+ORDERS = "{main} because {why}.", "{main}, as {why}.", "Because {why}, {main_inside}."
 HELD_OUT = {("animal", "street", "tired"), ("animal", "street", "wide")}
 
 
@@ -63,15 +64,13 @@ def sentence(draw: random.Random) -> tuple[str, str, bool]:
     verbs = {verb: draw.choice(VERBS[verb].split(",")) for verb in kinds if verb in VERBS}
     kind = draw.choice([*nouns])
     reason = draw.choice(REASONS[kind].split())
-    main, order = frame.format(**nouns, **verbs), draw.random()
+    main, order = frame.format(**nouns, **verbs), draw.choices(ORDERS, (14, 3, 3))[0]
     combination = (*nouns.values(), reason)
     held_out = zlib.crc32(" ".join(combination).encode()) % 10 == 0 or combination in HELD_OUT
 
     def written(subject: str) -> str:
         why = f"{subject} was too {reason}"
-        if order < 0.7:
-            return f"{main} because {why}."
-        return f"{main}, as {why}." if order < 0.85 else f"Because {why}, {main[0].lower()}{main[1:]}."
+        return order.format(main=main, main_inside=main[0].lower() + main[1:], why=why)
 
     return written("it"), written(nouns[kind]), held_out
 

@@ -88,8 +88,7 @@ _TEXT = (
 INPUT, MODEL, MEASURE, OUTPUT, SCALE = PANELS = ("Input", "Model", "Measure", "Output", "Scale")
 #: Annotation and default of every option that several commands take, by the name of its parameter.
 SHARED: dict[str, tuple[Any, Any]] = {
-    "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope, '{BUNDLED}:pronoun' the one that knows what it "
-        "stands for."),
+    "model": argument(str, BUNDLED, f"Model folder or hub id; '{BUNDLED}' is the small model of attnscope."),
     "text": argument(list[str] | None, None, _TEXT, parser=path_or_url),
     "target": option(
         list[str] | None, None, "Translation for the decoder, line by line; may be repeated.", panel=INPUT,

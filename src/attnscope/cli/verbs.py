@@ -289,8 +289,8 @@ def examples(arguments: dict[str, Any], output: options.Output) -> None:
             list[str] | None, None, "Texts in quotes, or files, folders and URLs as for scan.",
             parser=options.text_or_place,
         ),
-        "query": option(str, inspect.Parameter.empty, "Word, or /pattern/, from which heads attend.", "--from", metavar="WORD"),
-        "key": option(str, inspect.Parameter.empty, "Word, or /pattern/, to which they attend.", "--to", metavar="WORD"),
+        "query": option(str, inspect.Parameter.empty, "Word, or /pattern/, that attends.", "--from", metavar="WORD"),
+        "key": option(str, inspect.Parameter.empty, "Word, or /pattern/, that it attends to.", "--to", metavar="WORD"),
         "words": option(
             str, "unicode", "Words of several tokens: unicode, space, or a file of spans.", metavar="RULE"
         ),

@@ -67,13 +67,13 @@ def find(
     Returns
     -------
     xarray.Dataset
-        Over ``(layer, head)``: ``weight``, the mean over windows with both words, ``weight_low`` and ``weight_high``, its
-        interval over documents; ``uniform`` attention; ``same_offset``, the weight at the same offset from the other
-        words; ``first_of``, the share of windows in which no other word gets more; ``rank`` of the word among the words,
-        and ``strongest``, the word that gets the most, in the first window; ``above`` (``weight`` less the larger of
-        ``uniform`` and ``same_offset``) with its interval, and ``shown``, whether it is significant, corrected for all
-        heads. Six windows or more with both words are needed for intervals. Values of each window have the prefix
-        ``window_``.
+        Over ``(layer, head)``: ``weight``, the mean over windows with both words, with its interval over documents
+        (``weight_low``, ``weight_high``); ``uniform``, the same under uniform attention; ``same_offset``, the mean
+        weight at the same offset from the other words; ``above``, ``weight`` less the larger of both, with its
+        interval and ``shown``, whether it is significant, corrected for all heads; ``first_of``, the share of windows
+        in which no other word gets more; in the first window with both words, ``rank`` of the word, and ``strongest``,
+        the word that gets the most. Intervals need 6 windows with both words. ``window_weight`` and others are the
+        values of each window, NaN without both words.
 
     Raises
     ------
@@ -195,7 +195,7 @@ class WordReader(TextReader):
         return self._heads
 
     def _heads(self, results: xr.Dataset) -> xr.Dataset:
-        there = np.isfinite(results.window_weight.values).any((1, 2))
+        there = (results.window_uniform.values > 0).any((1, 2))
         if not there.any():
             raise AttnscopeError(
                 f"found no text with the words {self.asked['query']!r} and {self.asked['key']!r} among "
@@ -213,8 +213,12 @@ class WordReader(TextReader):
             [keys[layer].tokens[int(word)].strip() if np.isfinite(word) else "" for word in heads]
             for layer, heads in zip(results.layer.values.tolist(), here.window_strongest.values[0], strict=True)
         ]
-        made = effect_variables(here.window_weight.values, units, dims, "Weight on the word", name="weight", unit="share", seed=seed)
-        made |= effect_variables(above.values, units, dims, "Weight above both baselines", name="above", unit="share", seed=seed)
+        made: dict[str, Any] = {}
+        for name, values, meaning in (
+            ("weight", here.window_weight, "Weight from one word to the other"),
+            ("above", above, "The same less the larger of both baselines"),
+        ):
+            made |= effect_variables(values.values, units, dims, meaning, name=name, unit="share", seed=seed)
         of_heads = {
             "uniform": here.window_uniform.mean("window"),
             "same_offset": here.window_same_offset.mean("window"),
@@ -232,11 +236,12 @@ class WordReader(TextReader):
 def _of_words(
     weights: Float[np.ndarray, "head query key"], uniform: Float[np.ndarray, "1 query key"], sides: _Sides
 ) -> dict[str, Any]:
-    """What goes from a word to another in one window, head by head; nothing if the mask hides it."""
+    """What goes from a word to another in one window, head by head; nothing without both."""
     rows, columns = np.flatnonzero(sides.rows), np.flatnonzero(sides.columns)
-    rows = rows[uniform[0][rows][:, columns].sum(1) > 0]  # queries that may attend to the word
-    if not len(rows):
+    if not len(rows) or not len(columns):
         return {}
+    seeing = uniform[0][rows][:, columns].sum(1) > 0
+    rows = rows[seeing] if seeing.any() else rows  # the mask may hide the word from some, or in a layer from all
     of_keys = weights[:, rows].mean(1)
     counted = np.flatnonzero(~np.array(sides.keys.special) | sides.columns)
     # the wanted words together, before all others

@@ -261,7 +261,7 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
 class LinePairs:
     """Sentences and their translations, line by line: each pair is a window with the translation as `target`.
 
-    Without `start`, a target is its line as a whole, of the same number of tokens as the text, as a masked language model restores it.
+    Without `start`, a target is its whole line, of as many tokens as the text: a masked language model restores it.
     """
 
     def __init__(

@@ -52,8 +52,8 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     Parameters
     ----------
     path
-        Folder of a run of ``scan``, ``generate``, ``roles``, ``examples``, ``find``, ``explain``, ``intervene``, ``patch``, ``diff``,
-        ``align``, ``compare`` or ``train``.
+        Folder of a run of ``scan``, ``generate``, ``roles``, ``examples``, ``find``, ``explain``, ``intervene``,
+        ``patch``, ``diff``, ``align``, ``compare`` or ``train``.
     part
         For a scan with pools, ``"windows"`` opens the values stored for every window, and ``"heads"`` the totals of
         each head (see `attnscope.measure.pools.over_documents`). ``"sample"`` opens the first windows on the page of a
