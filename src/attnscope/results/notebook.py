@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from attnscope.results.reports import grid_of, report_of, write_page
-from attnscope.results.schema import hyphen_minus
+from attnscope.results.schema import NO_NUMBERS, hyphen_minus
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
-_COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
+_COMMANDS = [name for name, verb in VERBS.items() if verb.report and verb.result]
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"
 _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
 
@@ -68,7 +69,7 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that made the result: scan, generate, explain, intervene, patch, diff, roles, compare.
+        """The command that made the result, such as scan or explain.
 
         Raises
         ------
@@ -145,7 +146,9 @@ def _summary(report: Report) -> tuple[list[str], list[str]]:
     rankings = [
         f"{table.title}: " + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
         for table in report.tables
-        if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
+        if any(one.name == "value" and one.unit not in NO_NUMBERS for one in table.quantities)
+        and table.rows
+        and "head" in table.rows[0]
     ]
     notes = [*report.notes, *[*report.care][:1]]
     return [*map(hyphen_minus, (report.read, *report.finding.sentences, *rankings))], [*map(hyphen_minus, notes)]
