@@ -66,19 +66,18 @@ def _attends(row: Row) -> bool:
 def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[str]:
     """How many heads attend to the word, and what the strongest of them does."""
     top = (own or rows)[0]
-    baselines = f"uniform attention: {significant(top['uniform'], 2)}"
-    if top["same_offset"] is not None:
-        baselines += f", the same offset from other words: {significant(top['same_offset'], 2)}"
-    first = f"Heads that attend from {query!r} to {key!r} more than to any other word, and more than both baselines"
-    sentences = [
-        f"{first}: {len(own) or 'none'} of {len(rows)}.",
-        f"The largest weight is {significant(top['weight'], 2)} (head {top['layer']}.{top['head']}; {baselines}).",
-    ]
-    if not own:
-        sentences.append(
-            f"In this head {key!r} has rank {int(top['rank'])} among the words, and {top['strongest']!r} gets the most."
-        )
-    return sentences
+    uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
+    position = "undefined" if top["same_offset"] is None else significant(top["same_offset"], 2)
+    attend = (
+        f"Heads that attend from {query!r} to {key!r} more than to any other word, and more than both baselines: "
+        f"{len(own) or 'none'} of {len(rows)}."
+    )
+    largest = (
+        f"The largest weight is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same "
+        f"offset from other words {position}."
+    )
+    rank = f"In this head {key!r} has rank {int(top['rank'])} among the words, and {top['strongest']!r} gets the most."
+    return [attend, largest] if own else [attend, largest, rank]
 
 
 _MOST = 0.5  # share of the windows
@@ -96,7 +95,7 @@ _HEADS = (
     Quantity("uniform", unit="share", meaning="the same under uniform attention"),
     Quantity("same_offset", "same offset", "share", "mean weight at the same offset from other words of the text"),
     effect_quantity("above", "above", heading="above", meaning="weight less the larger of both baselines"),
-    Quantity("first_of", "first", "share", "share of the windows in which no other word gets more"),
+    Quantity("first_of", "ranks first", "share", "share of the windows in which no other word gets more"),
     Quantity("rank", "rank", "count", "rank of the word among all words, in the first window with both words"),
     Quantity("strongest", "most", "token", "word that gets the most, in that window"),
 )
