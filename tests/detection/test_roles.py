@@ -9,6 +9,7 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.detection.probes import needles_of
 from attnscope.detection.report import counts_of
 from attnscope.detection.role import ROLES
 from attnscope.results.render import as_json
@@ -166,3 +167,14 @@ def test_few_windows_give_no_interval(tmp_path):
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
     assert html.escape(report.finding.sentences[0]) in page.split("<nav")[0]
     assert "nan" not in page.split("<table")[1].split("</table>")[0]
+
+
+@pytest.mark.usefixtures("no_types")
+def test_bad_needles_raise():
+    for given, says in (
+        ([{"needle": "A pie."}], "needle 1: expected a needle and a question"),
+        (["A pie."], "needle 1: expected a needle and a question"),
+        ([{"needle": "A pie.", "question": "What?", "real_needle": "cake"}], "not a part of the needle"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            needles_of(given)

@@ -105,3 +105,18 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form():
     documents = np.repeat(np.arange(count), sizes)
     expected = 2 * stats.t.sf(abs(t), np.trace(form) ** 2 / (form**2).sum())
     assert _chances(means[documents], documents.tolist())[0] == pytest.approx(expected)
+
+
+def test_what_is_exactly_equal_has_not_changed():
+    found = diff.changes_by_document(np.zeros((8, 3)), range(8))
+    assert found.p.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_skewed_documents_without_a_change_seldom_have_a_small_p(no_intervals):
+    """Without the correction for skewness, 0.02 of these."""
+    skewed = np.random.default_rng(0).exponential(1.0, (20, 4000)) - 1
+    assert np.mean(diff.changes_by_document(skewed, range(20)).p < 0.004) < 0.01
+
+
+def test_a_change_alike_in_all_documents_is_found():
+    assert diff.changes_by_document(np.ones((20, 3)), range(20)).changed.all()

@@ -68,3 +68,11 @@ def test_layers_of_fewer_heads_keep_to_those_they_have():
     before[0, 4:] = np.nan
     partner, *_ = match_heads(before, before[:, [1, 0, 3, 2, 4, 5]], matching="profile")
     assert partner[0].tolist() == [1, 0, 3, 2, 4, 5]
+
+
+def test_a_layer_without_profiles_has_no_pairs():
+    known = profiles(0)
+    known[1] = np.nan
+    found = match_heads(known, known)
+    assert found.rule == "number"
+    assert found.partner.tolist() == np.broadcast_to(np.arange(known.shape[1]), known.shape[:2]).tolist()

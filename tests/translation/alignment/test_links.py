@@ -147,3 +147,19 @@ def test_the_diagonal_is_called_better_only_where_it_is_reported():
         aligned = [other] * 30
         told += baselines(aligned, Gold(sure, sure), [(size, size)] * 30).above > 0
     assert told <= 12  # nominal 5 of 200; 13 or more would come by chance in 1 of 500
+
+
+def test_every_rule_finds_a_planted_permutation():
+    order = np.random.default_rng(0).permutation(7)
+    weights = np.full((7, 7), 0.3 / 6)
+    weights[np.arange(7), order] = 0.7
+    planted = {(int(source), target) for target, source in enumerate(order)}
+    for rule in ("argmax", "intersection", "threshold"):
+        assert links(weights, rule, threshold=0.5) == planted
+
+
+def test_rules_differ_where_two_words_want_one():
+    weights = np.array([[0.9, 0.1, 0.0], [0.6, 0.2, 0.2], [0.0, 0.0, 0.0]])
+    assert links(weights) == {(0, 0), (0, 1)}
+    assert links(weights, "intersection") == {(0, 0)}
+    assert links(weights, "threshold", 0.2) == {(0, 0), (0, 1), (1, 1), (2, 1)}
