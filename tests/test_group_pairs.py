@@ -74,7 +74,7 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
     found = with_groups(planted(layers=2, heads=3, texts=20).result)
     generator = np.random.default_rng(0)
     tables = []
-    for _ in range(60):
+    for _ in range(30):
         for name in ("group_weight", "position_group_weight", "equal_group_weight"):
             found[name] = found[name].copy(data=np.full(found[name].shape, 0.3))
         found["group_weight"] += generator.normal(scale=0.01, size=found["group_weight"].shape)
