@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from attnscope.capture.parameters import ScanReading, TranslationOptions
 from attnscope.read.urls import Url
-from attnscope.results.translate import LANGUAGES, language, language_of_locale, set_language, translate
+from attnscope.results.translate import LANGUAGES, language, set_language, translate
 from attnscope.support.arguments import option_types, shared_docs
 from attnscope.support.checks import check_formats
 from attnscope.support.errors import AttnscopeError
@@ -308,7 +308,7 @@ class _Spoken:
         """Read the words of the command line: first the language, for the help and for errors."""
         ctx.formatter_class = _Formatter
         if ctx.parent is None:
-            set_language(language_of_locale())
+            set_language()
         chosen = cast("Any", self).make_parser(ctx).parse_args(args=list(args))[0].get("language")
         if chosen in LANGUAGES:
             set_language(chosen)
