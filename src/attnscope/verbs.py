@@ -48,6 +48,7 @@ VERBS = {
     "weights": Verb("measure.raw", "Look"),
     "received": Verb("measure.raw", "Look"),
     "view": Verb("results.view", "Look"),
+    "set_language": Verb("results.translate", "Look"),
     "explain": Verb(
         "explanation.explain", "Explain", "verbs", "DataTree", (), "explanation.report", "results.figures.explain",
         load="explanation.stored:load_explanation",
