@@ -178,3 +178,22 @@ def test_bad_needles_raise():
     ):
         with pytest.raises(AttnscopeError, match=says):
             needles_of(given)
+
+
+def test_an_induction_head_is_a_retrieval_head_where_the_needle_begins_the_question():
+    animal = build("induction-decoder-2")
+    hay = " ".join(f"t{token}" for token in (3, 4, 5, 6, 7, 8, 9, 10))
+    result = attnscope.roles(
+        animal.model,
+        [f"t1 {hay}"],
+        tokenizer=animal.tokenizer,
+        window=animal.ids.shape[1],
+        only="retrieval",
+        needles=[{"needle": "t15 t12 t17 t14", "prompt": "t15"}],
+    )
+    score = result["score"].sel(role="retrieval")
+    assert json.loads(result.attrs["notes"])["needle"] >= 3
+    assert float(score[planted(animal, "induction head")]) >= 0.75  # the first of four tokens is asked
+    row = counts_of(result)[0]
+    assert (row["layer"], row["head"]) == planted(animal, "induction head")
+    assert row["above"] >= 1

@@ -266,6 +266,8 @@ def test_an_answer_is_used_where_one_pair_has_none():
     assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
     with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\), .* Leave it out"):
         pairs_of_input([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
+    with pytest.raises(AttnscopeError, match="no pair uses answer"):
+        patch(answer="foo", steps=0)  # the bundled pairs have theirs
 
 
 def test_estimates_of_positions_add_up(loaded):

@@ -163,3 +163,26 @@ def test_rules_differ_where_two_words_want_one():
     assert links(weights) == {(0, 0), (0, 1)}
     assert links(weights, "intersection") == {(0, 0)}
     assert links(weights, "threshold", 0.2) == {(0, 0), (0, 1), (1, 1), (2, 1)}
+
+
+def test_the_best_of_many_random_heads_goes_as_low_as_is_reported():
+    rng = np.random.default_rng(1)
+    gold = made_up_gold(rng)
+    many, lengths = Gold(gold.sure * 20, gold.possible * 20), LENGTHS * 20
+
+    def drawn():
+        return [links for _ in range(20) for links in random_links(rng)]
+
+    level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
+    assert level < baselines(drawn(), many, lengths).chance_level
+    lowest = [min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8)) for _ in range(60)]
+    assert np.mean(np.array(lowest) < level) <= 0.08  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
+
+
+def test_the_best_of_many_heads_needs_a_wider_interval():
+    rng = np.random.default_rng(4)
+    made, gold, lengths = of_corpus(rng, 20)
+    one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
+    assert np.isfinite(one.lower)
+    assert np.isnan([best.lower, best.upper]).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
+    assert best.above < one.above < one.below < best.below
