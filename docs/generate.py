@@ -15,22 +15,15 @@ from typing import Any
 import click
 import typer
 
-import attnscope
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+from attnscope.verbs import VERBS
 
-#: Functions of the top level by what they are for; then those of other modules that users import.
-FUNCTIONS = {
-    "Measure": ("scan", "generate", "watch", "measure_weights", "weights", "received", "roles", "examples", "view"),
-    "Explain": ("explain", "walk"),
-    "Test": ("intervene", "patch"),
-    "Compare": ("diff", "contrasts", "expect"),
-    "Translate": ("train", "translate", "score", "align", "compare"),
-    "Runs": ("open_run", "runs"),
-}
+#: Others that users import, by their group.
 ELSEWHERE = {
-    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge")
+    "Look": ("attnscope.Session",),
+    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge"),
 }
 
 
@@ -144,8 +137,9 @@ def functions() -> dict[str, str]:
     """A page for each public function, and their index."""
     parts = ["# Python", "Each command is a function of the same name. Functions take the model first, then the texts."]
     pages: dict[str, str] = {}
-    for group, names in FUNCTIONS.items():
-        full = [*(f"attnscope.{name}" for name in names), *ELSEWHERE.get(group, ())]
+    for group in dict.fromkeys(verb.group for verb in VERBS.values()):
+        verbs = [f"attnscope.{name}" for name, verb in VERBS.items() if verb.group == group]
+        full = [*verbs, *ELSEWHERE.get(group, ())]
         rows: list[tuple[str, str]] = []
         for name in full:
             short = name.rpartition(".")[2]
@@ -153,7 +147,7 @@ def functions() -> dict[str, str]:
             rows.append(
                 (f"[`{name}`](python/{short}.md)", re.sub(r"`+", "`", re.sub(r":math:`([^`]*)`", r"$\1$", first)))
             )
-            pages[f"python/{short}.md"] = f"# {name}\n\n```{{eval-rst}}\n.. autofunction:: {name}\n```\n"
+            pages[f"python/{short}.md"] = _page(name)
         parts += [f"## {group}", table(("function", "what it does"), rows)]
     parts += [
         "## Errors",
@@ -161,11 +155,27 @@ def functions() -> dict[str, str]:
         "Import other functions from their modules: see [Analyses](analyses.md), [Planted models](planted-models.md).",
         "```{toctree}\n:hidden:\n\n" + "\n".join(name.removesuffix(".md") for name in pages) + "\n```",
     ]
-    documented = {name for names in FUNCTIONS.values() for name in names}
-    public = {name for name in attnscope.__all__ if callable(getattr(attnscope, name)) and name[0].islower()}
-    if documented != public:
-        raise ValueError(f"functions without a page, or pages without a function: {sorted(documented ^ public)}")
     return {"python.md": "\n\n".join(parts) + "\n", **pages}
+
+
+def _page(name: str) -> str:
+    """A function or class, and the classes of ours that it and their methods return."""
+    pages = {name: _resolve(name)}
+    for one in (queue := [*pages.values()]):
+        public = [member for key, member in vars(one).items() if key[0] != "_"] if inspect.isclass(one) else [one]
+        for function in filter(inspect.isfunction, public):
+            words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
+            for found in map(inspect.unwrap(function).__globals__.get, words):
+                if inspect.isclass(found) and found.__module__.startswith("attnscope.") and found not in queue:
+                    queue.append(found)
+                    pages[f"{found.__module__}.{found.__name__}"] = found
+    shown = [
+        f"{'##' if full != name else '#'} {full if full == name else one.__name__}\n\n```{{eval-rst}}\n"
+        + (f".. autoclass:: {full}\n   :members:" if inspect.isclass(one) else f".. autofunction:: {full}")
+        + "\n```\n"
+        for full, one in pages.items()
+    ]
+    return "\n".join(shown)
 
 
 def _resolve(name: str) -> Any:

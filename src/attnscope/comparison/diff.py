@@ -516,9 +516,11 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         return "Nothing differs: both scans have the same numbers"
     if not difference.tested.any():
         return f"No test possible: tests need {LEAST} or more {called_in(difference.attrs)['documents']}"
-    heads, moved = ({(row["layer"], row["head"]) for row in some} for some in (rows, [r for r in rows if r["changed"]]))
-    what = "heads changed" if same_heads(difference) else "pairs of heads differ"
-    return f"{len(moved)} of {len(heads)} {what} significantly in some statistic"
+    heads = {(row["layer"], row["head"]) for row in rows}
+    moved = len({(row["layer"], row["head"]) for row in rows if row["changed"]})
+    if same_heads(difference):
+        return f"{moved} of {len(heads)} heads changed significantly in some statistic"
+    return f"{moved} of {len(heads)} pairs of heads differ significantly in some statistic"
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:

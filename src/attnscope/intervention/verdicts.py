@@ -298,18 +298,20 @@ def _together_rows(sets: xr.Dataset) -> list[Row]:
 
 
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
-    effects, heads = tree["effects"].to_dataset(), count(len(rows), "head")
+    effects = tree["effects"].to_dataset()
     if not tested:
         return f"No test possible: intervals need {_LEAST}"
     if _describe_guess(effects, float(effects.loss.mean())):
-        return "This model predicts worse than a uniform guess: its heads cannot be judged by its loss"
-    several = len(tree["heads"].ablation) > 1
+        return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
     worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
-    how = " under every ablation" * several
-    lowers = f" and lowers it for {better}" * (better > 0)
     if not worse and not better:
-        return f"No head of {len(rows)} changes the loss significantly{how} when removed"
-    return f"Removing one head raises the loss significantly{how} for {worse} of {heads}{lowers}"
+        return f"No head of {len(rows)} changes the loss significantly when removed"
+    raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
+    if len(tree["heads"].ablation) > 1:
+        raises = (
+            f"Removing one head raises the loss significantly, under every ablation, for {worse} of {len(rows)} heads"
+        )
+    return f"{raises}; for {better} it lowers the loss" if better else raises
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

@@ -170,23 +170,24 @@ _NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 
 def _headline(results: xr.Dataset) -> str:
     """How many heads attend where, by their most frequent labels; of clusters, how many there are."""
-    model, names = str(results.attrs.get("model", "the model")), majority_names(results)
+    names = majority_names(results)
     if names is None:
-        return f"Where the heads of {model} attend: no labels"
+        return f"Where the heads of {results.attrs.get('model', 'the model')} attend"
     measured = results.label_share.notnull().any("cluster").transpose("layer", "head").values
     labels = np.array(names)[measured].tolist()
+    number = len(labels)
     if "clusters" in json.loads(results.attrs.get("summary", "{}")):
-        return f"{count(len(labels), 'head')} of {model} in {count(len(set(labels)), 'cluster')} of similar profiles"
+        return f"{number} heads in {len(set(labels))} clusters of similar profiles"
     counts = Counter(label for label in labels if label not in _NO_PATTERN)
-    of_heads, rest = f"of {count(len(labels), 'head')}", len(labels) - counts.total()
-    if not counts:
-        return f"No head {of_heads} shows a fixed pattern"
+    fixed = counts.total()
+    if not fixed:
+        return f"None of {number} heads shows a fixed pattern"
     (name, most), *_ = counts.most_common(1)
-    if name in _OBJECTS and 2 * most >= counts.total():
-        first = f"{most} {of_heads} {'attends' if most == 1 else 'attend'} to {_OBJECTS[name]}"
-    else:
-        first = f"{counts.total()} {of_heads} {'shows' if counts.total() == 1 else 'show'} a fixed pattern"
-    return f"{first}; {rest} {'shows' if rest == 1 else 'show'} none" if rest else first
+    attend, show, others = (["", "s"][one == 1] for one in (most, fixed, number - fixed))
+    if name in _OBJECTS and 2 * most >= fixed:
+        where = _OBJECTS[name]
+        return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
+    return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
 
 
 def _heads(results: xr.Dataset) -> Table:

@@ -90,6 +90,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         pieces=pieces,
         quantiles=heads["spread"],
         summary=page_table(summary),
+        clustered=any(row["quantity"] == "clusters.k" for row in summary.rows),
         notes=[note for note in _notes(result) if note],
     )
 
