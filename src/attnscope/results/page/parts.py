@@ -38,6 +38,7 @@ _PIXELS = 96  # for an inch
 _ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "groups")
 #: Names of the words in a page's data that are no names, tokens or numbers.
 _WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "layerKinds", "group"})
+_CELLS = 400  # heads that are drawn as cells; more are one canvas
 _PAGES = Environment(
     loader=PackageLoader("attnscope.results.page", "."),
     autoescape=True,
@@ -161,6 +162,7 @@ def write_page(
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=shown.get("opens", ""),
+        grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,
         more=[sentence for sentence in more if sentence],
