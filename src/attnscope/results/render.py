@@ -109,7 +109,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
             min_width=max(map(cell_len, title.split())),
         )
         if _has_interval(one, table):
-            made.add_column(translate("95% interval"), justify="right")
+            made.add_column(_heading(translate("95% interval")), justify="right", overflow="fold")
     for row in table.rows[: table.terminal]:
         cells: list[str] = []
         for one in shown:
