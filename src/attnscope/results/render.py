@@ -115,7 +115,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
         for one in shown:
             text, interval = text_of(one, row, by_name.get(one.like))
             cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
-            cells += [translate(interval)] if _has_interval(one, table) else []
+            cells += [translate(interval).replace("～", "～ ")] if _has_interval(one, table) else []
         made.add_row(*map(Text, cells))
     return made
 
