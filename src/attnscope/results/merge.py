@@ -16,7 +16,7 @@ from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 
-_WITH_PARTS = ("scan", "explain", "intervene", "patch", "align")  # commands with --task
+_WITH_PARTS = ("scan", "examples", "explain", "intervene", "patch", "align")  # commands with --task
 #: Commands that merge the parts themselves, with the model loaded.
 _WITH_MODEL = ("align", "explain")
 
