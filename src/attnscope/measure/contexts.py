@@ -61,7 +61,9 @@ def examples_by_head(examples: xr.Dataset | None) -> dict[str, list[dict[str, An
     ``text`` (the name of its document).
     """
     made: dict[str, list[dict[str, Any]]] = {}
-    for at in range(0 if examples is None else examples.sizes["example"]):
+    if examples is None:
+        return made
+    for at in range(examples.sizes["example"]):
         row: dict[str, Any] = {str(name): values.values[at] for name, values in examples.items()}
         numbers = {name: int(row[name]) for name in ("query", "key", "window")}
         made.setdefault(f"{row['layer']}.{row['head']}", []).append(
