@@ -92,7 +92,7 @@ def window_of(name: str, text: Path, length: int):
 
 def run(model, batch, way: str, rows: int) -> None:
     length = batch.input_ids.shape[1]
-    given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+    given = batch.arguments(model.dtype)
     last = {} if isinstance(model, EncoderForMaskedLM) else {"logits_to_keep": 1}
     if last and way in {"eager", "plain"}:
         given["use_cache"] = False

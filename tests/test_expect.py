@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 import attnscope
 from attnscope import AttnscopeError
+from tests.pictures import SIDE, looking_vit
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +79,19 @@ def test_groups_have_their_weights():
     assert head.group_weight("number", key).mean == pytest.approx(float(known[0]))
     with pytest.raises(AttnscopeError, match="no group 'picture'"):
         head.group_weight("picture", "number")
+
+
+def test_of_images_offsets_are_rows_and_columns():
+    seen = attnscope.scan(looking_vit(((0, -1), (-1, 0))), torch.zeros(6, 3, SIDE, SIDE), device="cpu")
+    left, up = (attnscope.expect(seen, layer=0, head=head) for head in (0, 1))
+    assert left.attends_to((0, -1)) > 0.99
+    assert up.attends_to((-1, 0)) > 0.99
+    assert up.attends_to((0, -1)) < 0.01
+    assert "over 6 images" in repr(left.statistic("same_row"))
+    for ask, says in (
+        (lambda: left.attends_to(-1), r"rows down and columns to the right"),
+        (lambda: left.attends_to((0, 4)), "outside the band"),
+        (lambda: left.group_weight("text", "image"), "has no group_weight"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            ask()

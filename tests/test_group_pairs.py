@@ -7,7 +7,7 @@ import pytest
 
 import attnscope
 from attnscope.comparison import groups
-from attnscope.comparison.groups import describe_group_pairs, group_pairs
+from attnscope.comparison.groups import describe_group_pairs, explain_no_interval, group_pairs
 from tests.report.planted_result import planted, with_groups
 
 
@@ -74,7 +74,7 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
     found = with_groups(planted(layers=2, heads=3, texts=20).result)
     generator = np.random.default_rng(0)
     tables = []
-    for _ in range(60):
+    for _ in range(30):
         for name in ("group_weight", "position_group_weight", "equal_group_weight"):
             found[name] = found[name].copy(data=np.full(found[name].shape, 0.3))
         found["group_weight"] += generator.normal(scale=0.01, size=found["group_weight"].shape)
@@ -85,3 +85,30 @@ def test_what_chance_puts_above_both_nulls_is_not_counted(monkeypatch):
     told = [pair for pair in group_pairs(found) if pair["beyond_chance"]]
     assert [(pair["layer"], pair["head"], pair["query"], pair["key"]) for pair in told] == [(1, 2, "user", "<b>")]
     assert describe_group_pairs(group_pairs(found)).startswith("In 1 of 9 pairs of groups, a head is above both nulls")
+
+
+@pytest.mark.parametrize(("above", "beyond"), [(0.008, False), (0.012, True)])
+def test_a_negligible_effect_is_not_called_beyond_chance(above, beyond):
+    """What rounds of fitting leave has the same sign in every document, however small it is."""
+    found = with_groups(planted(layers=1, heads=1, texts=20).result)
+    for name in ("group_weight", "position_group_weight", "equal_group_weight"):
+        found[name] = found[name].copy(data=np.full(found[name].shape, 0.3))
+    found["group_weight"] += above + 1e-6 * np.arange(20).reshape(-1, 1, 1, 1, 1)
+    assert {pair["beyond_chance"] for pair in group_pairs(found)} == {beyond}
+
+
+def test_of_too_few_windows_chance_is_not_known():
+    found = with_groups(planted(layers=2, heads=3, texts=19).result)
+    assert {pair["beyond_chance"] for pair in group_pairs(found)} == {None}
+    assert describe_group_pairs(group_pairs(found)).endswith("tests need 20 or more documents")
+
+
+def test_windows_without_a_group_do_not_count(result):
+    some = result.copy(deep=True)
+    for name in ("group_weight", "position_group_weight", "equal_group_weight"):
+        some[name][2:, ..., 0, :] = np.nan
+    found = of(some.isel(layer=[1], head=[2]), "user", "<b>")
+    assert (found["windows"], found["over"]) == (2, "2 windows")
+    assert np.isnan(found["low"])  # too few for an interval
+    assert found["weight"] == pytest.approx(0.9)
+    assert explain_no_interval([found]) == "Pairs without an interval occur in fewer than 6 windows. "

@@ -21,16 +21,17 @@ def results():
         "patch": attnscope.patch(),
         "explain": attnscope.explain(limit=2, window=24),
         "roles": attnscope.roles(texts=TEXTS, only="previous_token", controls="none"),
+        "examples": attnscope.examples(texts=TEXTS, head=(0, 1), k=2),
     }
 
 
-@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "patch", "explain", "roles"])
+@pytest.mark.parametrize("command", ["scan", "diff", "intervene", "patch", "explain", "roles", "examples"])
 def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     shown = results[command].attnscope
     assert shown.command == command
     summary = shown._repr_html_()
     assert summary.count("<li>") >= 1
-    assert "data:image/svg+xml" in summary
+    assert ("data:image/svg+xml" in summary) == (command != "examples")  # which has tables alone
     assert "http" not in summary.replace("http://www.w3.org", "")
     page = shown.show(height=300)
     assert page.text.startswith("<!doctype html>")

@@ -15,6 +15,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage.config import TrainConfig
 from attnscope.lineage.data import read_data
+from attnscope.verbs import VERBS
 
 SOURCE = Path(attnscope.__file__).parent
 #: From the top to the bottom; what stands on one line may not import each other.
@@ -36,6 +37,7 @@ ORDER = (
     {"kernels"},
     {"results.schema"},  # what verbs report with
     {"bundled", "support"},
+    {"verbs"},  # names of modules
 )
 FLOORS = {package: floor for floor, packages in enumerate(ORDER) for package in packages}
 
@@ -121,6 +123,20 @@ def test_what_a_package_exports_is_there():
     for path in SOURCE.rglob("__init__.py"):
         package = importlib.import_module(name_of(path).removesuffix(".__init__"))
         assert [name for name in getattr(package, "__all__", ()) if not hasattr(package, name)] == []
+
+
+def test_the_table_of_verbs_names_what_is_there():
+    for name, verb in VERBS.items():
+        parts = [
+            (verb.module, name),
+            (verb.command and f"cli.{verb.command}", name),
+            (verb.report, "report"),
+            (verb.figures, "figures"),
+            (verb.page, "write"),
+            verb.load.split(":") if verb.load else ("", ""),
+        ]
+        for module, function in parts:
+            assert not module or callable(getattr(importlib.import_module(f"attnscope.{module}"), function))
 
 
 def test_modules_import_at_their_top_only_what_the_base_install_brings():

@@ -75,3 +75,9 @@ def test_one_head_that_turns_is_distinguished_from_those_that_do_not():
     assert found[0]["head"] == 7
     assert 0.1 < found[0]["turn_low"] < found[0]["turn"] < found[0]["turn_high"] < 0.2
     assert "1 of 20 heads shifts" in describe_own_output(found)
+
+
+def test_few_texts_and_short_ones_say_nothing():
+    places = np.zeros((19, STEPS, 2))
+    assert all(row["beyond_chance"] is None for row in own_output_shares(result(places, places, texts=19)))
+    assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []

@@ -6,35 +6,15 @@ from typing import Any
 
 import lazy_loader
 
+from attnscope.verbs import VERBS
+
 __version__ = "0.1.0"
 
+_names = {"session": ["Session"], "support.errors": ["AttnscopeError"]}
+for _name, _verb in VERBS.items():
+    _names.setdefault(_verb.module, []).append(_name)
 _load, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules={"figures", "kernels", "lineage", "results", "testing"},
-    submod_attrs={
-        "comparison.contrasts": ["contrasts"],
-        "comparison.diff": ["diff"],
-        "detection.examples": ["examples"],
-        "detection.roles": ["roles"],
-        "explanation.explain": ["explain"],
-        "intervention.intervene": ["intervene"],
-        "intervention.patch": ["patch"],
-        "lineage.align": ["align"],
-        "lineage.compare": ["compare"],
-        "lineage.score": ["score"],
-        "lineage.train": ["train"],
-        "lineage.translate": ["translate"],
-        "lineage.walk": ["walk"],
-        "measure.generation": ["generate"],
-        "measure.raw": ["received", "weights"],
-        "measure.scan": ["scan"],
-        "measure.watched": ["measure_weights", "watch"],
-        "results.open": ["open_run", "runs"],
-        "results.view": ["view"],
-        "session": ["Session"],
-        "support.errors": ["AttnscopeError"],
-        "testing.expect": ["expect"],
-    },
+    __name__, submodules={"figures", "kernels", "lineage", "results", "testing"}, submod_attrs=_names
 )
 
 

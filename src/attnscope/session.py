@@ -69,6 +69,10 @@ class Session:
         """`attnscope.roles` of this model and these texts."""
         return self._run("roles", options)
 
+    def examples(self, **options: Any) -> xr.Dataset:
+        """`attnscope.examples` of this model in these texts."""
+        return self._run("examples", options)
+
     def explain(self, **options: Any) -> xr.DataTree:
         """`attnscope.explain` of this model and these texts."""
         return self._run("explain", options)

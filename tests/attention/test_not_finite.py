@@ -251,3 +251,25 @@ def test_what_is_strange_in_one_tile_is_known_after_the_others(engine):
 
 def measured_without_columns(call, engine):
     return measure(call, Need(band=2, entropy=True), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_scores_near_the_largest_number_are_measured_as_ever(engine):
+    """Their sums would overflow, in both directions."""
+    clean = CALLS["no mask"]
+    call = replace(clean, query=clean.query * 2e18, key=clean.key * 1e18)
+    output, rows = measured(call, engine)
+    for place in allowed(call).any(-1).nonzero().tolist():
+        torch.testing.assert_close(output[*place], alone(call, *place))
+    assert bool((rows["mass"] == 1).all())
+
+
+def test_a_strange_key_is_known_where_values_have_no_width():
+    q, k, v = (draw(1, 2, 700, 8, seed=seed) for seed in range(3))
+    k[0, 1, 690] = NAN
+    for engine in ("plain", "compiled"):
+        rows = measure(AttentionCall(q, k, v[..., :0], 0.3), Need(band=2, entropy=True), engine=engine)[1]
+        for name in ("log_sum_exp", "mass", "entropy", "band"):
+            lost = getattr(rows, name).isnan().flatten(3) if name == "band" else getattr(rows, name).isnan()
+            assert bool(lost[0, 1].all())
+            assert not bool(lost[0, 0].any())

@@ -134,7 +134,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-N = 2048
+N = 1536
 ROWS = torch.arange(0, N, 100)
 LATER = {
     "the first pass": lambda call, _: measure(call, Need.everything(4, bins=(9, 17))),

@@ -9,6 +9,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from attnscope import AttnscopeError
 from attnscope.kernels.positions import (
     LearnedPositions,
+    Rotation,
     alibi_bias,
     alibi_slopes,
     layout_permutation,
@@ -102,3 +103,17 @@ def test_buckets_are_those_of_t5(bidirectional, buckets, farthest):
     theirs = T5Attention._relative_position_bucket(offset, bidirectional, buckets, farthest)
     mine = t5_buckets(offset, bidirectional=bidirectional, buckets=buckets, farthest=farthest)
     assert torch.equal(mine, theirs)
+
+
+def test_pairs_may_turn_or_not():
+    turn, x = rotation(10, 8), torch.randn(10, 8, dtype=torch.float64)
+    everything = torch.ones(4, dtype=torch.bool)
+    assert_close(turn.keep(everything)(x), turn(x))
+    assert_close(turn.keep(~everything)(x), x)
+    scaled = Rotation(1.5 * turn.cos, 1.5 * turn.sin, "half")  # as YaRN does
+    assert_close(scaled.undo(scaled(x)), x)
+    assert_close(scaled.keep(~everything)(x), 1.5 * x)
+    with pytest.raises(AttnscopeError, match="found 11 positions"):
+        turn(torch.zeros(11, 8))
+    with pytest.raises(AttnscopeError, match="one position shows no rotation"):
+        rotation(1, 8).rates  # noqa: B018

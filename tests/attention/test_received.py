@@ -123,3 +123,12 @@ def test_what_cannot_be_had_is_rejected():
         weight_sums(some, log_sum_exp, offsets=True)
     with pytest.raises(AttnscopeError, match="some queries alone"):
         weights_at_offsets(some, log_sum_exp, (0,))
+
+
+def test_a_large_log_sum_exp_keeps_its_digits():
+    """float32 rounds it by up to 1.5e-5 here, and with it every weight of the row alike."""
+    nothing, level = torch.zeros(1, 1, 600, 1), 300.0
+    call = AttentionCall(nothing, nothing, nothing, 1.0, bias=torch.full((1, 1, 600, 600), level))
+    log_sum_exp = torch.full((1, 1, 600), level + math.log(600), dtype=torch.float64)
+    assert abs(float(log_sum_exp[0, 0, 0].float()) - float(log_sum_exp[0, 0, 0])) > 1e-5
+    torch.testing.assert_close(column_sums(call, log_sum_exp)[0, 0], torch.ones(600).double(), rtol=3e-6, atol=0)

@@ -58,7 +58,7 @@ def masked_model():
 
 
 def scan(model, **options):
-    return attnscope.scan(model, TEXTS, tokenizer=MODEL, limit=3, **options)
+    return attnscope.scan(model, TEXTS, tokenizer=MODEL, limit=2, **options)
 
 
 def explain(model, **options):

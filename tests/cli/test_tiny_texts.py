@@ -19,7 +19,6 @@ from tests.cli.command import attnscope
 from tests.sketched import sketched
 
 MORE = int(os.environ.get("ATTNSCOPE_TINY_TEXTS", "0"))
-FEW = {"scan": 2, "walk": 2}  # of the other commands 1
 SIZES = {
     "vocab_size": 640,
     "hidden_size": 16,
@@ -167,7 +166,7 @@ def _said(*words, cwd):
 @pytest.mark.parametrize("command", OPTIONS)
 def test_a_short_text_is_measured_or_rejected_in_a_line(command, home):
     @settings(
-        max_examples=MORE or FEW.get(command, 1),
+        max_examples=MORE or 1,
         derandomize=not MORE,
         deadline=None,
         database=None,

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +13,18 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.lineage import compare as held_out
-from attnscope.lineage import compare as outputs
-from attnscope.lineage.config import read_config
+from attnscope.lineage import compare as compare_module
+from attnscope.lineage.compare import (
+    System,
+    learning_curves,
+    length_limits,
+    read_systems,
+    read_test_text,
+    training_effort,
+)
+from attnscope.lineage.config import config_bytes, read_config
 from attnscope.lineage.data import encode_lines
+from attnscope.lineage.parallel_text import ParallelText, TaskText
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
 
@@ -29,7 +39,7 @@ def lines(path):
 @pytest.fixture(scope="module", autouse=True)
 def _few_sentences():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held_out, "HELD_OUT", 60)
+        patch.setattr(compare_module, "HELD_OUT", 60)
         yield
 
 
@@ -104,22 +114,22 @@ def test_nothing_is_done_twice(tree, out, monkeypatch):
     def never(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr(outputs, "train", never)
-    monkeypatch.setattr(outputs, "translate_lines", never)
+    monkeypatch.setattr(compare_module, "train", never)
+    monkeypatch.setattr(compare_module, "translate_lines", never)
     again = attnscope.compare(CONFIGS, out=out, **OPTIONS)
     xr.testing.assert_identical(again["scores"].to_dataset(), tree["scores"].to_dataset())
 
 
 def test_other_beams_are_translated_again_and_not_trained(tree, out, monkeypatch, tmp_path):
     calls = []
-    real = outputs.translate_lines
+    real = compare_module.translate_lines
 
     def counted(*arguments, **options):
         calls.append(options["beams"])
         return real(*arguments, **options)
 
-    monkeypatch.setattr(outputs, "train", None)
-    monkeypatch.setattr(outputs, "translate_lines", counted)
+    monkeypatch.setattr(compare_module, "train", None)
+    monkeypatch.setattr(compare_module, "translate_lines", counted)
     folders = [out / "systems" / name for name in CONFIGS]  # taken as they are, into another folder
     found = attnscope.compare(folders, out=tmp_path, **OPTIONS | {"beams": 2, "resamples": 0})
     assert calls == [2, 2]
@@ -138,13 +148,13 @@ def test_stopped_and_resumed_is_unbroken(tree, out, tmp_path, monkeypatch):
 
     with pytest.raises(Stopped):
         attnscope.compare(CONFIGS, out=tmp_path, progress=stop, **OPTIONS)
-    real, trained = outputs.train, []
+    real, trained = compare_module.train, []
 
     def counted(config, folder, **options):
         trained.append(folder.name)
         return real(config, folder, **options)
 
-    monkeypatch.setattr(outputs, "train", counted)
+    monkeypatch.setattr(compare_module, "train", counted)
     attnscope.compare(CONFIGS, out=tmp_path, **OPTIONS)
     assert trained == ["additive"]
     for name in CONFIGS:
@@ -209,3 +219,81 @@ def test_texts_that_differ_are_rejected(tmp_path):
         attnscope.compare(both, out=tmp_path / "out")
     with pytest.raises(AttnscopeError, match=r"one and task were not validated on the same text"):
         attnscope.compare({"one": both["one"], "task": CONFIGS["none"]}, out=tmp_path / "out")
+
+
+def test_lengths_that_no_sentence_has_are_left_out(tree, out, tmp_path):
+    copied = shutil.copytree(out, tmp_path / "copied")
+    found = attnscope.compare(CONFIGS, out=copied, **OPTIONS, by_length=[6, 50, 100])["scores"].to_dataset()
+    assert found["bucket"].values.tolist() == ["1-6", "7-50"]  # and no "51-100"
+    assert int(found["sentences"].sum()) == int(tree["scores"].to_dataset()["sentences"].sum())
+
+
+def test_the_text_is_joined_as_the_systems_were_trained():
+    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
+    text, plain = read_test_text(systems), read_test_text(systems, join=1)
+    assert isinstance(text, TaskText)
+    assert len(plain) == 60  # three such texts would be 180; joined by 1 to 3, about 60 are left again
+    assert 40 < len(text) < 80
+    assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
+
+
+def test_a_text_that_is_given_stays_as_it_is():
+    systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
+    given = ["one", "two", "three"], ["1", "2", "3"]
+    assert read_test_text(systems, *given).source == given[0]
+    assert len(read_test_text(systems, *given, join=3)) < len(given[0])
+
+
+def test_names_are_unique_also_where_case_does_not_count(tmp_path):
+    for folder, name in (("a", "small"), ("b", "Small")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.yaml").write_bytes(config_bytes(CONFIGS["none"]))
+    found = read_systems([tmp_path / "a" / "small.yaml", tmp_path / "b" / "Small.yaml"], tmp_path / "out")
+    assert [system.name for system in found] == ["small", "Small-2"]
+    assert found[1].folder == tmp_path / "out" / "systems" / "Small-2"
+
+
+def test_a_log_that_was_damaged_gives_no_curve(tree, out, tmp_path):
+    copied = shutil.copytree(out / "systems" / "none", tmp_path / "none")
+    log = copied / "log.jsonl"
+    log.write_text(log.read_text().replace("1", "7", 1))
+    with pytest.raises(AttnscopeError, match=r"log\.jsonl is not what was written"):
+        attnscope.compare([copied], out=tmp_path / "out", **OPTIONS)
+
+
+@pytest.mark.parametrize("longest", [1, 3, 7, 12, 33, 60, 61, 130, 1000])
+def test_limits_of_length_are_round_few_and_leave_no_empty_end(longest):
+    lengths = range(1, longest + 1)
+    limits = length_limits(["w " * n for n in lengths])
+    assert 1 <= len(limits) <= 5
+    assert len({b - a for a, b in pairwise([0, *limits])}) == 1
+    assert limits[-1] < longest or longest == 1
+    assert length_limits(["x" * n for n in lengths], "characters") == limits
+
+
+def test_curves_of_different_lengths_and_of_no_log(tmp_path):
+    rows = [
+        {"update": 2, "loss": 3.0, "tokens_per_second": 10.0, "tokens": 20, "seconds": 2.0},
+        {"update": 2, "valid_loss": 2.5, "valid_bleu": 1.5},
+        {"update": 4, "loss": 2.0, "tokens_per_second": 30.0, "tokens": 60, "seconds": 3.0},
+        {"update": 4, "valid_loss": 1.5, "valid_bleu": 9.5},
+    ]
+    for name, count in (("long", 4), ("short", 2)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
+    curves = learning_curves({name: tmp_path / name for name in ("short", "long", "none")})
+    np.testing.assert_array_equal(curves["bleu"], [[1.5, np.nan], [1.5, 9.5], [np.nan, np.nan]])
+    np.testing.assert_array_equal(curves["tokens"][1], [20, 60])
+    assert training_effort(tmp_path / "long") == {
+        "training_tokens_per_second": 20.0,
+        "training_tokens": 60.0,
+        "training_seconds": 3.0,
+    }
+
+
+def test_the_line_requested_is_shown():
+    text = ParallelText(["w " * 30, "w w", "w " * 24], ["x", "x", "x"])
+    assert compare_module._shown_pair(text, None) == 2
+    assert compare_module._shown_pair(text, 2) == 1
+    with pytest.raises(AttnscopeError, match="there is no line 4: the text has lines 1 to 3"):
+        compare_module._shown_pair(text, 4)

@@ -9,6 +9,7 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.detection.probes import needles_of
 from attnscope.detection.report import counts_of
 from attnscope.detection.role import ROLES
 from attnscope.results.render import as_json
@@ -166,3 +167,33 @@ def test_few_windows_give_no_interval(tmp_path):
     page = write_page(report, tmp_path / "report.html").read_text(encoding="utf-8")
     assert html.escape(report.finding.sentences[0]) in page.split("<nav")[0]
     assert "nan" not in page.split("<table")[1].split("</table>")[0]
+
+
+@pytest.mark.usefixtures("no_types")
+def test_bad_needles_raise():
+    for given, says in (
+        ([{"needle": "A pie."}], "needle 1: expected a needle and a question"),
+        (["A pie."], "needle 1: expected a needle and a question"),
+        ([{"needle": "A pie.", "question": "What?", "real_needle": "cake"}], "not a part of the needle"),
+    ):
+        with pytest.raises(AttnscopeError, match=says):
+            needles_of(given)
+
+
+def test_an_induction_head_is_a_retrieval_head_where_the_needle_begins_the_question():
+    animal = build("induction-decoder-2")
+    hay = " ".join(f"t{token}" for token in (3, 4, 5, 6, 7, 8, 9, 10))
+    result = attnscope.roles(
+        animal.model,
+        [f"t1 {hay}"],
+        tokenizer=animal.tokenizer,
+        window=animal.ids.shape[1],
+        only="retrieval",
+        needles=[{"needle": "t15 t12 t17 t14", "prompt": "t15"}],
+    )
+    score = result["score"].sel(role="retrieval")
+    assert json.loads(result.attrs["notes"])["needle"] >= 3
+    assert float(score[planted(animal, "induction head")]) >= 0.75  # the first of four tokens is asked
+    row = counts_of(result)[0]
+    assert (row["layer"], row["head"]) == planted(animal, "induction head")
+    assert row["above"] >= 1

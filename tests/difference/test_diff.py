@@ -13,9 +13,9 @@ import attnscope
 from attnscope import AttnscopeError, open_run
 from attnscope.bundled import MODEL, TEXT
 from attnscope.capture.load import load_model
-from attnscope.comparison.diff import _quantities, changes_of
+from attnscope.comparison.diff import _quantities, changes_of, value_headings
 from attnscope.results.render import _rich_table
-from attnscope.results.reports import report_of
+from attnscope.results.reports import report_of, write_page
 from attnscope.results.schema import Table
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import places, plain
@@ -167,3 +167,57 @@ def test_heads_of_vision_encoders_are_matched_by_patches():
     assert found.partner.values.tolist() == [[3, 2, 1, 0]]
     assert bool(found.changed.sel(statistic="entropy").all())
     assert "over 6 images" in sentences("diff", found)[0]
+
+
+def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
+    few = attnscope.scan(limit=4, window=32, statistics=["entropy"])
+    other = few.assign(entropy=few.entropy + 0.5)
+    found = attnscope.diff(few, other)
+    assert not found.tested.any()
+    assert {row["changed"] for row in changes_of(found)} == {None}
+    page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'class="number open"' not in page
+    assert "significant" not in page
+    assert page.count("Nothing is tested: tests need 6 or more documents, and there is 1.") == 1
+
+
+def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
+    found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
+    assert found.attrs["similarity"] == "not shown"
+    *others, last = sentences("diff", found)
+    assert "because heads of one number are not significantly similar" in last
+    assert last.endswith("so they may be different heads.")
+    assert "asked" not in last
+    assert "pairs of heads differ" in others[0]
+    printed = printed_table(_quantities(found), changes_of(found)[:3])
+    assert "matched with" in printed
+    page = write_page(report_of("diff", found), tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (*others, last, printed, page):
+        assert "is now" not in text.lower()
+        assert "changed" not in text
+    assert all(word in printed and f">{word.capitalize()}<" in page for word in value_headings(found))
+    assert "What differs between" in page
+
+
+def test_how_heads_were_matched_is_said_as_it_was(scans):
+    tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
+    assert sentences("diff", tuned["auto"])[-1].endswith("by number. These pairs are more similar than chance.")
+    assert "profiles, as requested (" in sentences("diff", tuned["profile"])[-1]
+    for similarity in ("shown", "not shown"):  # no head is promised the one that is most like it
+        said = sentences("diff", tuned["profile"].assign_attrs(similarity=similarity))[-1]
+        assert "matched one to one by their offset profiles" in said
+    assert value_headings(tuned["profile"])[2] == "difference"
+    strangers = attnscope.diff(untrained(0), untrained(1), heads="number")
+    assert "by number, as requested. These pairs are not more similar" in sentences("diff", strangers)[-1]
+    runs = [run.drop_vars("profile") for run in (untrained(0), untrained(1))]
+    assert "Without offset profiles" in sentences("diff", attnscope.diff(*runs))[-1]
+
+
+def untrained(seed):
+    """Statistics of a model that has nothing to do with those of other seeds."""
+    draws, run = np.random.default_rng(seed), attnscope.scan(limit=8, window=32).copy(deep=True)
+    run = run.assign_coords(source=("window", list("abcdefgh")))  # documents
+    places = (*run.profile.shape[1:3], run.sizes["offset"])
+    run["profile"] = (run.profile.dims, np.broadcast_to(draws.dirichlet(np.ones(places[2]), places[:2]), (8, *places)))
+    run["entropy"] = (run.entropy.dims, draws.normal(2, 0.1, places[:2]) + draws.normal(0, 0.01, run.entropy.shape))
+    return run

@@ -48,6 +48,8 @@ def test_heads_that_look_at_neighbours_are_needed_and_the_verdict_says_why(tree)
     assert {(row["layer"], row["head"]) for row in rows[:2]} == {(0, 1), (0, 3)}
     assert {row["label"] for row in rows[:2]} == {"previous", "next"}
     assert len(rows) == 12
+    searched = tree["search"].searched
+    assert {*zip(*np.nonzero(searched.values >= np.sort(searched, None)[-2]), strict=True)} == {(0, 1), (0, 3)}
 
 
 def test_curves_end_where_all_heads_are_out_and_the_effect_leads(tree):
@@ -76,6 +78,8 @@ def test_a_rule_is_measured_beside_the_ablations(tmp_path, renormalise):
     np.testing.assert_allclose(node.loss_change, alone.loss_change, atol=1e-6)
     np.testing.assert_allclose(node.effect, alone.loss_change.mean("window"), atol=1e-6)
     np.testing.assert_allclose(node.forbidden_weight, alone.weight.mean("window"), atol=1e-6)
+    everything = knock_out(asked, Forbidden(offsets=tuple(range(-128, 129)))).mean("window").loss_change
+    np.testing.assert_allclose(everything, found["heads"].effect.sel(ablation="zero"), atol=2e-5)  # it gives nothing
     assert attnscope.open_run(tmp_path / "run").identical(found)
     best = max(verdicts(found), key=lambda row: row["forbidden_mean"])
     assert (best["layer"], best["head"]) == (0, 3)

@@ -266,3 +266,39 @@ def test_an_answer_is_used_where_one_pair_has_none():
     assert [(pair.answer, pair.wrong) for pair in pairs] == [(" a", " c"), (" x", " y")]
     with pytest.raises(AttnscopeError, match=r"no pair uses wrong \(--wrong\), .* Leave it out"):
         pairs_of_input([WHOLE, BARE | {"wrong": " d"}], answer=" x", wrong=" y")
+    with pytest.raises(AttnscopeError, match="no pair uses answer"):
+        patch(answer="foo", steps=0)  # the bundled pairs have theirs
+
+
+def test_estimates_of_positions_add_up(loaded):
+    whole = patch(loaded, PAIRS[:2], steps=1)["pairs"].estimate
+    by_position = patch(loaded, PAIRS[:2], steps=1, by_position=True)["pairs"].estimate
+    np.testing.assert_allclose(by_position.sum("position"), whole, atol=1e-4)
+
+
+def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
+    loaded = load_model(causal(), tokenizer=MODEL)
+    pairs = [Pair("It was a game", "He had a game", " of", " to")]
+    found = patch(loaded, pairs, steps=0)["pairs"]
+    assert found.sizes["head"] == 4
+    states = patch(loaded, pairs, what="residual")["patched"].recovered
+    np.testing.assert_allclose(states.isel(block=-1, position=-1), 1, rtol=1e-3)
+
+
+def test_answers_that_the_model_does_not_know_are_told(tree):
+    assert not any("no better than guessing" in sentence for sentence in sentences("patch", tree))
+    pairs = tree["pairs"].to_dataset()
+    pairs["clean"] = pairs.clean * np.where(np.arange(pairs.sizes["pair"]) % 2, 1, -1)
+    changed = tree.copy()
+    changed["pairs"] = pairs
+    (said,) = [sentence for sentence in sentences("patch", changed) if "no better than guessing" in sentence]
+    assert "the model may not know these answers" in said
+
+
+def test_positions_add_up_where_later_layers_do_not_mix_them(loaded):
+    tree = patch(loaded, PAIRS[:1], by_position=True, steps=0)
+    by_position, whole = tree["pairs"], patch(loaded, PAIRS[:1], steps=0)["pairs"]
+    place = tree["patched"].token.values.tolist().index("<mask>")
+    np.testing.assert_allclose(  # of the last layer, the mask's own row alone is read
+        by_position.difference.isel(layer=-1, position=place), whole.difference.isel(layer=-1), rtol=1e-4
+    )

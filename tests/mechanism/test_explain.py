@@ -102,6 +102,10 @@ def test_the_bundled_model_shows_the_mechanism(bundled):
     assert float(spectrum.local_ratio.sel(frequency=slice(3, None)).max()) >= 2
     words = bundled["position_spectrum"].to_dataset().sel(table="words")
     assert not words.is_peak.values.astype(bool).any()
+    # the rotation from queries to keys turns by the same offsets
+    found = -bundled["phase_map"].to_dataset().line_shift.sel(layer=0)
+    weights = bundled["verdict"].to_dataset().offset_of_weights.sel(layer=0)
+    np.testing.assert_allclose(found, weights, atol=0.1)
 
 
 def test_the_chemistry_model_has_its_known_table(models):

@@ -12,7 +12,7 @@ from attnscope.explanation.analyses.position_content import position_content
 from attnscope.explanation.analyses.shift import cross_correlation as mechanism_cross_correlation
 from attnscope.explanation.analyses.shift import cross_spectrum as mechanism_cross_spectrum
 from attnscope.explanation.analyses.verdict import peaks_of_noise, summary, verdict_of, weight_peaks
-from attnscope.explanation.arrays.correlation import cross_spectrum
+from attnscope.explanation.arrays.correlation import cross_correlation, cross_spectrum, profile_agreement
 from attnscope.explanation.arrays.phase_map import phase_map
 from attnscope.explanation.arrays.spectrum import find_peaks
 from attnscope.explanation.profiles import Reach, pairs_at
@@ -219,3 +219,24 @@ def test_heads_that_all_look_alike_tell_nothing(tokenizer):
     np.testing.assert_allclose(found["verdict"].chance, 1)
     said = summary(rank_explanations(found))[-1]
     assert said.endswith("all 4 heads (4 by chance, p = 1: not significant).")
+
+
+def test_profiles_are_compared_where_the_mask_allows():
+    """Before the mask the scores rise on to +2; the weights there are 0 whatever they are."""
+    scores = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    weights = np.array([0.1, 0.3, 0.6, 0.0, 0.0])
+    assert not profile_agreement(weights, scores, band=2).equal_argmax
+    found = profile_agreement(weights, scores, band=2, offsets=(-4, 0))
+    assert found.equal_argmax
+    assert int(found.score_argmax) == 0
+    assert float(found.spearman) == pytest.approx(1)
+
+
+def test_noise_has_no_clear_peak_and_a_shift_has():
+    rng = np.random.default_rng(0)
+    clear = [
+        bool(cross_correlation(rng.normal(size=(64, 8)), rng.normal(size=(64, 8))).trace_peak_clear) for _ in range(200)
+    ]
+    assert sum(clear) <= 2
+    q = rng.normal(size=(64, 8))
+    assert cross_correlation(q, np.roll(q, -3, axis=0)).trace_peak_clear

@@ -7,6 +7,7 @@ import torch
 from rich.console import Console
 
 import attnscope
+from attnscope.explanation.analyses.verdict import ESTIMATED, zero_note
 from attnscope.explanation.report import rank_explanations, report
 from attnscope.results.figures.positions import scheme_kernel
 from attnscope.results.render import print_report
@@ -67,3 +68,10 @@ def test_of_a_random_model_no_head_is_predicted_and_nothing_is_explained(trees, 
     assert "No head favours an offset: the profiles below are flat" in page
     for said in (page, printed(trees["random llama"])):
         assert "alone predicts" not in said
+
+
+@pytest.mark.parametrize("estimate", ESTIMATED)
+@pytest.mark.parametrize(("offset", "noted"), [(0.4, True), (-0.02, True), (-1.0, False), (None, False)])
+def test_an_estimate_of_about_0_may_be_a_token_that_meets_itself(estimate, offset, noted):
+    row = dict.fromkeys(ESTIMATED)
+    assert ("match themselves" in zero_note([row, row | {estimate: offset}])) == noted

@@ -13,7 +13,7 @@ from attnscope.capture.load import load_model
 from attnscope.explanation import explain as _explain
 from attnscope.explanation.catalogue import known_analyses
 from attnscope.explanation.tables import position_table
-from attnscope_yamamoto2023.relearn import relearn_positions
+from attnscope_yamamoto2023.relearn import relearn_positions, space_out
 from attnscope_yamamoto2023.relearn import relearned as relearned_analysis
 from tests.families import tiny
 
@@ -123,3 +123,28 @@ def test_a_tokenizer_without_mask_is_rejected():
     tokenizer.mask_token = None
     with pytest.raises(AttnscopeError, match="has no mask token"):
         relearn_positions(load_model(MODEL).model, tokenizer=tokenizer)
+
+
+def test_the_loss_is_that_of_real_tokens_only(monkeypatch):
+    seen = []
+    forward = RobertaForMaskedLM.forward
+
+    def watch(self, input_ids=None, labels=None, **kwargs):
+        if labels is not None:  # not the comparison afterwards
+            seen.append((input_ids, labels))
+        return forward(self, input_ids=input_ids, labels=labels, **kwargs)
+
+    monkeypatch.setattr(RobertaForMaskedLM, "forward", watch)
+    relearn_positions(roberta(), tokenizer=MODEL, **FEW | {"steps": 2})
+    unknown = AutoTokenizer.from_pretrained(MODEL).unk_token_id
+    for ids, labels in seen:
+        assert (ids.view(len(ids), -1, 4)[..., 1:] == unknown).all()
+        asked = (labels != -100).view(len(ids), -1, 4)
+        assert asked[..., 0].any()
+        assert not asked[..., 1:].any()
+        assert not asked[:, [0, -1]].any()  # the special tokens at the ends
+
+
+def test_spacers():
+    assert space_out([[5, 6], [7, 8]], 3, 1) == [[5, 1, 1, 1, 6, 1, 1, 1], [7, 1, 1, 1, 8, 1, 1, 1]]
+    assert space_out([[5, 6]], 0, 1) == [[5, 6]]

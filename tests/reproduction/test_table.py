@@ -13,10 +13,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, RobertaForMaskedLM
 
 from attnscope import AttnscopeError, explain
 from attnscope.explanation import explain as _explain
-from attnscope.explanation.catalogue import known_analyses
+from attnscope.explanation.catalogue import known_analyses, requested_analyses
 from attnscope.explanation.study import Study
 from attnscope_yamamoto2023 import rows as paper_figures
-from attnscope_yamamoto2023.models import SHAPES, Subject, is_shaped_like
+from attnscope_yamamoto2023.models import SHAPES, Subject, is_shaped_like, published_name
 from attnscope_yamamoto2023.rows import ROWS, other_side, paper_table
 from tests.families import tiny
 from tests.mechanism.planted_roberta import FULL, HEADS, SHARES, SMALL, config_of, planted_roberta, random_ids
@@ -254,3 +254,32 @@ def test_roberta_of_the_real_shape(monkeypatch):
     agree = {row for row, verdict in verdicts(found).items() if verdict == "agrees"}
     assert {1, 2, 4, 5, 6, 9, 10, 11, 12, 13, 15} <= agree
     assert {"not comparable", "same shape, other weights"}.isdisjoint(verdicts(found).values())
+
+
+def test_a_head_planted_to_the_other_side_differs():
+    model = planted_roberta(SMALL, {(1, 1): (2, 0.25), (2, 3): (-1, 4.0)})
+    found = paper_table(model, random_ids(SMALL, 2), published_as="roberta-base")
+    assert (value(found, 10), value(found, 11), value(found, 13)) == (-1, 2, 2)
+    assert [verdicts(found)[row] for row in (10, 11, 13)] == ["differs"] * 3
+
+
+def test_another_table_differs_and_other_ways_are_tried(small):
+    name = "roberta.embeddings.position_embeddings"
+    kept = small.get_submodule(name).weight.detach().clone()
+    moved = kept.clone()
+    with torch.no_grad():
+        moved[:-2] = kept[2:]  # the planted rows stand at 0 .. 127
+        moved[-2:] = torch.randn(2, SMALL.width)
+        small.get_submodule(name).weight.copy_(moved)
+        found = paper_table(small, random_ids(SMALL, 2), published_as="roberta-base")
+        small.get_submodule(name).weight.copy_(kept)
+    assert verdicts(found)[1] == "differs"
+    assert found.note.sel(row=1).item().startswith("matches with: all rows from 0")
+
+
+def test_only_the_hub_or_the_user_knows_whose_weights_they_are():
+    assert published_name("FacebookAI/roberta-base", {"revision": "e2da8e2f"}) == "roberta-base"
+    assert published_name("roberta-base", {"sha256": "e2da8e2f"}) is None  # a folder of that name
+    assert published_name("someone/roberta-base", {"revision": "e2da8e2f"}) is None
+    with pytest.raises(AttnscopeError, match="--analyses is yamamoto2023='bert': expected roberta-base or gpt2"):
+        requested_analyses(["yamamoto2023=bert"])

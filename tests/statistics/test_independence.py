@@ -122,3 +122,11 @@ def test_fewer_than_six_units_have_no_interval():
         share = found["profile_between_heads"]
         assert np.isfinite(share.value)
         assert np.isfinite([share.low, share.high]).tolist() == [count == 6] * 2
+
+
+def test_six_labels_by_chance_give_a_majority_of_a_fifth():
+    """100 texts, six equally likely labels: majority share 0.22 on average (mechanism C8)."""
+    rng = np.random.default_rng(0)
+    shares = label_shares(rng.integers(0, 6, (100, 2000)), 6)
+    assert shares.max(-1).mean() == pytest.approx(0.22, abs=0.01)
+    assert np.quantile(shares.max(-1), 0.99) == pytest.approx(0.28, abs=0.015)

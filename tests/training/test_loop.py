@@ -17,6 +17,7 @@ from attnscope.lineage import checkpoints
 from attnscope.lineage import compare as held_out
 from attnscope.lineage.checkpoints import LOG, Log, read_log
 from attnscope.lineage.config import TrainConfig, read_config
+from attnscope.lineage.data import read_data
 from attnscope.lineage.train import Processes, Training, train
 from attnscope.store.folder import OwnedFolder, manifest_of
 from tests.process import Started, wait_until
@@ -322,3 +323,51 @@ def test_our_own_settings_are_settings(path):
     config = read_config(path)
     assert config.source or config.text
     assert path.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_other_texts_than_those_of_the_folder_are_rejected(tmp_path):
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"a {word} b\n" for word in "abcdefghijklmnopqrstuvwxyz" * 4))
+    texts = {side: tmp_path / side for side in ("source", "target")}
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
+    train(out=tmp_path / "out", **texts, **settings | {"updates": 4})
+    changed = (tmp_path / "source").read_text().replace("a z b", "b z a", 1)
+    (tmp_path / "source").write_text(changed)
+    with pytest.raises(AttnscopeError, match="the texts differ from those of the training in"):
+        train(out=tmp_path / "out", **texts, **settings)
+
+
+def test_pairs_that_are_left_out_are_told(tmp_path, caplog):
+    lines = ["a b c"] * 40 + ["", "a b c d e f g h"]
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in [*lines, *["a b"] * 9]))
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("task")} | RECURRENT
+    settings |= {"longest": 7, "updates": 2, "vocabulary": 300}
+    texts = {side: tmp_path / side for side in ("source", "target")}
+    train(out=tmp_path / "out", **texts, **settings)
+    assert caplog.messages == ["dropped pairs: 1 both empty, 1 too long"]
+    assert read_log(tmp_path / "out")[0] == {"update": 0, "left_out": {"both empty": 1, "too long": 1}}
+
+
+def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
+    (tmp_path / "en").write_text("I am a cat.\n" * 20)
+    (tmp_path / "ja").write_text("吾輩は猫である。\n" * 20)
+    files = {"source": tmp_path / "en", "target": tmp_path / "ja", "vocabulary": 300}
+    with pytest.raises(AttnscopeError, match=r"no spaces between words.*--bleu-tokenizer"):
+        read_data(read_config(**files))
+    assert len(read_data(read_config(**files, bleu_tokenizer="char")).valid) == 2
+
+
+@pytest.mark.parametrize("name", ["task_pairs", "task_longest"])
+def test_settings_of_the_generated_task_are_rejected_beside_a_text(name, tmp_path):
+    with pytest.raises(AttnscopeError, match=f"{name} applies to the generated task only, but found text"):
+        read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
+
+
+def test_a_file_without_a_setting_trains_nothing(tmp_path):
+    for text in ("", "# updates: 10\n"):
+        (tmp_path / "settings.yaml").write_text(text)
+        with pytest.raises(AttnscopeError, match=r"is empty; expected one 'name: value' per line, or \{\}"):
+            read_config(tmp_path / "settings.yaml")
+    (tmp_path / "settings.yaml").write_text("{}")
+    assert read_config(tmp_path / "settings.yaml") == read_config()

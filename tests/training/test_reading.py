@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from attnscope import AttnscopeError
 from attnscope.lineage.align import best_aligning_head
 from attnscope.lineage.config import read_config
 from attnscope.lineage.data import (
@@ -220,3 +221,16 @@ def test_a_fixed_vector_has_no_alignment(text, tokenizer):
     sizes = {"vocab_size": len(tokenizer), "embedding_width": 4, "encoder_width": 3, "decoder_width": 6}
     model = RecurrentForConditionalGeneration(RecurrentConfig(attention="none", **sizes))
     assert best_aligning_head(model, tokenizer, text) is None
+
+
+def test_short_and_long_batches_come_mixed():
+    lengths = some_lengths(20_000)
+    means = np.array([lengths[batch].mean() for batch in epoch_batches(lengths, 500, 0, 0)])
+    # neighbours in the list are independent: the correlation of n pairs stays within 4 / sqrt(n)
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 4 / np.sqrt(len(means))
+
+
+def test_a_text_of_long_pairs_alone_is_rejected():
+    text = ParallelText(["a b c"], ["d e f"])
+    with pytest.raises(AttnscopeError, match="found no pair of at most 2 tokens per side among 1"):
+        encode_pairs(train_subwords(text.source, 300), text, longest=2)

@@ -139,3 +139,10 @@ def test_a_file_and_a_folder(folder, tmp_path):
     assert found.texts == attnscope.translate(folder, ["a dog", "", "two men"], beams=2).texts
     assert found.sources == ("a dog", "", "two men")
     assert found[1][0].text == ""
+
+
+def test_a_generation_config_without_a_start_is_an_error_of_one_line(model, tokenizer):
+    model = deepcopy(model)
+    model.generation_config.decoder_start_token_id = model.generation_config.bos_token_id = None
+    with pytest.raises(AttnscopeError, match=r"cannot generate.*Check its generation_config\.json"):
+        translate_lines(model, tokenizer, ["two men"])

@@ -1,10 +1,11 @@
-"""The command line: one file for each command; here what they share."""
+"""The command line: `attnscope.verbs` names the file of each command."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 # Threads that wait by spinning slow down everything on a machine that is shared; set before PyTorch is loaded.
@@ -14,10 +15,11 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 import typer
 
 from attnscope import __version__
-from attnscope.cli import options, runs, train, translation, verbs, walk
+from attnscope.cli import options, runs
 from attnscope.cli.output import abandon, prepare, print_note
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError, out_of_memory, panicked, reason_of, unimportable
+from attnscope.verbs import VERBS
 
 _INTERRUPTED = 130
 _UsageError: Any = typer.BadParameter.__base__  # typer does not export it
@@ -32,22 +34,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Measure where every attention head of a model attends, why it attends there, and whether it matters.",
 )
-_COMMANDS = {
-    "Look": (verbs.scan, verbs.generate, verbs.roles, verbs.examples),
-    "Explain": (verbs.explain, walk.walk),
-    "Test": (verbs.intervene, verbs.patch),
-    "Compare": (verbs.diff,),
-    "Translate": (
-        train.with_settings(train.train),
-        translation.translate,
-        translation.score,
-        translation.align,
-        translation.compare,
-    ),
-}
-for panel, commands in _COMMANDS.items():
-    for command in commands:
-        app.command(cls=options.Command, rich_help_panel=panel)(command)
+for name, verb in VERBS.items():
+    if verb.command:
+        command = getattr(import_module(f"attnscope.cli.{verb.command}"), name)
+        app.command(cls=options.Command, rich_help_panel=verb.group)(command)
 app.add_typer(runs.app, name="runs", rich_help_panel="Runs")
 
 

@@ -10,9 +10,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import new_console, print_note, progress_bar
+from attnscope.results.translate import translate
 from attnscope.support.numbers import percent
 
 _OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal", "chance", "chance_level")
@@ -25,6 +27,39 @@ _OUT = Annotated[
 ]
 
 
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for every setting."""
+    from attnscope.lineage.config import TrainConfig, shown_default
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("config", keyword, default=None, annotation=_CONFIG),
+        inspect.Parameter("out", keyword, default=Path("attnscope-model"), annotation=_OUT),
+    ]
+    for name, field in TrainConfig.model_fields.items():
+        kind, choices = _kind(field.annotation)
+        described, _, default = (field.description or "").partition("[default: ")
+        shown = shown_default(name, default.rstrip("]") if default else str(field.default))
+        option = typer.Option(
+            help=described.strip(), metavar="|".join(choices) or None, show_default=False if shown == "None" else shown
+        )
+        annotation = Annotated[kind | None, option]
+        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
+    """The type that a flag is read as, and the words that it may be."""
+    if get_origin(annotation) in {Union, UnionType}:
+        annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
+    if get_origin(annotation) is Literal:
+        return str, get_args(annotation)
+    return annotation, ()
+
+
+@with_settings
 def train(config: Path | None, out: Path, **settings: Any) -> None:
     """Train a translation model or a masked language model. Without data: a generated task, in a few minutes."""
     from attnscope.lineage.config import describe_preset, settings_for
@@ -64,38 +99,6 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         )
         console.print(f"alignments: error rate {rate} ({lower} to {upper}) against the known ones")
         console.print(f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100")
-    console.print(f"model: {out}", soft_wrap=True)
+    console.print(Text(f"{translate('model')}: {out}"), soft_wrap=True)
     if not (asked.source or asked.text):
         console.print("one vector, attention and a Transformer side by side: attnscope compare")
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for every setting."""
-    from attnscope.lineage.config import TrainConfig, shown_default
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("config", keyword, default=None, annotation=_CONFIG),
-        inspect.Parameter("out", keyword, default=Path("attnscope-model"), annotation=_OUT),
-    ]
-    for name, field in TrainConfig.model_fields.items():
-        kind, choices = _kind(field.annotation)
-        described, _, default = (field.description or "").partition("[default: ")
-        shown = shown_default(name, default.rstrip("]") if default else str(field.default))
-        option = typer.Option(
-            help=described.strip(), metavar="|".join(choices) or None, show_default=False if shown == "None" else shown
-        )
-        annotation = Annotated[kind | None, option]
-        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
-    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
-
-
-def _kind(annotation: Any) -> tuple[Any, tuple[str, ...]]:
-    """The type that a flag is read as, and the words that it may be."""
-    if get_origin(annotation) in {Union, UnionType}:
-        annotation = next(kind for kind in get_args(annotation) if kind is not NoneType)
-    if get_origin(annotation) is Literal:
-        return str, get_args(annotation)
-    return annotation, ()

@@ -1,4 +1,4 @@
-"""The commands that measure heads: `scan`, `generate`, `roles`, `explain`, `intervene`, `patch`, `diff`.
+"""The commands that measure heads.
 
 Each declares its own options, turns what was typed into the arguments of its verb, and lets `run` do the rest.
 """

@@ -270,7 +270,7 @@ def shown_default(name: str, usual: str) -> str:
 def describe_preset(config: TrainConfig) -> str:
     """The model of the generated task in words, with what differs from its usual settings."""
     differ = ", ".join(
-        f"{name} {value}"
+        f"{name}={value}"
         for name, value in config.settings().items()
         if name in MODEL_SETTINGS and value != TrainConfig.model_fields[name].default
     )

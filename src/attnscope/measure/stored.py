@@ -285,7 +285,8 @@ def describe_ranking(results: xr.Dataset, kind: str, rows: Sequence[RankedHead])
     """The score of a ranking; if no head qualifies, the criterion."""
     score, where = (_RANKED_BY_OF_IMAGES if results.attrs.get("reads") == "images" else _RANKED_BY)[kind]
     if rows:
-        return f"most {kind} heads: {score}{_NO_TEST if kind == _SINKS else ''}"
+        ranking = f"most {kind} heads: {score}"
+        return ranking + _NO_TEST if kind == _SINKS else ranking
     least = LOCAL if kind == "local" else LEAST_SHARE
     beyond = (
         f"{SHARED_ODDS:g} times the odds under uniform attention"

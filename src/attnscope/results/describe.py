@@ -11,7 +11,7 @@ import xarray as xr
 
 from attnscope.measure import stored
 from attnscope.results.open import Node, Run, in_memory, known_run, nodes_of, parts_of_run, read_run
-from attnscope.results.reports import REPORTS, report_of
+from attnscope.results.reports import report_of
 from attnscope.results.schema import hyphen_minus
 from attnscope.store.files import PIECES, RUN, SUFFIX, VIEWS, local_folder, read_as, texts_of
 from attnscope.store.folder import OwnedFolder, manifest_of
@@ -19,6 +19,7 @@ from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.lineage.align import Aligned
@@ -131,7 +132,7 @@ def headline_of(command: str, opened: Any) -> list[str]:
 
 def notes_of(command: str, opened: Any) -> list[str]:
     """Anything unexpected, and parts that were skipped."""
-    if command in REPORTS and command != "scan":
+    if command != "scan" and VERBS[command].report:
         return [*map(hyphen_minus, report_of(command, opened).notes)]
     return list(stored.notes_of(opened).values()) if command == "scan" else []
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from attnscope.measure.reader import rows_of_part
@@ -15,8 +17,8 @@ from attnscope.store.units import Parts, parts_of
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
-_WITH_PARTS = ("scan", "examples", "explain", "intervene", "patch", "align")  # commands with --task
 #: Commands that merge the parts themselves, with the model loaded.
 _WITH_MODEL = ("align", "explain")
 
@@ -94,14 +96,16 @@ def _opened(run: RunFolder) -> RunFolder:
 
 def _without_parts(folder: Path) -> Merged:
     made = manifest_of(folder)
-    if made is not None and made.command not in _WITH_PARTS:
-        raise AttnscopeError(
-            f"{folder} is a run of {made.command}, which has no parts; expected a run with --task of "
-            f"{', '.join(_WITH_PARTS)}"
-        )
+    if made is not None and (made.command not in VERBS or not _takes_task(made.command)):
+        raise AttnscopeError(f"{folder} is a run of {made.command}, which has no parts; expected a run with --task")
     if not is_finished(folder):
         raise AttnscopeError(
             f"{parts_of(folder)} contains no parts of a run; expected folders such as 1-of-4, made with --task"
         )
     run = known_run(folder)
     return Merged(folder, run.command, run.windows, 0, complete=True)
+
+
+def _takes_task(command: str) -> bool:
+    verb = getattr(import_module(f"attnscope.{VERBS[command].module}"), command)
+    return "task" in inspect.signature(verb).parameters

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from attnscope.results.reports import grid_of, report_of, write_page
-from attnscope.results.schema import hyphen_minus
+from attnscope.results.schema import NO_NUMBERS, hyphen_minus
+from attnscope.results.translate import translate
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
-_COMMANDS = ("scan", "generate", "explain", "intervene", "patch", "diff", "roles", "compare")
+_COMMANDS = [name for name, verb in VERBS.items() if verb.report and verb.result]
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"
 _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em"
 
@@ -68,7 +70,7 @@ class Shown:
 
     @property
     def command(self) -> str:
-        """The command that made the result: scan, generate, explain, intervene, patch, diff, roles, compare.
+        """The command that made the result, such as scan or explain.
 
         Raises
         ------
@@ -105,7 +107,7 @@ class Shown:
         try:
             lines, notes = _summary(report_of(self.command, self._result))
         except AttnscopeError as error:
-            return str(error)
+            return translate(str(error))
         return "\n".join([*lines, *(f"  {note}" for note in notes)])
 
     def _repr_html_(self) -> str:
@@ -114,7 +116,7 @@ class Shown:
         try:
             report = report_of(self.command, self._result)
         except AttnscopeError as error:
-            return f"<p>{html.escape(str(error))}</p>"
+            return f"<p>{html.escape(translate(str(error)))}</p>"
         lines, notes = _summary(report)
         listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in lines)
         small = "".join(f'<p style="{_SMALL}">{html.escape(note)}</p>' for note in notes)
@@ -124,11 +126,11 @@ class Shown:
         if figure is not None:
             image = picture(figure)
             style = f"max-width: 100%; width: {image.width}px; background: white"
-            shown = f'<img src="{image.source}" alt="All heads" style="{style}">'
+            shown = f'<img src="{image.source}" alt="{translate("All heads")}" style="{style}">'
         name = html.escape(str(self._result.attrs.get("model", "")))
         return (
             f'<div style="{_STYLE}"><p><b>attnscope {self.command}</b> {name}</p><ul>{listed}</ul>{small}{shown}'
-            f"<p>The whole page: <code>.attnscope.show()</code></p></div>"
+            f"<p>{translate('The whole page')}: <code>.attnscope.show()</code></p></div>"
         )
 
 
@@ -143,12 +145,16 @@ def _unsigned(result: xr.Dataset | xr.DataTree) -> str | None:
 def _summary(report: Report) -> tuple[list[str], list[str]]:
     """Input and findings in sentences; notes and caveats."""
     rankings = [
-        f"{table.title}: " + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
+        f"{translate(table.title)}: "
+        + ", ".join(f"{row['layer']}.{row['head']} ({row['value']:.2f})" for row in table.rows[:5])
         for table in report.tables
-        if any(one.name == "value" for one in table.quantities) and table.rows and "head" in table.rows[0]
+        if any(one.name == "value" and one.unit not in NO_NUMBERS for one in table.quantities)
+        and table.rows
+        and "head" in table.rows[0]
     ]
     notes = [*report.notes, *[*report.care][:1]]
-    return [*map(hyphen_minus, (report.read, *report.finding.sentences, *rankings))], [*map(hyphen_minus, notes)]
+    lines = [*map(translate, (report.read, *report.finding.sentences)), *rankings]
+    return [*map(hyphen_minus, lines)], [hyphen_minus(translate(note)) for note in notes]
 
 
 xr.register_dataset_accessor("attnscope")(Shown)

@@ -22,26 +22,10 @@ from attnscope.store.signature import Signature
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.lineage.align import Aligned
-
-_OF_TEXTS = {
-    "scan": "measure.stored:load_scan",
-    "generate": "measure.generation:load_generation",
-    "examples": "store.runs:load_part",
-    "roles": "store.runs:load_part",
-    "explain": "explanation.stored:load_explanation",
-    "intervene": "store.runs:load_tree",
-    "patch": "store.runs:load_tree",
-    "diff": "store.runs:load_part",
-}
-#: The function that opens the results of each command, imported when needed.
-_LOADERS = _OF_TEXTS | {
-    "align": "lineage.align:load_alignment",
-    "train": "lineage.checkpoints:training_results",
-    "compare": "lineage.compare:load_comparison",
-}
 
 
 @validated
@@ -93,7 +77,7 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
     command, state = manifest.command, manifest.state
     if not is_complete(manifest):
         raise unfinished(folder, command)
-    if command in _OF_TEXTS:
+    if _stored(command) == "by window":
         if part is not None:
             return _part_of(RunFolder(folder, state.get("signature", {})), part)
         with RunFolder(folder, state.get("signature", {})) as run, read_as(folder):
@@ -129,7 +113,7 @@ def read_run(run: Run) -> xr.Dataset | xr.DataTree | Aligned:
     if not run.complete:
         raise unfinished(run.path, run.command)
     with read_as(run.path):
-        if run.command in _OF_TEXTS and run.signature is not None:
+        if _stored(run.command) == "by window" and run.signature is not None:
             folder = RunFolder(run.path, run.signature)
             folder.look()
             return _load(folder)
@@ -145,7 +129,7 @@ def unfinished(folder: Path, command: str) -> AttnscopeError:
 
 def _load(folder: OwnedFolder) -> xr.Dataset | xr.DataTree | Aligned:
     """The results in a folder, by the function of its command."""
-    module, name = _LOADERS[folder.command].split(":")
+    module, name = VERBS[folder.command].load.split(":")
     return getattr(importlib.import_module(f"attnscope.{module}"), name)(folder)
 
 
@@ -239,8 +223,6 @@ def chosen(nodes: list[Node], names: list[str] | None) -> list[Node]:
 
 
 USUAL = ("attnscope-runs", ".")
-#: Commands whose folders are not marked as complete: they write all files at once, including this one.
-_WRITTEN_AT_ONCE = {"align": RUN, "compare": RUN}
 _PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
 
 
@@ -279,8 +261,7 @@ class Run:
         if self.damage:
             return "damaged"
         settings = {} if self.signature is None else self.signature.settings or {}
-        unit = {"align": "pair", "patch": "pair", "generate": "prompt"}.get(self.command, "window")
-        unit = "pool" if settings.get("pool") else unit
+        unit = "pool" if settings.get("pool") else VERBS[self.command].unit if self.command in VERBS else "window"
         measured = f"{self.windows:,} {unit}{'s' * (self.windows != 1)}" if self.windows else ""
         if self.complete:
             return f"all {measured}" if measured else "complete"
@@ -363,9 +344,14 @@ def known_run(folder: Path) -> Run:
 
 def is_complete(manifest: Manifest) -> bool:
     """Whether a run is complete, from its manifest."""
-    state, written_last = manifest.state, _WRITTEN_AT_ONCE.get(manifest.command)
-    by_units = "signature" in state  # the part of a task, which has that file from its beginning
-    return bool(state.get("complete") or (written_last in manifest.files and not by_units))
+    state = manifest.state
+    of_a_task = "signature" in state  # which has the file of the run from its beginning
+    is_there = _stored(manifest.command) == "at once" and RUN in manifest.files
+    return bool(state.get("complete") or (is_there and not of_a_task))
+
+
+def _stored(command: str) -> str:
+    return VERBS[command].stored if command in VERBS else ""
 
 
 def _below(folder: Path) -> Iterator[Run]:
@@ -411,7 +397,7 @@ def _reported(folder: Path, manifest: Manifest, when: datetime) -> Run:
 
 def _signature(folder: Path, manifest: Manifest) -> Signature | None:
     parts = manifest.state.get("signature")
-    if parts is None and manifest.command in _WRITTEN_AT_ONCE and RUN in manifest.files:
+    if parts is None and _stored(manifest.command) == "at once" and RUN in manifest.files:
         content = OwnedFolder(folder, manifest.command).look().read(RUN)
         with read_as(folder / RUN):
             parts = json.loads(content)

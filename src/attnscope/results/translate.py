@@ -16,15 +16,44 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attnscope.support.arguments import validated
+from attnscope.support.errors import AttnscopeError
+
 LANGUAGES = ("en", "ja")
 PLACEHOLDER = re.compile(r"\{(\d+)\}")
 _current = "en"
 
 
-def set_language(name: str) -> None:
-    """Choose the language of terminal, pages and figures: en or ja."""
+@validated
+def set_language(name: str | None = None) -> None:
+    """Choose the language of summaries, pages, figures and views: English or Japanese.
+
+    Names and values in results stay in English, and so do errors. A command has the option ``--lang``.
+
+    Parameters
+    ----------
+    name
+        ``"en"``, the default in Python, or ``"ja"``. None stands for the locale's language (``LC_ALL``,
+        ``LC_MESSAGES``, ``LANG``), which commands use by default.
+
+    Raises
+    ------
+    AttnscopeError
+        If there is no such language.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> result = attnscope.scan(limit=4)
+    >>> attnscope.set_language("ja")
+    >>> "ヘッド" in repr(result.attnscope)
+    True
+    >>> attnscope.set_language("en")
+    """
     global _current  # noqa: PLW0603
-    _current = name
+    if name not in {None, *LANGUAGES}:
+        raise AttnscopeError(f"name is {name!r:.60}; expected {' or '.join(map(repr, LANGUAGES))}")
+    _current = _of_locale() if name is None else name
 
 
 def language() -> str:
@@ -32,7 +61,7 @@ def language() -> str:
     return _current
 
 
-def language_of_locale() -> str:
+def _of_locale() -> str:
     """The language that the environment names, if there is a catalogue of it."""
     locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
     return locale[:2] if locale[:2] in LANGUAGES else "en"
@@ -114,6 +143,7 @@ _ENDS = {".": "。", ":": ":", ",": "、", ";": "。", "?": "？"}
 #: Marks between parts, and those of the translation. What counts things comes last.
 _LISTS = (("; ", "。"), (", and ", "、"), (", ", "、"), (": ", ": "), (" and ", "と"))
 _NUMBERS = re.compile(r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)"), re.compile(r"(.+)( [−+-]?\d(?:[\d.,]*\d)?%?)")
+_BETWEEN = re.compile("(?<=[\u3000-\u9fff\uff01-\uff5e]) (?=[\u3000-\u9fff\uff01-\uff5e])")  # two Japanese letters
 _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
 
 
@@ -195,7 +225,8 @@ def _whole(name: str, text: str) -> str | None:
                 continue
             shown = [value if (other := translate(value)) == value else other.strip() for value in values]
             if all(fits(value, min(2, template.words - 1)) for value in shown):
-                return PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
+                filled = PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
+                return _BETWEEN.sub("", filled)
     return None
 
 

@@ -320,7 +320,7 @@ def view(
     if isinstance(model, xr.Dataset | xr.DataTree):
         return model.attnscope.show()
     if _are_weights(model):
-        return _made(_of_weights(model, tokens, query_tokens), layer, head, "Attention")
+        return _made(_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
     loaded = load_model(model, **options)  # pyright: ignore[reportArgumentType]

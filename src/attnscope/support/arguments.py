@@ -17,12 +17,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, ParamSpec, TypeVar, is_typeddict, overload
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, is_typeddict, overload
 
 import numpy as np
 
 from attnscope.support.checks import DRAWS, SEEDS, check_whole, is_a, unexpected
 from attnscope.support.errors import AttnscopeError
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -301,27 +302,6 @@ def _row(items: Sequence[_Expected]) -> _Expected:
     return _Expected(takes, words, f"entries that are {words}", any(item.is_plain for item in items))
 
 
-class _Kind(NamedTuple):
-    """Return type of a verb: tree or dataset, and the nodes, variables or dimensions that it always has."""
-
-    tree: bool
-    holds: tuple[str, ...] = ()
-
-
-_KINDS = {
-    "scan": _Kind(tree=False, holds=("window", "head")),
-    "generate": _Kind(tree=False, holds=("span_weight",)),
-    "examples": _Kind(tree=False, holds=("example", "feature")),
-    "roles": _Kind(tree=False, holds=("role",)),
-    "diff": _Kind(tree=False, holds=("statistic",)),
-    "contrasts": _Kind(tree=False, holds=("p",)),
-    "explain": _Kind(tree=True),
-    "intervene": _Kind(tree=True, holds=("heads", "where")),
-    "patch": _Kind(tree=True, holds=("patched",)),
-    "compare": _Kind(tree=True, holds=("scores",)),
-}
-
-
 def reads(verb: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check that the first argument of a function is a result of this verb."""
 
@@ -344,20 +324,20 @@ def _other_than(verb: str, given: object) -> str:
     """Description of an argument that is not a result of the verb; empty if it may be one."""
     import xarray as xr
 
-    kind = _KINDS[verb]
+    is_tree = VERBS[verb].result == "DataTree"
     if not isinstance(given, xr.DataTree | xr.Dataset):
         return f"of type {type(given).__name__}"
     made_by = _made_by(given)
-    if made_by in _KINDS and made_by != verb:
+    if made_by in VERBS and made_by != verb:
         return f"what attnscope.{made_by} returns"
     if isinstance(given, xr.DataTree):
         if given.parent is not None:
             return f"the node {given.name!r} alone"
-        if not kind.tree or given.data_vars:
-            return "a tree (DataTree)" if not kind.tree else "a tree with variables of its own"
-    elif kind.tree:
+        if not is_tree or given.data_vars:
+            return "a tree (DataTree)" if not is_tree else "a tree with variables of its own"
+    elif is_tree:
         return "a Dataset"
-    lacking = [name for name in kind.holds if not _has(given, name)]
+    lacking = [name for name in VERBS[verb].contains if not _has(given, name)]
     return f"a {type(given).__name__} without {lacking[0]}" if lacking else ""
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+import attnscope
 from attnscope import AttnscopeError
 from attnscope.explanation.projections import projections
-from attnscope.explanation.study import Study
+from attnscope.explanation.study import Study, study
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.read.windows import Window
 from tests.faithfulness.eager import TARGET, TEXT, given_to, weights_and_gradients
@@ -239,3 +240,9 @@ def test_rows_in_pieces_are_the_same(monkeypatch):
     pieces = read(tiny("llama"))
     for name in whole:
         np.testing.assert_allclose(whole[name], pieces[name], atol=1e-6, err_msg=name)
+
+
+def test_weights_are_those_that_scan_lays_along_offsets():
+    found = contribution_profiles(study("bundled", limit=2), kinds=["weights"], band=5)
+    expected = attnscope.scan(limit=2, statistics=["profile"], band=5)
+    np.testing.assert_allclose(found.profile_weights, expected.profile, atol=1e-6)

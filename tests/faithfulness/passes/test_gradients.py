@@ -52,7 +52,7 @@ def test_integrated_gates_add_up_to_taking_out_all_heads():
     model = build("llama").double()
     asked = questions_of(model)
     others = [torch.zeros_like(output) for output, _ in loss_gradients(model, asked)]
-    steps = 200
+    steps = 50
     total = 0.0
     for step in range(steps):
         share = (step + 0.5) / steps

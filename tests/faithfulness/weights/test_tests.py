@@ -208,3 +208,16 @@ def test_bad_input_raises():
         erasure_test(one, fractions=[0.5, 0.2])
     with pytest.raises(AttnscopeError, match=r"bound is 2"):
         adversarial_test(one, bound=2.0)
+
+
+def test_the_null_of_ranks_is_exceeded_by_one_random_order_in_twenty():
+    from attnscope.intervention.weight_tests import compared
+
+    rng, counted = np.random.default_rng(0), np.ones((6, 15), dtype=bool)
+    importance = rng.random((6, 15))
+    null = compared(rng.random((6, 15)), (importance, importance), counted)["tau_gradient_null"]
+    weights = rng.random((2000, 6, 15))
+    signs = [np.sign(one[..., :, None] - one[..., None, :]) for one in (weights, importance)]
+    taus = (signs[0] * signs[1]).sum((-1, -2)) / (15 * 14)
+    above = (taus.mean(1) > null).mean()
+    assert 0.03 < above < 0.07  # 0.05, give or take four standard errors of 0.005

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnscope.explanation.analyses.verdict import summary
+from attnscope.explanation.analyses.verdict import best_heads, summary
 from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures.explain import peak_agreement, position_content, shift_controls, verdict_grid
 from attnscope.results.figures.panels import interventions, scheme_effect
@@ -126,3 +126,13 @@ def test_errors_say_what_exists(tree, name):
         OF_HEADS[name](node(tree, "position_pca"), [(0, 0)])
     with pytest.raises(AttnscopeError, match=r"needs .* but the result has"):
         verdict_grid(node(tree, "forms"))
+
+
+def test_heads_that_are_not_there_are_no_rows_and_rejected(tree):
+    verdict = node(tree, "verdict").copy(deep=True)
+    verdict["peak_weight"][2, 3] = np.nan
+    rows = rank_explanations(xr.DataTree.from_dict({"verdict": verdict}))
+    assert len(rows) == 11
+    for place, says in (({"layer": 2, "head": 3}, "layer 2 has no head 3"), ({"layer": 3}, "choose from 0 to 2")):
+        with pytest.raises(AttnscopeError, match=says):
+            best_heads(rows, **place)

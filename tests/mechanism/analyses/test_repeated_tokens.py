@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from transformers import BertConfig, BertModel
 
 from attnscope import AttnscopeError
 from attnscope.explanation.analyses.repeated_tokens import repeated_tokens
@@ -40,3 +42,11 @@ def test_texts_of_one_word_are_rejected():
     study = Study(mixed_bert().eval(), [[5] * 16, [5] * 16])
     with pytest.raises(AttnscopeError, match="found 1 different tokens in windows of 16; expected 4 or more"):
         repeated_tokens(study)
+
+
+def test_random_heads_have_no_induction_to_speak_of():
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=64, hidden_size=64, num_attention_heads=8, num_hidden_layers=4)
+    found = repeated_tokens(study_of(BertModel(config)))
+    assert float(abs(found.induction).max()) < 0.01
+    assert float(found.induction_weight.max()) < 0.1

@@ -126,3 +126,16 @@ def test_a_covariance_summed_in_float32_is_not_taken_for_another():
     found = canonical_correlations(states.mean(0), rounded, table, 4, variance=1.0, rounding=1e-7)
     assert found.attrs["state_rank"] == 3  # variances of 1, 1e-2 and 1e-4 of the largest; 1e-6 is lost
     np.testing.assert_allclose(found.correlation, 1, atol=0.01)
+
+
+def test_invertible_maps_change_nothing():
+    """Mechanism D11."""
+    table, z = states()
+    rng = np.random.default_rng(2)
+    there, here = rng.normal(size=(6, 6)), rng.normal(size=(4, 4))
+    one, other = moments_of([z]), moments_of([z @ there + 3])
+    found = [
+        canonical_correlations(m.position_mean, m.covariance, rows, 7, variance=1.0).correlation
+        for m, rows in ((one, table), (other, table @ here - 1))
+    ]
+    np.testing.assert_allclose(*found, atol=ROUNDING)

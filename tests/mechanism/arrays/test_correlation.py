@@ -57,7 +57,7 @@ def test_weighted_sum_is_the_trace_of_the_scores():
 
 
 def test_centring_keys_is_centring_the_rows_of_the_scores():
-    """Mechanism G6, G7; attention is blind to it."""
+    """Mechanism G6, G6b, G7; attention is blind to it. Centring queries too removes what is the same in every row."""
     query, key, s = draw()
     scores = (query * s) @ key.T
     centred = scores - scores.mean(-1, keepdims=True)
@@ -65,6 +65,8 @@ def test_centring_keys_is_centring_the_rows_of_the_scores():
     found = cross_correlation(query, key, s, mode="centre_k")
     np.testing.assert_allclose(found.trace, offset_trace(centred)[0], atol=1e-12)
     assert found.attrs["mode"] == "centre_k"
+    both = cross_correlation(query, key, s, mode="centre_both")
+    np.testing.assert_allclose(both.trace, offset_trace(centred - centred.mean(0))[0], atol=1e-12)
 
 
 @pytest.mark.parametrize("frequency", [50, 10, 4, 1])
@@ -141,3 +143,23 @@ def test_profiles_agree_by_their_largest_and_their_order():
     assert float(profile_agreement(weights, -scores, band=10).spearman) == pytest.approx(-1, abs=1e-14)
     assert int(found.score_argmax) == scores.argmax() - 10
     assert np.isnan(profile_agreement(weights, 0 * scores, band=10).spearman)
+
+
+def test_the_mean_over_offsets_is_a_constant():
+    """Mechanism G4."""
+    query, key, _ = draw()
+    found = cross_correlation(query, key)
+    size = np.linalg.norm(query, axis=0) * np.linalg.norm(key, axis=0)
+    level = query.sum(0) * key.sum(0) / (2 * LENGTH - 1)
+    expected = (found.covariance.values - level[:, None]) / size[:, None]
+    np.testing.assert_allclose(found.correlation, expected, atol=1e-14)
+
+
+def test_constants_leave_a_triangle():
+    """Mechanism G8: removing the mean over offsets does not remove it; centring does."""
+    query, key = np.full((LENGTH, 1), 2.0), np.full((LENGTH, 1), 3.0)
+    found = cross_correlation(query, key)
+    taper = LENGTH - np.abs(np.arange(1 - LENGTH, LENGTH))
+    np.testing.assert_allclose(found.covariance[0], 6 * taper, rtol=1e-13)
+    np.testing.assert_allclose(found.correlation[0], (taper - LENGTH**2 / (2 * LENGTH - 1)) / LENGTH, atol=1e-14)
+    np.testing.assert_allclose(cross_correlation(query, key, mode="centre_k").trace, 0, atol=1e-12)

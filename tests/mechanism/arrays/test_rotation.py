@@ -249,3 +249,78 @@ def test_nothing_of_width_by_width_is_formed_unless_asked():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < width * width * 8 / 4
+
+
+def test_the_minimal_completion_is_nearest_to_the_identity():
+    """Mechanism F4: of all orthogonal maps from u_j to v_j it has the largest trace."""
+    query, key = head()
+    best = np.trace(operator(head_rotation(query, key))).real
+    for seed in range(20):
+        other = head_rotation(query, key, completion="haar", seed=seed)
+        assert np.cos(other.angles).sum() < best
+    assert np.cos(head_rotation(query, key, completion="lapack").angles).sum() < best
+
+
+def test_coherence_is_one_where_a_shift_is_planted():
+    """Mechanism F15: elsewhere it is that of unrelated series."""
+    model = planted(width=96, r=16, noise=0.2, perturbation=1.0)
+    coherence = cross_spectrum(model.inputs, model.query, model.key).coherence
+    planted_bins = coherence.frequency.isin(model.frequencies)
+    assert float(coherence.where(planted_bins).min()) > 0.95
+    assert float(coherence.where(~planted_bins).median()) < 0.5
+    assert 0 <= float(coherence.min()) <= float(coherence.max()) <= 1
+
+
+def test_one_shift_and_one_phase_are_told_apart():
+    """A constant Delta is a line through 0; a constant phase is a level one."""
+    shifted = planted(offset=-2, frequencies=(13, 19, 26, 31, 37))
+    found = cross_spectrum(shifted.inputs, shifted.query, shifted.key)
+    assert float(found.shift_concentration) == pytest.approx(1, abs=1e-12)
+    assert float(found.phase_concentration) < 0.95
+    assert float(found.slope_offset) == pytest.approx(-2, abs=1e-9)
+    assert float(found.intercept) == pytest.approx(0, abs=1e-9)
+    # the same waves, each turned by one angle
+    turn = 0.8 * np.ones(5)
+    plane = np.block([[np.diag(np.cos(turn)), np.diag(np.sin(turn))], [-np.diag(np.sin(turn)), np.diag(np.cos(turn))]])
+    basis = np.linalg.lstsq(np.hstack(_waves(shifted)), shifted.inputs, rcond=None)[0]
+    level = cross_spectrum(shifted.inputs, basis.T, basis.T @ plane)
+    assert float(level.phase_concentration) == pytest.approx(1, abs=1e-12)
+    assert float(level.slope_offset) == pytest.approx(0, abs=1e-9)
+    assert abs(float(level.intercept)) == pytest.approx(0.8, abs=1e-9)
+
+
+def test_a_single_frequency_gives_the_nearest_offset():
+    """Mechanism F17: it cannot tell t0 from t0 + T / f."""
+    model = planted(frequencies=(32,), weights=(2.0,), offset=-7, r=4)
+    found = cross_spectrum(model.inputs, model.query, model.key, band=(32, 32))
+    assert float(found.wrap_limit.sel(frequency=32)) == 4
+    assert float(found.band_offset) == pytest.approx(1, abs=1e-9)  # -7 + 256 / 32
+    assert np.isnan(float(found.slope_offset))
+
+
+def test_coherence_is_averaged_by_amplitude_over_the_band():
+    inputs, query, key = np.random.default_rng(0).normal(size=(64, WIDTH)), *head()
+    found = shift_controls(inputs, query, key, band=(5, 20), draws=1).sel(control="head")
+    one = cross_spectrum(inputs, query, key, band=(5, 20)).sel(frequency=slice(5, 20))
+    turned = np.cos(one.phase + 2 * np.pi * one.frequency * one.band_offset / 64)
+    weights = one.cross_amplitude
+    assert float(found.coherence) == pytest.approx(np.average(one.coherence, weights=weights))
+    assert float(found.coherence_at_offset) == pytest.approx(np.average(one.coherence * turned, weights=weights))
+    assert float(found.cross_amplitude) == pytest.approx(float(weights.sum()))
+
+
+def test_words_that_match_themselves_are_coherent_at_offset_0_only():
+    """A head of content: in shuffled text it is as coherent as before, but shows no shift."""
+    words = np.random.default_rng(0).normal(size=(128, 8))
+    found = shift_controls(words, np.eye(8), np.eye(8))
+    np.testing.assert_allclose(found.coherence.sel(control=["head", "permuted 0"]), 1, atol=1e-9)
+    np.testing.assert_allclose(found.band_offset.sel(control=["head", "permuted 0"]), 0, atol=1e-9)
+    ahead = shift_controls(np.hstack([words, np.roll(words, 1, 0)]), np.eye(16)[:, :8], np.eye(16)[:, 8:])
+    assert ahead.band_offset[0] == pytest.approx(1, abs=1e-9)
+    assert ahead.coherence_at_offset[0] == pytest.approx(1, abs=1e-9)
+    assert abs(float(ahead.coherence_at_offset.sel(control="permuted 0"))) < 0.3
+
+
+def _waves(model):
+    angle = 2 * np.pi * np.outer(np.arange(len(model.inputs)), model.frequencies) / len(model.inputs)
+    return np.cos(angle), np.sin(angle)

@@ -146,3 +146,18 @@ def test_fishers_probability_is_uniform_under_white_noise(length):
     for level in (0.01, 0.1, 0.5):
         error = np.sqrt(level * (1 - level) / 4000)
         assert float((found.fisher_p <= level).mean()) == pytest.approx(level, abs=4 * error)
+
+
+def test_total_power_and_not_the_mean_survives_a_rotation():
+    """Mechanism D5."""
+    table = noise(8) + 0.1 * wave(50) @ np.eye(1, 8)
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(8, 8)))[0]
+    one, other = amplitude_spectrum(table), amplitude_spectrum(table @ turn)
+    np.testing.assert_allclose(one.power, other.power, rtol=1e-11)
+    assert abs(float(one["mean"][50] - other["mean"][50])) > 0.1 * float(one["mean"][50])
+
+
+def test_the_local_ratio_leaves_the_frequency_itself_out():
+    amplitudes = np.arange(1.0, 18.0) ** 2
+    found = amplitude_spectrum(table_of(amplitudes), neighbours=1)
+    np.testing.assert_allclose(found.local_ratio[2:-1], amplitudes[2:-1] / ((amplitudes[1:-2] + amplitudes[3:]) / 2))

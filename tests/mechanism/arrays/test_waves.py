@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnscope.explanation.arrays.decomposition import reparametrize
+from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum, query_key_waves
 from tests.mechanism.planted_waves import planted, waves
 
@@ -101,3 +101,47 @@ def test_maximum_spectrum_is_the_largest_and_names_its_column():
     above = found.frequency[1:32][found.maximum[1:32] > found.null_99]
     assert 9 in above.values
     assert above.size <= 3
+
+
+def test_only_the_product_of_the_weights_matters():
+    """Mechanism E3."""
+    query, key, _ = head()
+    mix = np.random.default_rng(9).normal(size=(R, R))
+    one, other = reparametrize(query, key), reparametrize(query @ mix, key @ np.linalg.inv(mix).T)
+    loss = 100 * np.linalg.cond(mix) * EPS
+    np.testing.assert_allclose(one.values, other.values, rtol=loss)
+    gap = np.abs(np.diff(one.values)).min() / one.values[0]
+    np.testing.assert_allclose(one.query, other.query, atol=loss / gap)
+    np.testing.assert_allclose(one.key, other.key, atol=loss / gap)
+
+
+def test_biases_are_part_of_the_affine_weights():
+    """Mechanism A6."""
+    query, key, inputs = head()
+    rng = np.random.default_rng(3)
+    query_bias, key_bias = rng.normal(size=R), rng.normal(size=R)
+    scores = (inputs @ query + query_bias) @ (inputs @ key + key_bias).T
+    found = reparametrize(np.vstack([query, query_bias]), np.vstack([key, key_bias]))
+    extended = append_one(inputs)
+    again = (extended @ found.query * found.values) @ (extended @ found.key).T
+    np.testing.assert_allclose(again, scores, atol=1e-13 * np.abs(scores).max())
+
+
+def test_slow_waves_are_not_called_periodic():
+    model = planted(frequencies=(1, 2, 20), weights=(3.0, 2.5, 2.0))
+    found = query_key_waves(model.inputs, model.query, model.key)
+    fast = found.query_frequency >= 3
+    assert int(found.query_frequency.min()) == 1
+    assert not found.periodic[~fast].any()
+    assert int(query_key_waves(model.inputs, model.query, model.key, lowest=1).periodic.sum()) > int(
+        found.periodic.sum()
+    )
+
+
+def test_the_level_of_a_maximum_follows_each_columns_variance():
+    rng = np.random.default_rng(1)
+    columns = rng.normal(size=(512, 200)) * rng.uniform(0.1, 3, 200)
+    found = maximum_spectrum(columns)
+    inner = found.maximum[1:256]
+    assert float(inner.mean()) == pytest.approx(float(found.null_mean), rel=5 * 0.15 / np.sqrt(255))
+    assert float((inner > found.null_99).mean()) < 0.04

@@ -234,3 +234,13 @@ def test_what_cannot_be_split_is_rejected():
         position_content(model, RANDOM, target_offset=np.zeros((1, 1), int))
     with pytest.raises(AttnscopeError, match="no table of absolute positions"):
         position_content(tiny("llama"), RANDOM, method="exact")
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_few_texts_read_once_give_what_reading_them_twice_gives(family, monkeypatch):
+    model = tiny(family)
+    once = position_content(model, RANDOM, band=BAND, draws=20)
+    monkeypatch.setattr("attnscope.explanation.inputs.TOKENS_AT_ONCE", 0)
+    twice = position_content(model, RANDOM, band=BAND, draws=20)
+    for name in ("trace", "shapley", "mass", "mass_none", "profile_position", "key_only"):
+        np.testing.assert_allclose(once[name], twice[name], rtol=1e-5, atol=1e-5)

@@ -78,18 +78,6 @@ def test_permuted_ids_and_random_phases_lose_the_offset(planted):
     assert (moved.mass_after.sel(change="positions-phases-random") < 0.2 * moved.mass_before).all()
 
 
-def test_a_removed_wave_loses_exactly_its_term(planted):
-    weight = WAVE * squared_gain(waves=15) / squared_gain()
-    np.testing.assert_allclose(after(planted, "positions-band-removed"), profiles(weight, without=4), atol=1e-6)
-    assert 4 in FREQUENCIES[0]
-
-
-def test_phases_at_random_lose_the_offset(planted):
-    after, before = planted.mass_after.sel(change="positions-phases-random"), planted.mass_before
-    assert (after < 0.9 * before).all()
-    assert (after < 0.2 * before).drop_sel(head=2).all()
-
-
 def test_a_content_head_moves_with_its_words():
     """The text repeats every four words: so does attention, until the words are shuffled."""
     model = mixed_bert(wave=0.0, word=5.0)

@@ -62,14 +62,6 @@ def inputs_of(family, folder, text, images):
     return given | seen | {"mm_token_type_ids": kinds}
 
 
-def eager(family, folder, text, images):
-    given = inputs_of(family, folder, text, images)
-    model = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
-    with torch.no_grad():
-        found = model(**given, output_attentions=True)
-    return model, given, found
-
-
 def groups_by_hand(family, model, given, tokenizer):
     """The group of each token: images run after run, special tokens, text."""
     ids = given["input_ids"][0].tolist()
@@ -92,9 +84,11 @@ def test_every_statistic_is_that_of_the_matrices(place, family):
     found = attnscope.scan(place / family, place / "data" / "texts.jsonl", device="cpu", band=3)
     tokenizer = AutoTokenizer.from_pretrained(place / family)
     assert found.sizes["layer"] == 2  # of the decoder alone
+    model = AutoModelForImageTextToText.from_pretrained(place / family, attn_implementation="eager").eval()
     for number, (text, images) in enumerate(TEXTS):
-        model, given, seen = eager(family, place / family, text, [IMAGES[image] for image in images])
-        weights = [layer.double() for layer in seen.attentions]
+        given = inputs_of(family, place / family, text, [IMAGES[image] for image in images])
+        with torch.no_grad():
+            weights = [layer.double() for layer in model(**given, output_attentions=True).attentions]
         assert int(found.length[number]) == weights[0].shape[-1]
         own = found.isel(window=number)
         groups = groups_by_hand(family, model, given, tokenizer)

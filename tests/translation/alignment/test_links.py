@@ -147,3 +147,42 @@ def test_the_diagonal_is_called_better_only_where_it_is_reported():
         aligned = [other] * 30
         told += baselines(aligned, Gold(sure, sure), [(size, size)] * 30).above > 0
     assert told <= 12  # nominal 5 of 200; 13 or more would come by chance in 1 of 500
+
+
+def test_every_rule_finds_a_planted_permutation():
+    order = np.random.default_rng(0).permutation(7)
+    weights = np.full((7, 7), 0.3 / 6)
+    weights[np.arange(7), order] = 0.7
+    planted = {(int(source), target) for target, source in enumerate(order)}
+    for rule in ("argmax", "intersection", "threshold"):
+        assert links(weights, rule, threshold=0.5) == planted
+
+
+def test_rules_differ_where_two_words_want_one():
+    weights = np.array([[0.9, 0.1, 0.0], [0.6, 0.2, 0.2], [0.0, 0.0, 0.0]])
+    assert links(weights) == {(0, 0), (0, 1)}
+    assert links(weights, "intersection") == {(0, 0)}
+    assert links(weights, "threshold", 0.2) == {(0, 0), (0, 1), (1, 1), (2, 1)}
+
+
+def test_the_best_of_many_random_heads_goes_as_low_as_is_reported():
+    rng = np.random.default_rng(1)
+    gold = made_up_gold(rng)
+    many, lengths = Gold(gold.sure * 20, gold.possible * 20), LENGTHS * 20
+
+    def drawn():
+        return [links for _ in range(20) for links in random_links(rng)]
+
+    level = baselines(drawn(), many, lengths, chosen_of=8).chance_level
+    assert level < baselines(drawn(), many, lengths).chance_level
+    lowest = [min(score_alignments(drawn(), many.sure, many.possible).error_rate for _ in range(8)) for _ in range(60)]
+    assert np.mean(np.array(lowest) < level) <= 0.08  # nominal 0.01; 5 of 60 or more would come by chance in 1 of 1,000
+
+
+def test_the_best_of_many_heads_needs_a_wider_interval():
+    rng = np.random.default_rng(4)
+    made, gold, lengths = of_corpus(rng, 20)
+    one, best = baselines(made, gold, lengths), baselines(made, gold, lengths, chosen_of=16)
+    assert np.isfinite(one.lower)
+    assert np.isnan([best.lower, best.upper]).all()  # the best of 48 equal heads: 95% held the truth in 36% to 58%
+    assert best.above < one.above < one.below < best.below
