@@ -39,6 +39,10 @@ VERBS = {
         "detection.examples", "Look", "verbs", "Dataset", ("example", "feature"), "detection.example_report",
         load="measure.stored:load_scan",
     ),
+    "find": Verb(
+        "detection.find", "Look", "find", "Dataset", ("above", "strongest"), "detection.find_report",
+        load="measure.stored:load_scan",
+    ),
     "watch": Verb("measure.watched", "Look"),
     "measure_weights": Verb("measure.watched", "Look"),
     "weights": Verb("measure.raw", "Look"),

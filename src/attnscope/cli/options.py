@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin
 
 import typer
-from rich.console import Console
-from rich.text import Text
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from attnscope.capture.parameters import ScanReading, TranslationOptions
+from attnscope.cli.output import wrapped
 from attnscope.read.urls import Url
 from attnscope.results.translate import LANGUAGES, language, set_language, translate
 from attnscope.support.arguments import option_types, shared_docs
@@ -29,6 +28,11 @@ BUNDLED = "bundled"
 def path_or_url(name: str) -> Path | Url:
     """A path, or a URL."""
     return Url(name) if "://" in name else Path(name)
+
+
+def text_or_place(name: str) -> str | Path | Url:
+    """A text, which has a space and is no path, or a path or a URL."""
+    return name if " " in name and not Path(name).exists() else path_or_url(name)
 
 
 def run_folder(name: str | Path) -> Path:
@@ -276,8 +280,9 @@ class _Formatter(_BASE):
         first = min(max(len(name) for name, _ in rows), col_max) + col_spacing
         for name, text in rows:
             meaning, remark = cast("Any", _REMARK.fullmatch(text)).groups()
-            remarks = "; ".join(map(translate, (remark or "").split("; ")))
-            lines = self._lines(translate(meaning) + f" [{remarks}]" * bool(remarks), first)
+            word, colon, default = (remark or "").partition(": ")
+            remarks = f" [{translate(word)}{colon}{translate(default)}]" if word else ""
+            lines = self._lines(translate(meaning) + remarks, first)
             names = [f"{name:{first}}", *[" " * first] * len(lines)]
             if len(name) > first - col_spacing:
                 names, lines = [name, *names[1:]], ["", *lines]
@@ -289,12 +294,8 @@ class _Formatter(_BASE):
             )
 
     def _lines(self, text: str, taken: int = 0) -> list[str]:
-        """Lines of a translated text; a mark that ends a sentence begins none."""
-        width = self.width - self.current_indent - taken - 2
-        wrapped = Text(translate(" ".join(text.split()))).wrap(Console(width=width), width)
-        return (
-            re.sub(r"\n([、。）」])", r"\1\n", "\n".join(line.plain.rstrip() for line in wrapped)).strip().split("\n")
-        )
+        """Lines of a translated text."""
+        return wrapped(translate(" ".join(text.split())), self.width - self.current_indent - taken - 2)
 
 
 class _Spoken:

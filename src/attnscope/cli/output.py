@@ -13,6 +13,7 @@ import logging
 import math
 import mmap
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from attnscope.results.translate import language, translate
 from attnscope.support.numbers import safe_cell
@@ -107,12 +110,32 @@ def emit_to(path: Path | None, text: str, flag: str) -> None:
         new_console().print(f"written: {path}", soft_wrap=True)
 
 
+#: What no line of Japanese ends within: a word in Latin letters, or a letter with the marks before and after it.
+_UNIT = re.compile(r"\s+|[（「“(]*(?:[!-\u2e7f]+|\S)[、。）」：ー々ぁぃぅぇぉっゃゅょァィゥェォッャュョ]*")
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of a text in Japanese, which has no spaces between words; a mark that ends a part begins none."""
+    lines = [""]
+    for unit in _UNIT.findall(text):
+        if lines[-1].strip() and cell_len(lines[-1] + unit.rstrip()) > width:
+            lines.append("")
+        lines[-1] += unit if lines[-1] or len(lines) == 1 else unit.lstrip()
+    return [line.rstrip() for line in lines]
+
+
 class CleanConsole(Console):
     """A console on which text is in the user's language and cannot do more than be read."""
 
     def print(self, *objects: Any, **settings: Any) -> None:
         """Print as rich does, with texts translated."""
-        super().print(*(translate(one) if isinstance(one, str) else one for one in objects), **settings)
+        super().print(*(self._shown(one, **settings) if isinstance(one, str) else one for one in objects), **settings)
+
+    def _shown(self, text: str, *, soft_wrap: bool = False, **_: Any) -> str:
+        text = translate(text)
+        if language() == "en" or soft_wrap:
+            return text
+        return "\n".join(part for line in text.split("\n") for part in wrapped(line, self.width))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with every text printable."""
@@ -325,7 +348,7 @@ def show(
         render.print_report(report, console, legend=output.legend, page=page is not None)
         for name, value in {"results: ": folder, "report:  ": page, "signature: ": cited}.items():
             if value is not None:
-                console.print(f"{translate(name)}{value}", soft_wrap=True)
+                console.print(Text(f"{translate(name)}{value}"), soft_wrap=True)
 
 
 def finish(

@@ -10,9 +10,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import new_console, print_note, progress_bar
+from attnscope.results.translate import translate
 from attnscope.support.numbers import percent
 
 _OF_ALIGNMENT = ("error_rate", "error_rate_lower", "error_rate_upper", "diagonal", "chance", "chance_level")
@@ -97,6 +99,6 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         )
         console.print(f"alignments: error rate {rate} ({lower} to {upper}) against the known ones")
         console.print(f"to compare: the diagonal {diagonal}; random words {chance}, below {level} in 1 of 100")
-    console.print(f"model: {out}", soft_wrap=True)
+    console.print(Text(f"{translate('model')}: {out}"), soft_wrap=True)
     if not (asked.source or asked.text):
         console.print("one vector, attention and a Transformer side by side: attnscope compare")

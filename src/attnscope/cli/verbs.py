@@ -56,7 +56,7 @@ _TEXT = (
         ),
         "groups": option(
             str | None, None,
-            "Groups of tokens, whose weights on each other are measured: kinds, roles, or a file of rules.",
+            "Groups of tokens, whose weights on each other are measured: types, roles, or a file of rules.",
             metavar="RULE|FILE", show_default="roles of a chat",
         ),
         "by": option(

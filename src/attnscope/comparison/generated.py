@@ -24,7 +24,8 @@ _SHORTEST = 6  # new tokens of a text that is split into thirds
 
 _FIRST, _LAST = "First third of the new tokens", "Last third"
 _OWN = "weight on the model's own output in the last third of the new tokens"
-_EQUAL, _POSITIONS = ("uniform attention", "a head with the same weight at each distance and on the first token")
+_EQUAL = "the same weight on every key that a query sees"
+_POSITIONS = "a head with the same weight at each distance and on the first token"
 _TURN = Quantity(
     "turn",
     "shift",

@@ -105,7 +105,11 @@ def _called(feature: Row) -> str:
     if kind == "relation":
         return f"the key is the {value}"
     return (
-        f"{kind} {int(value):+d}" if kind == "offset" else f"{kind} {value!r}" if "token" in kind else f"{kind} {value}"
+        f"{kind} {int(value):+d}"
+        if kind == "offset"
+        else f"{kind}: {value!r}"
+        if "token" in kind
+        else f"{kind}: {value}"
     )
 
 

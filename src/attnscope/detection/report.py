@@ -132,7 +132,7 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
             "above", unit="count", meaning="heads above all of those; of an untrained model about one, or half a head"
         ),
         Quantity("layer", unit="count", detail="data"),
-        Quantity("head", unit="head", meaning="the head with the highest score, layer.head"),
+        Quantity("head", "best head", "head", "the head with the highest score, layer.head"),
         Quantity("best", "highest", "share", "its score", low="low", high="high"),
         Quantity("equal", "uniform", "share", "score of uniform attention"),
     ]

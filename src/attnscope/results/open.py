@@ -229,15 +229,15 @@ _PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
 class Run:
     """A run, from the manifest of its folder."""
 
-    path: Path  # the folder; before the parts of several tasks are merged it may not exist
-    command: str  # ``scan``, ``explain``, ...; empty where the manifest is damaged
-    signature: Signature | None  # dependencies of the results; None if not yet recorded
-    complete: bool  # whether the run is complete
-    windows: int  # measured windows; pairs for ``align`` and ``patch``, pools for a scan with ``--pool``
-    bytes: int  # size of all files that attnscope wrote there; 0 where the manifest is damaged
-    when: datetime  # when the manifest was written last, in local time
-    tasks: tuple[int, int] | None = None  # for a run by several tasks: number of finished tasks, number of tasks
-    damage: str = ""  # the damage of the manifest, if any
+    path: Path  #: the folder; before the parts of several tasks are merged it may not exist
+    command: str  #: ``scan``, ``explain``, ...; empty where the manifest is damaged
+    signature: Signature | None  #: dependencies of the results; None if not yet recorded
+    complete: bool  #: whether the run is complete
+    windows: int  #: measured windows; pairs for ``align`` and ``patch``, pools for a scan with ``--pool``
+    bytes: int  #: size of all files that attnscope wrote there; 0 where the manifest is damaged
+    when: datetime  #: when the manifest was written last, in local time
+    tasks: tuple[int, int] | None = None  #: numbers of finished tasks and of tasks, if there are several
+    damage: str = ""  #: the damage of the manifest, if any
 
     @property
     def model(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnscope.read.shown import with_marked_spaces
 from attnscope.results.schema import NO_NUMBERS, Quantity, Report, Row, Table, hyphen_minus, text_of
-from attnscope.results.translate import translate
+from attnscope.results.translate import language, translate
 from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _HIGH = 26  # pixels of a small profile
 _HEADS = 10_000  # more than any layer has: heads are sorted by layer, then by head
+_NARROW = 8  # columns of a terminal: lines of a Japanese heading, which has no spaces to break at
+_PHRASES = re.compile(r"[一-龠々]+[ぁ-ん]*|[ァ-ー]+|[ぁ-ん]+|[!-~]+ ?|\S")
 _MARKS = {True: "*", False: " ", None: " "}
 _CLASSES = {True: "shown", False: "open", None: ""}
 
@@ -85,7 +88,7 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
 def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
     """Headings and their meaning; headings with the same meaning are listed together."""
     for meaning in dict.fromkeys(one.meaning for one in quantities if one.meaning):
-        yield ", ".join(translate(one.title) for one in quantities if one.meaning == meaning), meaning
+        yield translate(", ".join(one.title for one in quantities if one.meaning == meaning)), meaning
 
 
 def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
@@ -99,7 +102,7 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     for one in shown:
         words = one.unit in NO_NUMBERS - {"head"}
         made.add_column(
-            title := translate(one.title),
+            title := _heading(translate(one.title)),
             justify="left" if words else "right",
             overflow="fold",
             no_wrap=bool(one.significant),
@@ -115,6 +118,20 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
             cells += [translate(interval)] if _has_interval(one, table) else []
         made.add_row(*map(Text, cells))
     return made
+
+
+def _heading(title: str) -> str:
+    """A heading; a long one in Japanese in several lines."""
+    from rich.cells import cell_len
+
+    if language() == "en":
+        return title
+    lines = [""]
+    for phrase in _PHRASES.findall(title):
+        if lines[-1] and cell_len(lines[-1] + phrase.rstrip()) > _NARROW:
+            lines.append("")
+        lines[-1] += phrase
+    return "\n".join(lines)
 
 
 def _has_interval(quantity: Quantity, table: Table) -> bool:

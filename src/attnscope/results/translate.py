@@ -143,6 +143,7 @@ _ENDS = {".": "。", ":": ":", ",": "、", ";": "。", "?": "？"}
 #: Marks between parts, and those of the translation. What counts things comes last.
 _LISTS = (("; ", "。"), (", and ", "、"), (", ", "、"), (": ", ": "), (" and ", "と"))
 _NUMBERS = re.compile(r"([−+-]?\d(?:[\d.,]*\d)?%?) (.+)"), re.compile(r"(.+)( [−+-]?\d(?:[\d.,]*\d)?%?)")
+_BETWEEN = re.compile("(?<=[\u3000-\u9fff\uff01-\uff5e]) (?=[\u3000-\u9fff\uff01-\uff5e])")  # two Japanese letters
 _ENTRIES = re.compile(r"\b([Ww]indow|[Ii]mage|[Vv]ideo|[Ss]ound|[Pp]ool)(?=s?\b)")
 
 
@@ -224,7 +225,8 @@ def _whole(name: str, text: str) -> str | None:
                 continue
             shown = [value if (other := translate(value)) == value else other.strip() for value in values]
             if all(fits(value, min(2, template.words - 1)) for value in shown):
-                return PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
+                filled = PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
+                return _BETWEEN.sub("", filled)
     return None
 
 

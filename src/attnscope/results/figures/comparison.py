@@ -156,8 +156,8 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
     alignment = report.result["alignment"].to_dataset()
     fixed = [str(of.item()) for of in alignment["system"][alignment["read_from"] == NO_ATTENTION]]
-    without = f"{', '.join(fixed)} {'compresses' if len(fixed) == 1 else 'compress'} the sentence into one fixed "
-    without += "vector; systems with attention read the source again for every word. "
+    without = f"{', '.join(fixed)}: one fixed vector represents the whole sentence. "
+    without += "Systems with attention read the source again for every word. "
     rows = "Attention of each system while it reads the reference: rows are target words, columns source words."
     return {
         "bleu": ("BLEU of every system", ""),
