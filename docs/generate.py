@@ -20,9 +20,10 @@ from attnscope.detection.role import ROLES
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 from attnscope.verbs import VERBS
 
-#: Functions of other modules that users import, by their group.
+#: Others that users import, by their group.
 ELSEWHERE = {
-    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge")
+    "Look": ("attnscope.Session",),
+    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge"),
 }
 
 
@@ -146,7 +147,7 @@ def functions() -> dict[str, str]:
             rows.append(
                 (f"[`{name}`](python/{short}.md)", re.sub(r"`+", "`", re.sub(r":math:`([^`]*)`", r"$\1$", first)))
             )
-            pages[f"python/{short}.md"] = f"# {name}\n\n```{{eval-rst}}\n.. autofunction:: {name}\n```\n"
+            pages[f"python/{short}.md"] = _page(name)
         parts += [f"## {group}", table(("function", "what it does"), rows)]
     parts += [
         "## Errors",
@@ -155,6 +156,26 @@ def functions() -> dict[str, str]:
         "```{toctree}\n:hidden:\n\n" + "\n".join(name.removesuffix(".md") for name in pages) + "\n```",
     ]
     return {"python.md": "\n\n".join(parts) + "\n", **pages}
+
+
+def _page(name: str) -> str:
+    """A function or class, and the classes of ours that it and their methods return."""
+    pages = {name: _resolve(name)}
+    for one in (queue := [*pages.values()]):
+        public = [member for key, member in vars(one).items() if key[0] != "_"] if inspect.isclass(one) else [one]
+        for function in filter(inspect.isfunction, public):
+            words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
+            for found in map(inspect.unwrap(function).__globals__.get, words):
+                if inspect.isclass(found) and found.__module__.startswith("attnscope.") and found not in queue:
+                    queue.append(found)
+                    pages[f"{found.__module__}.{found.__name__}"] = found
+    shown = [
+        f"{'##' if full != name else '#'} {full if full == name else one.__name__}\n\n```{{eval-rst}}\n"
+        + (f".. autoclass:: {full}\n   :members:" if inspect.isclass(one) else f".. autofunction:: {full}")
+        + "\n```\n"
+        for full, one in pages.items()
+    ]
+    return "\n".join(shown)
 
 
 def _resolve(name: str) -> Any:

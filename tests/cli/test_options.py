@@ -22,11 +22,12 @@ COMMANDS = {
 }
 WRITTEN = {"json", "csv", "legend", "figures", "report", "lang"}  # what a command prints and writes beside its results
 FLAGS_ALONE = {
+    "find": {"from", "to"},  # in Python query and key: from is a keyword
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"markdown", "toy", "seed"},
 }
-PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "translate": {"scores"}}
+PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "find": {"query", "key"}, "translate": {"scores"}}
 
 
 def flags_of(command):

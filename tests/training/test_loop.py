@@ -130,6 +130,26 @@ def test_masked_language_model(tmp_path):
     assert len(kept) <= 6  # with the best
 
 
+def test_a_masked_language_model_restores_replaced_words(tmp_path):
+    pairs = [
+        (f"{a} saw {b} and it was {c}", f"{a} saw {b} and {b} was {c}") for a in "ab" for b in "cdef" for c in "gh"
+    ]
+    for side, lines in zip(("source", "target"), zip(*pairs * 20, strict=True), strict=True):
+        (tmp_path / side).write_text("\n".join(lines))
+    settings = SMALL | {"model": "masked-lm", "width": 16, "heads": 2, "feed_forward": 16, "layers": 1}
+    settings |= {"positions": "learned", "learning_rate": 0.01, "updates": 80, "keep": 5}
+    settings = {name: value for name, value in settings.items() if not name.startswith("task_")}
+    found = train(out=tmp_path / "out", source=tmp_path / "source", target=tmp_path / "target", **settings)
+    assert found["loss"] < 0.5
+    model, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in (AutoModelForMaskedLM, AutoTokenizer))
+    encoded = tokenizer([source for source, _ in pairs], return_tensors="pt")
+    restored = model(**encoded).logits.argmax(-1)[:, 5]
+    assert restored.tolist() == tokenizer([target for _, target in pairs], return_tensors="pt").input_ids[:, 5].tolist()
+    (tmp_path / "target").write_text("\n".join(source for source, _ in pairs * 20))
+    with pytest.raises(AttnscopeError, match="another token at one position or more"):
+        train(out=tmp_path / "other", source=tmp_path / "source", target=tmp_path / "target", **settings)
+
+
 @pytest.mark.parametrize(
     ("mean", "best", "chosen"), [(1.0, 2.0, "mean of the last checkpoints"), (2.0, 1.0, "best checkpoint")]
 )

@@ -1,10 +1,16 @@
-"""Data of attnscope: a small trained model and texts."""
+"""Data of attnscope: small trained models and texts."""
 
 from pathlib import Path
 
+_HERE = Path(__file__).parent
 #: Folder of the bundled masked language model (configs/bundled/small-mlm.yaml).
-MODEL = Path(__file__).parent / "small-mlm"
+MODEL = _HERE / "small-mlm"
+#: Folders of all bundled models, by the name that verbs take. ``bundled:pronoun`` names the noun that each "it" stands
+#: for (configs/bundled/pronoun.yaml).
+MODELS = {"bundled": MODEL, "bundled:pronoun": _HERE / "pronoun"}
 #: Folder of the bundled sample texts, in English and Japanese.
-TEXT = Path(__file__).parent / "text"
+TEXT = _HERE / "text"
+#: Held-out sentences of ``bundled:pronoun``, one a line, and the same with the noun in place of "it".
+SENTENCES, NOUNS = _HERE / "pronoun" / "sentences.txt", _HERE / "pronoun" / "nouns.txt"
 #: File of pairs of a clean and a corrupted text for the bundled model: "part of" and "due to", and others.
-PAIRS = Path(__file__).parent / "pairs.jsonl"
+PAIRS = _HERE / "pairs.jsonl"

@@ -15,6 +15,7 @@ import transformers
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
+from attnscope.bundled import SENTENCES
 from attnscope.store.files import local_folder
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
@@ -60,7 +61,10 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
 
 
 def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`validated` for functions that run models: it borrows the models and makes `out` a local folder."""
+    """`validated` for functions that run models: it borrows the models and makes `out` a local folder.
+
+    The model of pronouns reads its own sentences by default.
+    """
     return validated(enter=_borrowed_arguments, **defaults)
 
 
@@ -69,6 +73,8 @@ def _borrowed_arguments(arguments: dict[str, Any]) -> Generator[None]:
     """Borrow the models among the arguments of a verb."""
     if isinstance(arguments.get("out"), str | Path):
         arguments["out"] = local_folder(arguments["out"])
+    if arguments.get("model") == "bundled:pronoun" and arguments.get("texts") is None and "by_line" in arguments:
+        arguments |= {"texts": SENTENCES, "by_line": True}
     with ExitStack() as stack:
         for argument in arguments.values():
             model = inner_model(argument)

@@ -28,6 +28,7 @@ from torch.nn.modules.module import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
+from attnscope.bundled import MODELS
 from attnscope.capture.families import counts_layers, counts_something_listed
 from attnscope.store.files import MANIFEST, file_state
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
@@ -171,8 +172,8 @@ def _expected(name: str, value: Any) -> str | None:
 
 
 def saved_config(source: object, revision: str | None = None) -> dict[str, Any]:
-    """The config of a model in a folder or on the hub; empty for the bundled one, which reads text."""
-    return {} if source == "bundled" else Repository.of(str(source), revision).read("config.json") or {}
+    """The config of a model in a folder or on the hub; empty for the bundled ones, which read text."""
+    return {} if source in MODELS else Repository.of(str(source), revision).read("config.json") or {}
 
 
 def main_inputs(config: Mapping[str, Any]) -> set[str]:

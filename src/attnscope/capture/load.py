@@ -21,7 +21,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.utils.import_utils import is_peft_available
 
-from attnscope.bundled import MODEL
+from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
@@ -92,7 +92,7 @@ def load_model(
     given = MODEL if source is None else source
     source = cast("str | Path | PreTrainedModel", inner_model(given))
     _reject_other_kinds(source)
-    source = MODEL if isinstance(source, str) and source == "bundled" else source
+    source = MODELS.get(source, source) if isinstance(source, str) else source
     if dtype is not None and dtype not in (*DTYPES, *INTEGERS):
         raise AttnscopeError(f"found dtype {dtype!r}; expected one of {', '.join((*DTYPES, *INTEGERS))}")
     if isinstance(source, transformers.PreTrainedModel):

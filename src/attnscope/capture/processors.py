@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import transformers
 from transformers.utils.import_utils import is_torchvision_available
 
-from attnscope.bundled import MODEL
+from attnscope.bundled import MODELS
 from attnscope.capture.borrow import inner_model, quiet
 from attnscope.capture.checkpoint import Repository, asking_trust, check_settings, out_of_reach
 from attnscope.store.signature import short_hash
@@ -44,7 +44,7 @@ def tokenizer_repository(
     if given is not None:
         if is_place(str(given)) and not Path(given).exists():
             raise AttnscopeError(f"{given} does not exist; expected a folder with the {what}, or a hub id")
-        return Repository.of(str(MODEL if given == "bundled" else given))
+        return Repository.of(str(MODELS.get(str(given), given)))
     inner: Any = inner_model(source)
     if isinstance(inner, str | Path):
         return Repository.of(str(inner), revision)

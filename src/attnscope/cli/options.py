@@ -30,6 +30,11 @@ def path_or_url(name: str) -> Path | Url:
     return Url(name) if "://" in name else Path(name)
 
 
+def text_or_place(name: str) -> str | Path | Url:
+    """A text, which has a space and is no path, or a path or a URL."""
+    return name if " " in name and not Path(name).exists() else path_or_url(name)
+
+
 def run_folder(name: str | Path) -> Path:
     """A local folder; a URL and an empty name are rejected."""
     from attnscope.store.files import local_folder

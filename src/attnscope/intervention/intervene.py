@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 import xarray as xr
 
-from attnscope.bundled import MODEL
+from attnscope.bundled import MODEL, NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel, verb
 from attnscope.capture.load import load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
@@ -64,8 +64,8 @@ def intervene(
 ) -> xr.DataTree:
     """Ablate every head of a model, one at a time, and measure the change of its loss.
 
-    A masked language model predicts 15% of the words, behind masks; a causal one the next token; an encoder-decoder the
-    translation.
+    A masked language model predicts 15% of the words, behind masks, or with targets each word that differs there; a
+    causal one the next token; an encoder-decoder the translation.
 
     Parameters
     ----------
@@ -132,7 +132,8 @@ def intervene(
         names = ", ".join(map(repr, ABLATIONS))  # quoted: these are not translated
         raise AttnscopeError(f"found ablations (--ablations) {found}; expected one or more of {names}")
     check_whole(0, STEPS, steps=steps)
-    field, window, targets, seed = reading["field"], reading["window"], reading["targets"], reading["seed"]
+    field, window, seed = reading["field"], reading["window"], reading["seed"]
+    targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
     limit = reading["limit"] or DEFAULT_TEXTS
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
     reject_modalities("intervene", inner, texts, field=field, revision=reading["revision"])

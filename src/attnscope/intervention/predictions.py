@@ -120,11 +120,12 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
 
 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
-    if tokenizer.mask_token_id is None:
+    restores = any(window.target for window in windows)
+    if tokenizer.mask_token_id is None and not restores:
         raise AttnscopeError(
             "the tokenizer has no mask token, which a masked language model needs. Choose another with --tokenizer"
         )
-    chosen = [_hidden(window, seed) for window in windows]
+    chosen = [_replaced(window) if restores else _hidden(window, seed) for window in windows]
     most = max(map(len, chosen))
     text, device = batch.text, batch.text.input_ids.device
     positions = torch.zeros(len(windows), most, dtype=torch.int64, device=device)
@@ -133,10 +134,21 @@ def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed:
     for row, hidden in enumerate(chosen):
         index = torch.from_numpy(hidden).to(device)
         positions[row, : len(index)] = index
-        labels[row, : len(index)] = text.input_ids[row, index]
-        ids[row, index] = tokenizer.mask_token_id
+        labels[row, : len(index)] = batch.target.input_ids[row, index]
+        if not restores:
+            ids[row, index] = tokenizer.mask_token_id
     shown = type(text)(ids, text.valid, text.special)
     return Questions(WindowBatch(shown, shown), positions, labels, windows)
+
+
+def _replaced(window: Window) -> np.ndarray:
+    """Positions where the target has another token."""
+    positions = np.flatnonzero(np.array(window.ids) != np.array((window.target or window).ids))
+    if not len(positions):
+        raise AttnscopeError(
+            f"{window.source} equals its target, so there is nothing to predict; expected another word. Leave it out"
+        )
+    return positions
 
 
 def _hidden(window: Window, seed: int) -> np.ndarray:
@@ -350,6 +362,7 @@ def prediction_session(
     if target is None or isinstance(corpus, EncodedTexts):
         windows = windows_of(corpus, loaded.tokenizer, length=window, limit=limit)
     else:
-        windows = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=window, limit=limit)
+        start = None if kind == "masked" else decoder_start(loaded.model)
+        windows = LinePairs(corpus, target, loaded.tokenizer, start, length=window, limit=limit)
         windows.check()
     return PredictionSession(loaded, list(islice(windows, limit)), kind, seed, batch_size)

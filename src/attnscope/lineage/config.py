@@ -29,7 +29,11 @@ class TrainConfig(BaseModel):
 
     # data
     source: Path | None = setting(None, "Source text: a file, or JSON Lines of both sides.")
-    target: Path | None = setting(None, "Target text, line by line with the source.")
+    target: Path | None = setting(
+        None,
+        "Target text, line by line with the source. For a masked language model, the source with other words at some "
+        "positions, which it learns to restore.",
+    )
     valid_source: Path | None = setting(None, "Source text for validation, or JSON Lines of both sides.")
     valid_target: Path | None = setting(None, "Target text for validation.")
     text: Path | None = setting(None, "Plain text, for a masked language model.")
@@ -154,7 +158,7 @@ MODEL_SETTINGS: dict[str, tuple[str, ...]] = {
 _OF_MODELS: dict[str, tuple[str, ...]] = {
     **MODEL_SETTINGS,
     **dict.fromkeys(("text", "valid_text", "mask_share"), ("masked-lm",)),
-    **dict.fromkeys(("source", "target", "valid_source", "valid_target", "join", "bpe_dropout"), _TRANSLATORS),
+    **dict.fromkeys(("join", "bpe_dropout"), _TRANSLATORS),
 }
 
 

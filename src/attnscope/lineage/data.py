@@ -258,7 +258,52 @@ class MaskedWindows:
         }
 
 
-TrainingData: TypeAlias = Pairs | MaskedWindows
+@dataclass(eq=False)
+class RestoredWords:
+    """Lines in which words were replaced (the source), and the words to restore (the target), token by token."""
+
+    config: TrainConfig
+    train: EncodedText
+    valid: EncodedText
+    tokenizer: Any
+
+    def __post_init__(self) -> None:
+        self.left_out = self.train.left_out
+        for name, text in (("training", self.train), ("validation", self.valid)):
+            for source, target, line in zip(text.source, text.target, text.index, strict=True):
+                if len(source) != len(target) or source == target:
+                    raise AttnscopeError(
+                        f"{name} pair {line + 1} has {len(source)} tokens in the source and {len(target)} in the "
+                        "target; expected the same number, and another token at one position or more"
+                    )
+
+    def epoch(self, number: int) -> list[np.ndarray]:
+        """Batches of about `batch_tokens` tokens, of similar lengths."""
+        return epoch_batches(self.train.lengths(), self.config.batch_tokens, self.config.seed, number)
+
+    def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:  # noqa: ARG002
+        """Lines, with a label at each replaced token, in `count` parts."""
+        divided = split_batch(members, self.train.lengths(), count)
+        return [self._batch(self.train, part) if len(part) else None for part in divided]
+
+    def validation(self) -> list[Batch]:
+        """Batches of the validation lines."""
+        batches = epoch_batches(self.valid.lengths(), self.config.batch_tokens, 0, 0)
+        return [self._batch(self.valid, part) for part in batches]
+
+    def sha256(self) -> str:
+        """Hash of all tokens."""
+        texts = [[text.source, text.target] for text in (self.train, self.valid)]
+        return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+    @staticmethod
+    def _batch(text: EncodedText, part: np.ndarray) -> Batch:
+        batch = collate([text.source[i] for i in part], [text.target[i] for i in part])
+        batch["labels"] = batch["labels"].masked_fill(batch["labels"] == batch["input_ids"], IGNORED)
+        return batch
+
+
+TrainingData: TypeAlias = Pairs | MaskedWindows | RestoredWords
 
 
 def read_data(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> TrainingData:
@@ -299,9 +344,24 @@ def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
     return train, ParallelText(text.source[cut:], text.target[cut:])
 
 
-def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows:
-    if config.text is None:
-        raise AttnscopeError("found no plain text for the masked language model: set 'text'")
+def _restored(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> RestoredWords:
+    train, valid = training_pairs(config)
+    if tokenizer is None:
+        lines = [*train.source, *train.target]
+        tokenizer = train_subwords(lines, config.vocabulary, lowercase=config.lowercase, masked=True)
+    tokenizer.model_max_length = config.longest
+    encoded, held_out = (encode_pairs(tokenizer, text, longest=config.longest) for text in (train, valid))
+    return RestoredWords(config, encoded, held_out, tokenizer)
+
+
+def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> MaskedWindows | RestoredWords:
+    if config.source is not None and config.text is None:
+        return _restored(config, tokenizer)
+    if config.text is None or config.source is not None:
+        raise AttnscopeError(
+            "a masked language model needs either 'text' (plain text) or 'source' and 'target' (lines with replaced "
+            "words, and the original lines); set one of both"
+        )
     lines = _lines(config.text)
     if config.valid_text is None:
         cut = max(1, len(lines) * 19 // 20)

@@ -259,10 +259,20 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
 
 
 class LinePairs:
-    """Sentences and their translations, line by line: each pair is a window with the translation as `target`."""
+    """Sentences and their translations, line by line: each pair is a window with the translation as `target`.
+
+    Without `start`, a target is its whole line, of as many tokens as the text: a masked language model restores it.
+    """
 
     def __init__(
-        self, texts: Corpus, targets: Corpus, tokenizer: Any, start: Start, *, length: int, limit: int | None = None
+        self,
+        texts: Corpus,
+        targets: Corpus,
+        tokenizer: Any,
+        start: Start | None,
+        *,
+        length: int,
+        limit: int | None = None,
     ) -> None:
         self._texts, self._targets = texts, targets
         self._tokenizer, self._start = tokenizer, start
@@ -294,8 +304,14 @@ class LinePairs:
                 )
             if not any(blank):
                 said = self._line(target, target_tokenizer, around_target, "target")
-                read = shifted(said, self._tokenizer, self._start)
-                yield replace(self._line(text, self._tokenizer, around_text, "text"), target=read)
+                line = self._line(text, self._tokenizer, around_text, "text")
+                if self._start is None and len(line) != len(said):
+                    raise AttnscopeError(
+                        f"{text.name} of the text has {len(line)} tokens and its target {len(said)}; expected the same "
+                        "number, because each token of the target is the right one at its position"
+                    )
+                read = said if self._start is None else shifted(said, self._tokenizer, self._start)
+                yield replace(line, target=read)
 
     def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
         tokens = list(tokenize(tokenizer, text.content))

@@ -1,0 +1,282 @@
+"""`find`: which heads attend from one word to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import numpy as np
+import xarray as xr
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import verb
+from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import Loading, ScanSettings, StudyReading
+from attnscope.detection.examples import matcher
+from attnscope.intervention.effects import by_layer, effect_variables
+from attnscope.kernels.engines import attend_in_full
+from attnscope.measure.documents import units_in
+from attnscope.measure.texts import TextReader
+from attnscope.read.words import in_words
+from attnscope.store.units import task_for
+from attnscope.support.arguments import Count
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.numbers import count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxtyping import Bool, Float
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.read.encoded import Sources
+    from attnscope.read.windows import Window
+    from attnscope.read.words import Words
+
+
+@verb()
+def find(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    query: str,
+    key: str,
+    words: Words = "unicode",
+    batch_size: Count | None = None,
+    **reading: Unpack[StudyReading],
+) -> xr.Dataset:
+    r"""Find the heads that attend from one word to another: :math:`\sum_j A_{ij}`, over the tokens j of the word.
+
+    Tokens are merged to words: queries are averaged and keys summed. If a word occurs several times, so are its
+    occurrences. Every head is compared with uniform attention, with the same offset from other words of the text, and
+    with the other words of the text.
+
+    Parameters
+    ----------
+    model, texts
+        A model of texts and texts, as in `attnscope.scan`. Texts without both words are skipped.
+    query, key
+        Words from which and to which the heads attend, or patterns between slashes (``"/[Ii]t/"``).
+    words
+        See `attnscope.scan`.
+    batch_size
+        Windows at a time. By default about 2,048 tokens' worth.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``(layer, head)``: ``weight``, the mean over windows with both words, with its interval over documents
+        (``weight_low``, ``weight_high``); ``uniform``, the same under uniform attention; ``same_offset``, the mean
+        weight at the same offset from the other words; ``above``, ``weight`` less the larger of both, with its
+        interval and ``shown``, whether it is significant, corrected for all heads; ``first_of``, the share of windows
+        in which no other word gets more; in the first window with both words, ``rank`` of the word, and ``strongest``,
+        the word that gets the most. Intervals need 6 windows with both words. ``window_weight`` and others are the
+        values of each window, NaN without both words.
+
+    Raises
+    ------
+    AttnscopeError
+        If no text has both words, or an argument, the model or a text cannot be used.
+
+    Examples
+    --------
+    >>> import attnscope
+    >>> sentence = "The animal didn't cross the street because it was too tired."
+    >>> found = attnscope.find("bundled:pronoun", sentence, query="it", key="animal")
+    >>> float(found.weight.max()) > 0.7, found.strongest.values.flat[int(found.weight.argmax())]
+    (True, 'animal')
+    """
+    task = task_for(find, locals(), in_memory=True)
+    model = MODEL if model is None else model
+    reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])
+    settings = ScanSettings(
+        **{name: reading[name] for name in _SHARED},
+        task=task,
+        processor=reading["tokenizer"],
+        loading=Loading(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], None),
+        statistics="entropy",
+        words=words,
+        batch_size=batch_size,
+    )
+    return WordReader(model, texts, settings, query, key).scan()
+
+
+_SHARED = (ScanSettings.__annotations__.keys() & StudyReading.__annotations__.keys()) - {"task"}
+#: What is measured in each window: its name, and a sentence.
+_MEASURED = {
+    "weight": "Weight from one word to the other",
+    "uniform": "The same under uniform attention",
+    "same_offset": "Mean weight at the same offset from other words of the text",
+    "rank": "Rank of the word among the words of the text by weight, from 1",
+    "strongest": "Position of the word that gets the most",
+}
+
+
+class _Sides(NamedTuple):
+    """The words of a window on both sides of a call, as numbers: which are the query and the key, which count."""
+
+    queries: Window
+    keys: Window
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+class WordReader(TextReader):
+    """What goes from one word to another, in every head."""
+
+    command = "find"
+
+    def __init__(self, model: Model | None, texts: Sources, settings: ScanSettings, query: str, key: str) -> None:
+        self.asked = {"query": query, "key": key}
+        self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
+        super().__init__(model, texts, settings)
+        if "places" in self.notes:
+            raise AttnscopeError(f"{self.notes['places']} " + "Words need attention between tokens")
+
+    def signature_settings(self) -> dict[str, Any]:
+        """The settings behind the numbers."""
+        signed = super().signature_settings()
+        names = ("limit", "seed", "window", "stride", "batch_size", "words")
+        return {name: signed[name] for name in names if name in signed} | self.asked
+
+    def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
+        """What goes from the one word to the other in each window; NaN without both."""
+        read = self.read(items, numbers)
+        layers: list[dict[str, np.ndarray]] = []
+
+        def look(site: Site, call: AttentionCall) -> None:
+            merged = read.words and read.words.merged(site.kind, call)
+            if merged is None:
+                raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
+            weights = (attend_in_full(merged.call)[1] * merged.mass[..., None]).double().cpu().numpy()
+            uniform = attend_in_full(merged.equal)[1].double().cpu().numpy()
+            own = {name: np.full(weights.shape[:2], np.nan) for name in _MEASURED}
+            for text, window in enumerate(items):
+                sides = self.sides(window, site.kind)
+                for name, values in _of_words(weights[text], uniform[text], sides).items():
+                    own[name][text] = values
+            layers.append(own)
+
+        self.run(read, look, numbers)
+        return xr.Dataset(
+            {
+                f"window_{name}": (
+                    ("window", "layer", "head"),
+                    by_layer([layer[name] for layer in layers]),
+                    {"long_name": meaning},
+                )
+                for name, meaning in _MEASURED.items()
+            }
+            | {"length": ("window", np.array([len(in_words(window)) for window in items]))},
+            coords=layer_coordinates(self.sites)
+            | {
+                "head": np.arange(max(site.heads for site in self.sites)),
+                "window": np.array(numbers),
+                "source": ("window", np.array([window.source for window in items], dtype=object)),
+                "start": ("window", np.array([window.start for window in items])),
+            },
+        )
+
+    def sides(self, window: Window, kind: str) -> _Sides:
+        """The words on both sides of a call."""
+        text = in_words(window)
+        target = text.target or text
+        queries, keys = (text if kind == "self" else target), (target if kind == "causal" else text)
+        rows, columns = (
+            np.array([not special and is_it(word) for word, special in zip(side.tokens, side.special, strict=True)])
+            for side, is_it in ((queries, self.is_query), (keys, self.is_key))
+        )
+        return _Sides(queries, keys, rows, columns)
+
+    def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
+        """The heads, from all windows."""
+        return self._heads
+
+    def _heads(self, results: xr.Dataset) -> xr.Dataset:
+        there = (results.window_uniform.values > 0).any((1, 2))
+        if not there.any():
+            raise AttnscopeError(
+                f"found no text with the words {self.asked['query']!r} and {self.asked['key']!r} among "
+                f"{count(results.sizes['window'], 'window')}, where the first may attend to the second. Give other "
+                "words, or patterns between slashes (/[Ii]t/)"
+            )
+        here = results.isel(window=there)
+        units, called = units_in(results, there)
+        position = here.window_same_offset.fillna(here.window_uniform)
+        above = here.window_weight - np.maximum(here.window_uniform, position)
+        dims, seed = ("layer", "head"), self.settings.seed
+        first = next(window for number, window in enumerate(self.items()) if number == int(here.window[0]))
+        keys = {site.index: self.sides(first, site.kind).keys for site in self.sites}
+        strongest = [
+            [keys[layer].tokens[int(word)].strip() if np.isfinite(word) else "" for word in heads]
+            for layer, heads in zip(results.layer.values.tolist(), here.window_strongest.values[0], strict=True)
+        ]
+        made: dict[str, Any] = {}
+        for name, values, meaning in (
+            ("weight", here.window_weight, "Weight from one word to the other"),
+            ("above", above, "The same less the larger of both baselines"),
+        ):
+            made |= effect_variables(values.values, units, dims, meaning, name=name, unit="share", seed=seed)
+        of_heads = {
+            "uniform": here.window_uniform.mean("window"),
+            "same_offset": here.window_same_offset.mean("window"),
+            "rank": here.window_rank[0],
+            "first_of": (here.window_rank == 1).where(here.window_rank.notnull()).mean("window"),
+        }
+        return xr.Dataset(
+            made
+            | {name: (dims, values.values) for name, values in of_heads.items()}
+            | {"strongest": (dims, np.array(strongest, dtype=object))},
+            attrs=self.asked | {"with_both": int(there.sum()), "intervals_over": called},
+        )
+
+
+def _of_words(
+    weights: Float[np.ndarray, "head query key"], uniform: Float[np.ndarray, "1 query key"], sides: _Sides
+) -> dict[str, Any]:
+    """What goes from a word to another in one window, head by head; nothing without both."""
+    rows, columns = np.flatnonzero(sides.rows), np.flatnonzero(sides.columns)
+    if not len(rows) or not len(columns):
+        return {}
+    seeing = uniform[0][rows][:, columns].sum(1) > 0
+    rows = rows[seeing] if seeing.any() else rows  # the mask may hide the word from some, or in a layer from all
+    of_keys = weights[:, rows].mean(1)
+    counted = np.flatnonzero(~np.array(sides.keys.special) | sides.columns)
+    # the wanted words together, before all others
+    names = ["" if sides.columns[at] else sides.keys.tokens[at].strip() or " " for at in counted]
+    _, first, number = np.unique(names, return_index=True, return_inverse=True)
+    by_word = of_keys[:, counted] @ np.eye(len(first))[number]
+    return {
+        "weight": of_keys[:, columns].sum(-1),
+        "uniform": uniform[0, rows][:, columns].sum(-1).mean(),
+        "same_offset": _at_same_offset(weights, uniform[0] > 0, sides, rows, columns),
+        "rank": 1 + (by_word[:, 1:] > by_word[:, :1]).sum(-1),
+        "strongest": counted[first][by_word.argmax(-1)],
+    }
+
+
+def _at_same_offset(
+    weights: Float[np.ndarray, "head query key"],
+    seen: Bool[np.ndarray, "query key"],
+    sides: _Sides,
+    rows: np.ndarray,
+    columns: np.ndarray,
+) -> Float[np.ndarray, " head"] | float:
+    """Mean weight at the offsets of the pairs from other words; NaN if no other word reaches one of them."""
+    if sides.queries is not sides.keys:
+        return np.nan
+    special = np.array(sides.queries.special)
+    others = ~special & ~sides.rows
+    total = np.zeros(len(weights))
+    for query, key in ((query, key) for query in rows for key in columns if seen[query, key]):
+        at = np.arange(len(special))
+        to = at + key - query
+        inside = (to >= 0) & (to < len(special)) & others
+        at, to = at[inside], to[inside]
+        reach = seen[at, to] & ~special[to]
+        if not reach.any():
+            return np.nan
+        total += weights[:, at[reach], to[reach]].mean(-1)
+    return total / len(rows)

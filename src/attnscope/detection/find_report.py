@@ -1,0 +1,101 @@
+"""The report of `find`: heads by what goes from one word to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnscope.measure.documents import LEAST
+from attnscope.measure.stored import describe_corpus, notes_of
+from attnscope.results.schema import Finding, Quantity, Report, Row, Table, effect_columns, effect_quantity, rows_of
+from attnscope.support.arguments import reads
+from attnscope.support.numbers import count, significant
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@reads("find")
+def report(result: xr.Dataset) -> Report:
+    """All heads by the weight from one word to another, next to uniform attention and other words."""
+    query, key = str(result.attrs["query"]), str(result.attrs["key"])
+    columns = {
+        "weight": result.weight,
+        "weight_low": result.weight_low,
+        "weight_high": result.weight_high,
+        **effect_columns(result, "above", "above"),
+        **{name: result[name] for name in ("uniform", "same_offset", "first_of", "rank", "strongest")},
+    }
+    rows = sorted(rows_of(columns, result.weight), key=lambda row: -row["weight"])
+    own = [row for row in rows if _attends(row)]
+    certainty = (
+        f"95% intervals over {result.attrs['intervals_over']}; above both baselines, corrected for all heads"
+        if any(row["above_shown"] is not None for row in rows)
+        else f"no test: {LEAST} or more windows with both words are needed"
+    )
+    return Report(
+        command="find",
+        title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
+        model=str(result.attrs["model"]),
+        read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
+        finding=Finding(_sentences(rows, own, query, key), certainty, [(row["layer"], row["head"]) for row in own]),
+        tables=[
+            Table(
+                "heads",
+                f"Weight from {query!r} to {key!r}",
+                _HEADS,
+                rows,
+                reading="Heads by weight, next to uniform attention, the same offset, and the other words of the text.",
+                corrected="for all heads",
+                least=f"{LEAST} or more windows with both words",
+            )
+        ],
+        result=result,
+        notes=[*notes_of(result).values()],
+        care={
+            "A weight shows where a head attends, not what it does.": "attnscope intervene measures whether a head "
+            "matters."
+        },
+    )
+
+
+def _attends(row: Row) -> bool:
+    """Whether the word gets the most of all words in most texts, and more than both baselines."""
+    return row["first_of"] > _MOST and row["above_mean"] > 0 and row["above_shown"] is not False
+
+
+def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[str]:
+    """How many heads attend to the word, and what the strongest of them does."""
+    top = (own or rows)[0]
+    uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
+    position = "undefined" if top["same_offset"] is None else significant(top["same_offset"], 2)
+    attend = (
+        f"Heads that attend from {query!r} to {key!r} more than to any other word, and more than both baselines: "
+        f"{len(own) or 'none'} of {len(rows)}."
+    )
+    largest = (
+        f"The largest weight is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same "
+        f"offset from other words {position}."
+    )
+    rank = f"In this head {key!r} has rank {int(top['rank'])} among the words, and {top['strongest']!r} gets the most."
+    return [attend, largest] if own else [attend, largest, rank]
+
+
+_MOST = 0.5  # share of the windows
+_HEADS = (
+    Quantity("layer", unit="count", detail="data"),
+    Quantity("head", unit="head"),
+    Quantity(
+        "weight",
+        unit="share",
+        meaning="weight from the one word to the other",
+        low="weight_low",
+        high="weight_high",
+        interval=True,
+    ),
+    Quantity("uniform", unit="share", meaning="the same under uniform attention"),
+    Quantity("same_offset", "same offset", "share", "mean weight at the same offset from other words of the text"),
+    effect_quantity("above", "above", heading="above", meaning="weight less the larger of both baselines"),
+    Quantity("first_of", "ranks first", "share", "share of the windows in which no other word gets more"),
+    Quantity("rank", "rank", "count", "rank of the word among all words, in the first window with both words"),
+    Quantity("strongest", "most", "token", "word that gets the most, in that window"),
+)
