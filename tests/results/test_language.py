@@ -119,6 +119,8 @@ def test_a_command_speaks_japanese_and_its_data_english(command, tmp_path):
     assert not english(shown(page))
     for figure in (tmp_path / "run" / "figures").glob("*.svg"):
         assert not english("\n".join(re.findall(r"<text[^>]*>([^<]*)", figure.read_text(encoding="utf-8"))))
+    if command != "scan":  # one way of giving data for all
+        return
     data = attnscope(*given, "--json", "--lang", "ja", cwd=tmp_path).stdout
     assert json.loads(data) == json.loads(attnscope(*given, "--json", cwd=tmp_path).stdout)
     assert '<html lang="en">' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
