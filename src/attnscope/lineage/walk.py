@@ -79,7 +79,7 @@ def walk(
         Target text of an encoder-decoder, which the decoder reads shifted by one token, as in training. By default the
         model's own greedy translation.
     layer, head
-        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of the bundled models
+        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of bundled models
         layer 1: in one, each head of layer 0 attends to a single token, so that the division by √d_k changes little; in
         the other, the head of layer 1 attends from "it" to its noun.
     query_token
