@@ -219,9 +219,10 @@ class _Writer:
     def _by_width(self) -> Table:
         """Softmax of random products of several widths, without and with the division."""
         shown = ("column.std", "column.top", "column.gradient")
-        headings = [self.wording[name] for name in (*shown, *(f"{name}.divided" for name in shown))]
-        rows = [(str(width), *(number(value, 2) for value in saturation(width))) for width in _WIDTHS]
-        return Table(self.say("scale.widths", keys=_KEYS), ("d_k", *headings), tuple(rows))
+        names = [self.wording[name] for name in (*shown, *(f"{name}.divided" for name in shown))]
+        values = zip(*(saturation(width) for width in _WIDTHS), strict=True)
+        rows = [(name, *(number(value, 2) for value in row)) for name, row in zip(names, values, strict=True)]
+        return Table(self.say("scale.widths", keys=_KEYS), ("d_k", *map(str, _WIDTHS)), tuple(rows))
 
     def _without_division(self) -> str:
         walk = self.walk
