@@ -6,23 +6,28 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import typer
+from sphinx.ext.napoleon import Config, NumpyDocstring
 
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
+from attnscope.explanation.study import Analysis
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 from attnscope.verbs import VERBS
 
-#: Functions of other modules that users import, by their group.
+#: Others that users import, by their group.
 ELSEWHERE = {
-    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge")
+    "Look": ("attnscope.Session",),
+    "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge"),
 }
 
 
@@ -135,7 +140,10 @@ def commands() -> dict[str, str]:
 def functions() -> dict[str, str]:
     """A page for each public function, and their index."""
     parts = ["# Python", "Each command is a function of the same name. Functions take the model first, then the texts."]
-    pages: dict[str, str] = {}
+    pages = {
+        "python/analyses.md": _in_package("Analyses of a model", "attnscope.explanation.analyses"),
+        "python/arrays.md": _in_package("Analyses of arrays", "attnscope.explanation.arrays"),
+    }
     for group in dict.fromkeys(verb.group for verb in VERBS.values()):
         verbs = [f"attnscope.{name}" for name, verb in VERBS.items() if verb.group == group]
         full = [*verbs, *ELSEWHERE.get(group, ())]
@@ -146,15 +154,55 @@ def functions() -> dict[str, str]:
             rows.append(
                 (f"[`{name}`](python/{short}.md)", re.sub(r"`+", "`", re.sub(r":math:`([^`]*)`", r"$\1$", first)))
             )
-            pages[f"python/{short}.md"] = f"# {name}\n\n```{{eval-rst}}\n.. autofunction:: {name}\n```\n"
+            pages[f"python/{short}.md"] = _page(name)
         parts += [f"## {group}", table(("function", "what it does"), rows)]
     parts += [
         "## Errors",
         "```{eval-rst}\n.. autoexception:: attnscope.AttnscopeError\n```",
-        "Import other functions from their modules: see [Analyses](analyses.md), [Planted models](planted-models.md).",
+        "Import other functions from their modules: [Analyses](python/analyses.md), [Arrays](python/arrays.md).",
+        "[Analyses in Python](analyses.md) and [Planted models](planted-models.md) have examples.",
         "```{toctree}\n:hidden:\n\n" + "\n".join(name.removesuffix(".md") for name in pages) + "\n```",
     ]
     return {"python.md": "\n\n".join(parts) + "\n", **pages}
+
+
+def _page(name: str) -> str:
+    """A function or class, and the classes of ours that it and their methods return."""
+    pages = {name: _resolve(name)}
+    for one in (queue := [*pages.values()]):
+        public = [member for key, member in vars(one).items() if key[0] != "_"] if inspect.isclass(one) else [one]
+        for function in filter(inspect.isfunction, public):
+            words = re.findall(r"\w+", str(inspect.signature(function).return_annotation))
+            for found in map(inspect.unwrap(function).__globals__.get, words):
+                if inspect.isclass(found) and found.__module__.startswith("attnscope.") and found not in queue:
+                    queue.append(found)
+                    pages[f"{found.__module__}.{found.__name__}"] = found
+    shown = [
+        f"{'##' if full != name else '#'} {full if full == name else one.__name__}\n\n```{{eval-rst}}\n"
+        + (f".. autoclass:: {full}\n   :members:" if inspect.isclass(one) else f".. autofunction:: {full}")
+        + "\n```\n"
+        for full, one in pages.items()
+    ]
+    return "\n".join(shown)
+
+
+def _in_package(title: str, package: str) -> str:
+    """The analyses in the modules of a package, or its functions of arrays."""
+    parts = [f"# {title}"]
+    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        for name, one in vars(import_module(module.name)).items():
+            full, doc = f"{module.name}.{name}", inspect.getdoc(one) or ""
+            if isinstance(one, Analysis) and one.name == name:
+                _, *settings = inspect.signature(one.alone).parameters
+                takes = ", ".join(["model", "texts", *["*"][: len(settings)], *settings])
+                lines = str(NumpyDocstring(doc, Config(napoleon_use_rtype=False))).splitlines()
+                text = "\n".join([f".. py:function:: {full}({takes})", "", *("   " + x for x in lines)])
+            elif getattr(one, "__module__", "") == module.name and "Returns\n-------" in doc:
+                text = f".. autofunction:: {full}"
+            else:
+                continue
+            parts.append(f"## {name}\n\n```{{eval-rst}}\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _resolve(name: str) -> Any:

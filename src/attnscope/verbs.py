@@ -37,7 +37,7 @@ VERBS = {
     ),
     "examples": Verb(
         "detection.examples", "Look", "verbs", "Dataset", ("example", "feature"), "detection.example_report",
-        load="measure.stored:load_scan",
+        load="store.runs:load_part",
     ),
     "find": Verb(
         "detection.find", "Look", "find", "Dataset", ("above", "strongest"), "detection.find_report",

@@ -102,7 +102,6 @@ CALLS = {  # by the name of a fixture: who reads
         "weights": lambda model: attnscope.weights(model, TEXTS, layer=0),
         "received": lambda model: attnscope.received(model, TEXTS),
         "roles": lambda model: attnscope.roles(model, only="next_token", controls="none", **FEW),
-        "explain": lambda model: attnscope.explain(model, **FEW)["verdict"],
         "intervene": lambda model: attnscope.intervene(model, why=False, **FEW)["effects"],
         "patch": lambda model: attnscope.patch(model, PAIRS, steps=0)["pairs"],
         "walk": lambda model: attnscope.walk(model, TEXTS[0])["weights"],

@@ -3,12 +3,14 @@
 import itertools
 import json
 import re
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
+import xarray as xr
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import attnscope
@@ -16,10 +18,13 @@ from attnscope import AttnscopeError
 from attnscope.capture.parameters import ScanSettings
 from attnscope.detection.common import LEAST_KEYS, ExamplePair, at_least, common_features
 from attnscope.detection.examples import Choice, ExampleReader
+from attnscope.measure.sample import leading_heads
 from attnscope.results.reports import report_of, write_page
+from attnscope.store.runs import RunFolder, is_finished
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope as command
 from tests.families import tiny_reader
+from tests.process import Started, wait_until
 
 TEXTS = [
     "The keeper lit the lamp before the tide came in, and the lamp burned until the morning came.",
@@ -52,13 +57,11 @@ def expected_of(model, text, head, *, by="weight", window=None):
 def test_the_strongest_row_is_that_of_all_weights_written_out(name, by, models):
     model = str(models / name) if name else None
     found = attnscope.examples(model, TEXTS, head=[(1, 2), (2, 0)], k=2, by=by, window=64, limit=3)
-    for place, head in enumerate([(1, 2), (2, 0)]):
-        for number, text in enumerate(TEXTS):
-            score = found.row_score.values[number, place, 0]
-            assert score == pytest.approx(expected_of(model, text, head, by=by, window=64), abs=1e-5)
-    of_head = found.isel(example=(found.layer == 1) & (found.set == "top"))
-    best = found.row_score.sel(drawn="strongest").values[:, 0]
-    assert of_head.score.values.tolist() == sorted(best, reverse=by == "weight")[:2]
+    for layer, head in [(1, 2), (2, 0)]:
+        top = found.isel(example=(found.layer == layer) & (found["head"] == head) & (found.set == "top"))
+        best = [expected_of(model, text, (layer, head), by=by, window=64) for text in TEXTS]
+        assert top.score.values == pytest.approx(sorted(best, reverse=by == "weight")[:2], abs=1e-5)
+        assert top.window_number.values.tolist() == np.argsort(best)[:: -1 if by == "weight" else 1][:2].tolist()
 
 
 def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurrence():
@@ -74,6 +77,58 @@ def test_a_planted_induction_head_attends_to_the_token_after_an_earlier_occurren
     assert shared["relation"]["value"] == "token after an earlier occurrence of the query"
     assert shared["relation"]["found"] == 8
     assert "the key is the token after an earlier occurrence" in report_of("examples", result).finding.sentences[0]
+
+
+def test_examples_of_a_stream_are_those_of_all_windows_at_once(monkeypatch):
+    options = {"head": [(0, 1), (2, 3)], "k": 3, "limit": 60, "window": 32, "batch_size": 2}
+    whole = attnscope.examples(None, **options)
+    monkeypatch.setattr("attnscope.detection.examples._AT_ONCE", 8)
+    in_memory, own = [], ExampleReader._remaining
+    monkeypatch.setattr(
+        ExampleReader, "_remaining", lambda reader, part: in_memory.append(part.sizes["window"]) or own(reader, part)
+    )
+    assert attnscope.examples(None, **options).identical(whole)
+    monkeypatch.setattr(ExampleReader, "median_of", 9)
+    in_memory.clear()
+    few = attnscope.examples(None, **options)
+    assert max(in_memory) < 9 + 2 * 2 * 3 + 8
+    assert few.isel(example=few.set != "middle").equals(whole.isel(example=whole.set != "middle"))
+
+
+def test_the_middle_is_around_the_median_and_random_rows_are_uniform():
+    """Over seeds, the mean rank of random examples is that of uniform draws; the middle is always the same."""
+    reader = ExampleReader(None, TEXTS, ScanSettings(window=64), [(0, 0)], Choice(3, "weight", None, None, sinks=False))
+    random, ranks = np.random.default_rng(0), []
+    score = np.stack([random.random((101, 1)), np.zeros((101, 1))], -1)
+    rows = np.full((101, 1), 9)
+    for seed in range(400):
+        draw = np.random.default_rng(seed).random(101)
+        results = xr.Dataset(
+            {
+                "row_score": (("window", "chosen", "drawn"), score),
+                "rows": (("window", "chosen"), rows),
+                "draw": ("window", draw),
+            }
+        )
+        sets = reader._sets(results, 0)
+        ranks += np.argsort(np.argsort(score[:, 0, 0]))[sets["random"]].tolist()
+    order = np.argsort(-score[:, 0, 0])
+    assert sets["top"].tolist() == order[:3].tolist()
+    assert sets["middle"].tolist() == order[3:][47:50].tolist()
+    assert abs(np.mean(ranks) - 50) < 4 * np.sqrt((101**2 - 1) / 12 / len(ranks))
+
+
+def test_the_heads_of_a_scan_are_those_of_its_rankings(tmp_path):
+    scanned = attnscope.scan(limit=8, window=64, out=tmp_path / "scan")
+    found = attnscope.examples(head=scanned, k=1, limit=8, window=64)
+    assert list(
+        dict.fromkeys(zip(found["layer"].values.tolist(), found["head"].values.tolist(), strict=True))
+    ) == leading_heads(scanned)
+    again = command("examples", "--head", "scan", "-k", "1", "--limit", "8", "--window", "64", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["finding"]["heads"] == [list(head) for head in leading_heads(scanned)]
+    planted = build("induction-decoder-2")
+    with pytest.raises(AttnscopeError, match="head is a scan of another model"):
+        attnscope.examples(planted.model, TEXTS, tokenizer=planted.tokenizer, head=tmp_path / "scan", window=16)
 
 
 def test_a_search_finds_a_pair_of_tokens_alone():
@@ -186,7 +241,7 @@ def test_strength_by_value_norm_is_the_weight_times_the_norm_of_the_value(models
     group = model.config.num_attention_heads // model.config.num_key_value_heads
     norms = values[0].unflatten(-1, (model.config.num_key_value_heads, -1))[:, 3 // group].norm(dim=-1).numpy()
     strength = (weights.values * norms)[LEAST_KEYS - 1 :, 1:]
-    assert found.row_score.values[0, 0, 0] == pytest.approx(strength.max(), rel=1e-5)
+    assert found.score.values[0] == pytest.approx(strength.max(), rel=1e-5)
 
 
 def test_the_first_token_of_a_source_counts_in_cross_attention():
@@ -205,3 +260,16 @@ def test_one_example_shares_nothing_and_is_not_tested(tmp_path):
     assert not report.tables[1].rows
     assert "No test possible" in report.finding.sentences[0]
     write_page(report, tmp_path / "page.html")
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_and_its_examples_are_the_same_bytes(tmp_path):
+    words = ("examples", "--head", "0.1,2.3", "-k", "3", "--limit", "80", "--window", "24", "--batch-size", "1")
+    command(*words, "--no-report", "--out", tmp_path / "whole", cwd=tmp_path)
+    process = Started(*words, "--no-report", "--out", "run", cwd=tmp_path, ATTNSCOPE_FLUSH_SECONDS="0.1")
+    wait_until(lambda: RunFolder(tmp_path / "run", {"command": "examples"}).look().texts >= 20, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not is_finished(tmp_path / "run")
+    command(*words, "--no-report", "--out", tmp_path / "run", cwd=tmp_path)
+    assert (tmp_path / "run" / "examples.npz").read_bytes() == (tmp_path / "whole" / "examples.npz").read_bytes()

@@ -153,3 +153,18 @@ def test_the_page_says_what_a_number_under_a_token_means_where_there_is_one(made
         sample = made.sample.assign_coords(token=(("window", "query"), np.array([tokens], dtype=object)))
         page = write_report(made.result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
         assert ("猫₁ 猫₂ 猫₃ are the pieces of one" in page) is says
+
+
+def test_keys_beyond_two_bytes_are_among_the_rest(made):
+    sample = made.sample.assign(key=made.sample["key"] + 2**16)
+    counts, rest, _, _ = unpack(pack_windows(sample).maps["0.0"][0], 32)
+    assert not counts.any()
+    np.testing.assert_allclose(rest, 1, rtol=0.0221)
+
+
+def test_size_does_not_grow_with_the_number_of_texts(tmp_path):
+    few, many = (
+        write_report(planted(texts=texts).result, None, tmp_path / f"{texts}.html").stat().st_size
+        for texts in (20, 200)
+    )
+    assert many < 1.1 * few

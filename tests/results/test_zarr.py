@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import attnscope
 from attnscope.bundled import TEXT
@@ -30,3 +31,4 @@ def test_it_is_the_run_however_it_is_cut(shard, run, tmp_path, monkeypatch):
             np.testing.assert_array_equal(found[one].values, expected[one].values)
             assert found[one].attrs == expected[one].attrs
         assert found.attrs == expected.attrs
+    assert zarr.open_group(store)["windows/window_entropy"].chunks[1:] == (1, 1)  # a chunk a head

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL, TEXT
-from attnscope.measure.quantities import DEFAULT
+from attnscope.measure.quantities import DEFAULT, STRONGEST
 from attnscope.measure.ranking import rank_heads
 from tests.families import tiny
 from tests.planted import FREQUENCIES, LENGTH, circulant_profile, wave_bert
@@ -91,7 +91,7 @@ def test_named_statistics_are_measured_alone_or_beside_the_default_ones():
     usual, more = scan(), scan("default,top_key")
     assert set(more.data_vars) - set(usual.data_vars) == {"top_key", "equal_top_key"}
     assert more.drop_vars(["top_key", "equal_top_key"]).equals(usual)
-    assert json.loads(more.attrs["signature"])["settings"]["statistics"] == [*DEFAULT, "top_key"]
+    assert json.loads(more.attrs["signature"])["settings"]["statistics"] == [*DEFAULT, "top_key", STRONGEST]
     assert scan(["top_key", "default"]).attrs["signature"] == more.attrs["signature"]
 
 

@@ -21,7 +21,7 @@ from attnscope.store.runs import RunFolder, is_finished
 from attnscope.store.units import Parts, Task, parts_of, task_of
 from tests.process import Started
 
-SIZES = {"window": 32, "batch_size": 4, "limit": 30}
+SIZES = {"window": 32, "batch_size": 2, "limit": 15}
 
 
 def scan(out, task=None, **more):
@@ -36,7 +36,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pooled(tmp_path_factory):
-    return scan(tmp_path_factory.mktemp("pooled") / "run", pool=8)
+    return scan(tmp_path_factory.mktemp("pooled") / "run", pool=4)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_as_many_as_there_are_give_the_same_arrays(whole, tmp_path):
 
 def test_one_that_was_stopped_resumes(whole, tmp_path, monkeypatch):
     def stop(progress):
-        if progress.details["windows"] > 20:
+        if progress.details["windows"] > 10:
             raise KeyboardInterrupt
 
     out = tmp_path / "run"
@@ -105,7 +105,7 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     monkeypatch.setattr(_reader, "FLUSH_SHARE", 0.0)
 
     def stop(progress):
-        if progress.details["windows"] > 20:  # units are of 8 windows
+        if progress.details["windows"] > 10:  # units are of 4 windows
             raise KeyboardInterrupt
 
     out = tmp_path / "run"
@@ -116,8 +116,7 @@ def test_a_unit_that_was_stopped_in_its_middle_is_completed_by_another_count(who
     assert scan(out, "3/3").identical(whole)
 
 
-@pytest.mark.parametrize("room", [1, 1 << 30])
-@pytest.mark.parametrize("more", [{}, {"pool": 8}], ids=["windows", "pools"])
+@pytest.mark.parametrize(("room", "more"), [(1, {}), (1, {"pool": 4}), (1 << 30, {"pool": 4})])
 def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, pooled, tmp_path, monkeypatch):
     monkeypatch.setattr(_parts, "PIECE_BYTES", room)
     for task in ("1/2", "2/2"):
@@ -131,7 +130,7 @@ def test_units_are_put_together_to_pieces_as_large_as_may_be(room, more, whole, 
 
 @pytest.mark.parametrize(
     ("more", "end"),
-    [({}, merge), ({"pool": 8}, merge), ({"pool": 8}, lambda out: scan(out, "2/2", pool=8))],
+    [({}, merge), ({"pool": 4}, merge), ({"pool": 4}, lambda out: scan(out, "2/2", pool=4))],
     ids=["windows", "pools", "pools, again"],
 )
 def test_merge_or_a_task_again_ends_what_others_measured(more, end, whole, pooled, tmp_path, monkeypatch):
@@ -145,7 +144,7 @@ def test_merge_or_a_task_again_ends_what_others_measured(more, end, whole, poole
     end(out)
     assert open_run(out).identical(pooled if more else whole)
     if more:
-        assert "Windows are in pools of 8" in pooled.attrs["pool"]
+        assert "Windows are in pools of 4" in pooled.attrs["pool"]
         assert windows_of(out).identical(windows_of(pooled.encoding["source"]))
 
 

@@ -1,8 +1,9 @@
-"""`explain`, `align`, `intervene` and `patch` by several processes: the results of one, bit for bit."""
+"""`examples`, `explain`, `align`, `intervene` and `patch` by several processes: the results of one, bit for bit."""
 
 import pytest
 
 from attnscope import AttnscopeError, open_run
+from attnscope.detection.examples import ExampleReader
 from attnscope.explanation import explain
 from attnscope.intervention import intervene
 from attnscope.lineage import align
@@ -12,7 +13,12 @@ from attnscope.store.units import Share, parts_of
 from tests.tasks.verbs import OPTIONS, same
 
 #: What each does once all of its units are measured.
-ENDS = {"explain": (explain, "_made"), "align": (align, "write_alignment"), "intervene": (intervene, "heads_of")}
+ENDS = {
+    "examples": (ExampleReader, "whole"),
+    "explain": (explain, "_made"),
+    "align": (align, "write_alignment"),
+    "intervene": (intervene, "heads_of"),
+}
 
 
 @pytest.fixture(scope="module")

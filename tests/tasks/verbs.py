@@ -8,6 +8,7 @@ from attnscope.lineage.align import LINKS, RECORD
 LINES = [" ".join(line) for line in np.random.default_rng(0).choice(list("abcdefgh"), (9, 4))]
 HEADS = {"batch_size": 2, "steps": 1, "device": "cpu"}
 OPTIONS = {
+    "examples": {"head": [(0, 1), (2, 3)], "k": 3, "limit": 40, "window": 12, "batch_size": 1, "device": "cpu"},
     "explain": {"limit": 6, "window": 12, "band": 4, "device": "cpu"},
     "align": {"targets": LINES[::-1], "batch_size": 1, "shown": 2, "device": "cpu"},
     "intervene": HEADS | {"limit": 7, "window": 16, "ablations": ["zero"], "why": False},
@@ -17,9 +18,9 @@ OPTIONS = {
 
 def same(found, whole, folders):
     """But for the folder's name."""
-    if isinstance(whole, xr.DataTree):
+    if isinstance(whole, xr.Dataset | xr.DataTree):
         found, whole = found.copy(), whole.copy()
-        for tree in (found, whole):
-            del tree.attrs["run"]
+        for results in (found, whole):
+            del results.attrs["run"]
         return found.identical(whole)
     return all(len({(folder / name).read_bytes() for folder in folders}) == 1 for name in (LINKS, RECORD))

@@ -1,5 +1,6 @@
 """Translations: scores against those of transformers' beam search, order, over-long lines, the command."""
 
+import re
 from copy import deepcopy
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.lineage.data import encode_lines, train_subwords
-from attnscope.lineage.translate import translate_lines
+from attnscope.lineage.translate import Translation, Translations, translate_lines
 from attnscope.models.configs import RecurrentConfig
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 
@@ -146,3 +147,17 @@ def test_a_generation_config_without_a_start_is_an_error_of_one_line(model, toke
     model.generation_config.decoder_start_token_id = model.generation_config.bos_token_id = None
     with pytest.raises(AttnscopeError, match=r"cannot generate.*Check its generation_config\.json"):
         translate_lines(model, tokenizer, ["two men"])
+
+
+def test_what_is_shown_of_a_text_is_a_line_and_not_long():
+    sources = ("", "one\n\ntwo", "word " * 100)
+    made = Translations(sources, ((Translation(""),), (Translation("a\tb", -0.5),), (Translation("c " * 100, -2.0),)))
+    first, *lines = repr(made).splitlines()
+    assert first == "3 sentences translated"
+    assert lines[:2] == ["→ (–)", "one two → a b (-0.50)"]
+    assert len(lines) == 3
+    assert re.fullmatch(r"(word )+word… → (c )+c… \(-2\.00\)", lines[2])
+    assert len(lines[2]) < 140
+    assert lines[2].partition(" → ")[2] in made._repr_html_()
+    without = Translations(sources[:2], ((Translation(""),), (Translation("a"),)))
+    assert repr(without).splitlines()[1:] == ["→", "one two → a"]

@@ -56,7 +56,7 @@ _TEXT = (
         ),
         "groups": option(
             str | None, None,
-            "Groups of tokens, whose weights on each other are measured: kinds, roles, or a file of rules.",
+            "Groups of tokens, whose weights on each other are measured: types, roles, or a file of rules.",
             metavar="RULE|FILE", show_default="roles of a chat",
         ),
         "by": option(
@@ -258,7 +258,11 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
     batch_size=varied("batch_size", show_default="about 2048 tokens"),
     as_csv=varied("as_csv", False, help="CSV on standard output: one line for each example."),
     own={
-        "head": option(str, inspect.Parameter.empty, "Heads as layer.head, counted from 0.", metavar="L.H,..."),
+        "head": option(
+            str, inspect.Parameter.empty,
+            "Heads as layer.head, counted from 0; or the run folder of a scan, for the heads of its rankings.",
+            metavar="L.H,... or RUN",
+        ),
         "k": option(int, 20, "Examples: as many of the strongest, of the middle, and at random.", "--k", "-k"),
         "by": option(str, "weight", "Strength of a query's row: weight, value_norm or entropy."),
         "query": option(
@@ -272,12 +276,14 @@ def roles(arguments: dict[str, Any], output: options.Output) -> None:
     examples=(
         ("attnscope examples --head 0.1", "a head of the bundled model"),
         ("attnscope examples gpt2 corpus.txt --head 5.1,6.9 -k 10", "two heads, on a file"),
+        ("attnscope examples gpt2 corpus.txt --head runs/gpt2", "the heads of the rankings of a scan"),
         ("attnscope examples gpt2 corpus.txt --head 5.1 --query it", "where the query is the token it"),
     ),
 )  # fmt: skip
 def examples(arguments: dict[str, Any], output: options.Output) -> None:
     """Find where in a corpus heads attend most strongly, in context, and the features that these windows share."""
-    arguments["head"] = options.heads_of("--head", arguments["head"])
+    head = arguments["head"]
+    arguments["head"] = head if Path(head).is_dir() else options.heads_of("--head", head)
     run("examples", output, **arguments)
 
 

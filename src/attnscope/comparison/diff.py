@@ -19,14 +19,13 @@ from attnscope.comparison.matching import Matched, Matching, match_heads
 from attnscope.measure.documents import FEW, LEAST, by_document, called_in, unskewed
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
-from attnscope.measure.stored import load_scan
+from attnscope.measure.stored import opened_scan
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.store.files import local_folder, read_as
-from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads, validated
-from attnscope.support.checks import check_kind, check_real
+from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import are, count, places
 
@@ -168,7 +167,7 @@ def diff(
         return read_as(read) if read else nullcontext()
 
     with reading():
-        first, second = (with_each(_opened(run)) for run in (before, after))
+        first, second = (with_each(opened_scan(run)) for run in (before, after))
         own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
         _check_same(first, second, own, other)
         names = _common(first, second, statistics)
@@ -193,27 +192,6 @@ def diff(
             run.save("changes", made())
             run.finish(parts=["changes"])
         return load_part(run)
-
-
-def _opened(given: Scan) -> xr.Dataset:
-    check_kind("a scan", str, Path, xr.Dataset, scan=given)
-    if isinstance(given, xr.Dataset):
-        if "signature" not in given.attrs or not {"window", "layer", "head"} <= set(given.dims):
-            raise AttnscopeError(
-                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is not a scan; expected a "
-                "result of attnscope.scan"
-            )
-        return given
-    folder = local_folder(given)
-    manifest = manifest_of(folder)
-    if manifest is None or manifest.command != "scan" or not manifest.state.get("complete"):
-        what = "no run of attnscope"
-        if manifest is not None:
-            state = "a finished" if manifest.state.get("complete") else "an unfinished"
-            what = f"{state} run of attnscope {manifest.command}"
-        raise AttnscopeError(f"{folder} contains {what}; expected a finished run of attnscope scan")
-    with RunFolder(folder, manifest.state.get("signature", {})) as run:
-        return load_scan(run)
 
 
 def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:

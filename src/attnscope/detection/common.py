@@ -11,9 +11,10 @@ import numpy as np
 import scipy.stats
 from jaxtyping import Bool, Float
 
+from attnscope.measure.rows import LEAST_KEYS
+
 LEVEL = 0.05  # false discovery rate
 SHARED = 2  # examples that have a feature, at least, for it to be in common
-LEAST_KEYS = 8  # keys that a query must have: with few, some weight is always large
 _ROWS = 512  # of a window at a time
 #: Features that relate the key to the query.
 RELATIONS = ("same token", "token after an earlier occurrence of the query")

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from attnscope.detection.common import LEAST_KEYS, LEVEL, SHARED
-from attnscope.measure.stored import describe_corpus, notes_of
+from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Marked, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import reads
-from attnscope.support.numbers import significant
+from attnscope.support.numbers import count, significant
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,7 +39,7 @@ def report(result: xr.Dataset) -> Report:
         command="examples",
         title=f"Examples of head{'s' * (len(heads) > 1)} {named} of {result.attrs['model']}",
         model=str(result.attrs["model"]),
-        read=describe_corpus(result),
+        read=f"{count(result.attrs['windows'], 'window')} ({result.attrs['tokens']} tokens)",
         finding=Finding(
             [_sentence(head, result, examples, features) for head in heads],
             f"features beyond uniform attention in the same windows, false discovery rate {LEVEL:.0%}",

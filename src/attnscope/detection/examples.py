@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -16,13 +17,20 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import Loading, ScanSettings, StudyReading
-from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
+from attnscope.detection.common import ExamplePair, common_features
 from attnscope.intervention.calls import checked_heads
 from attnscope.kernels.call import AttentionCall
+from attnscope.measure.contexts import context, sides_of
 from attnscope.measure.maps import weight_rows
+from attnscope.measure.rows import LEAST_KEYS
+from attnscope.measure.sample import leading_heads
+from attnscope.measure.stored import opened_scan
 from attnscope.measure.texts import TextReader
 from attnscope.read.encoded import Sources
 from attnscope.read.groups import kinds_of
+from attnscope.store.arrays import in_a_row
+from attnscope.store.runs import RunFolder, load_part
+from attnscope.store.signature import Signature
 from attnscope.store.units import task_for
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
 
 #: What rows are ranked by: the largest weight; that times the norm of the value; or the least entropy of a row.
 RANKINGS = ("weight", "value_norm", "entropy")
-CONTEXT = 16  # tokens shown before and after a marked one
+_AT_ONCE = 1 << 14  # windows in memory, about
 
 
 @verb()
@@ -45,7 +53,7 @@ def examples(
     model: Model | None = None,
     texts: Sources = None,
     *,
-    head: tuple[int, int] | Sequence[tuple[int, int]],
+    head: tuple[int, int] | Sequence[tuple[int, int]] | xr.Dataset | str | Path,
     k: Count = 20,
     by: str = "weight",
     query: str | None = None,
@@ -56,9 +64,12 @@ def examples(
 ) -> xr.Dataset:
     r"""Find where in a corpus a head attends most strongly, in context, and the features that these pairs share.
 
-    Every window is measured exactly, row by row; the memory does not grow with its weights. Each window has at most
-    one example of a head, so that examples are different texts. The strongest windows (``top``) are compared with
-    windows around the median (``middle``) and with rows drawn at random from all windows (``random``).
+    Every window is measured exactly, row by row. Each window has at most one example of a head, so that examples are
+    different texts. The strongest windows (``top``) are compared with windows around the median (``middle``) and with
+    rows drawn at random from all windows (``random``).
+
+    The memory grows with neither the corpus nor the weights: of the windows so far only those remain that can still be
+    examples. With `out`, the run can be interrupted, resumed and split into tasks; the result is identical.
 
     Parameters
     ----------
@@ -67,7 +78,8 @@ def examples(
     texts
         Texts, as in `attnscope.scan`.
     head
-        The head as (layer, head), counted from 0, or several.
+        The head as (layer, head), counted from 0, or several; or a scan of the model (its result or its run folder),
+        which means the heads of its rankings.
     k
         Number of examples of each set.
     by
@@ -90,8 +102,7 @@ def examples(
         window), ``query_token``, ``key_token``, ``window_number``, ``text`` (its name) and ``context`` (JSON: pieces
         of text, each with the mark ``query``, ``key`` or none). Over ``feature``: what the top examples have in common,
         such as a token or an offset, with ``found`` examples, ``expected`` ones under uniform attention in the same
-        windows, ``p`` and ``significant``. Over ``window`` and ``chosen`` (the heads): the strongest and one random row
-        of every window.
+        windows, ``p`` and ``significant``. Attributes: ``windows`` and ``tokens`` of the corpus.
 
     Raises
     ------
@@ -103,6 +114,9 @@ def examples(
     Features are tested by a Poisson-binomial test: under uniform attention from a random query of the same window,
     the number of top examples with a feature is a sum of independent yes-or-no variables, one for each window.
     The false discovery rate over all features that could occur, of all heads, is 0.05 (Benjamini and Hochberg 1995).
+
+    The number of a window and the seed decide whether it is drawn, so the sample does not depend on the order of
+    measuring. The median of more than 4,096 windows is that of 4,096 drawn at random.
 
     Examples
     --------
@@ -117,7 +131,10 @@ def examples(
     task = task_for(examples, locals(), in_memory=True)
     model = MODEL if model is None else model
     reject_modalities("examples", model, texts, field=reading["field"], revision=reading["revision"])
-    heads: Any = [head] if len(head) == 2 and not isinstance(head[0], Sequence) else head  # noqa: PLR2004
+    scanned = opened_scan(head) if isinstance(head, xr.Dataset | str | Path) else None
+    heads: Any = leading_heads(scanned) if scanned is not None else head
+    if len(heads) == 2 and not isinstance(heads[0], Sequence):  # noqa: PLR2004 one head
+        heads = [heads]
     settings = ScanSettings(
         **{name: reading[name] for name in _SHARED},
         task=task,
@@ -126,7 +143,12 @@ def examples(
         statistics="entropy",
         batch_size=batch_size,
     )
-    return ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks)).scan()
+    reader = ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks))
+    if scanned is not None:
+        known, own = (Signature.of(each).model for each in (json.loads(scanned.attrs["signature"]), reader.signature()))
+        if known != own:
+            raise AttnscopeError("head is a scan of another model: give the model that was scanned, or other heads")
+    return reader.scan()
 
 
 _SHARED = (ScanSettings.__annotations__.keys() & StudyReading.__annotations__.keys()) - {"task"}
@@ -172,6 +194,7 @@ class ExampleReader(TextReader):
     """The strongest row of every window for some heads, and one at random."""
 
     command = "examples"
+    median_of = 4096  # windows drawn at random, of which the median is taken
 
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanSettings, heads: Sequence[Any], choice: Choice
@@ -205,24 +228,18 @@ class ExampleReader(TextReader):
                         arrays[name][text, place] = values
 
         self.run(read, look, numbers)
+        random = np.random.PCG64(self.settings.seed).advance(numbers[0])  # its number for a window is always the same
         dims = {name: ("window", "chosen", "drawn")[: array.ndim] for name, array in arrays.items()}
         return xr.Dataset(
             {name: (dims[name], array) for name, array in arrays.items()}
-            | {"length": ("window", np.array([len(window) for window in items]))},
-            coords={
-                "window": np.array(numbers),
-                "source": ("window", np.array([window.source for window in items], dtype=object)),
-                "start": ("window", np.array([window.start for window in items])),
-                "drawn": ["strongest", "random"],
-                "layer_of": ("chosen", np.array([layer for layer, _ in self.heads])),
-                "head_of": ("chosen", np.array([head for _, head in self.heads])),
-            },
+            | {"length": ("window", np.array([len(window) for window in items]))}
+            | {"draw": ("window", np.random.Generator(random).random(len(items)))},
+            coords={"window": np.array(numbers)},
         )
 
     def sides(self, window: Window, kind: str) -> Sides:
         """Both sides of a call; neither special tokens nor, by default, the first one count."""
-        target = window.target or window
-        queries, keys = (window if kind == "self" else target), (target if kind == "causal" else window)
+        queries, keys = sides_of(window, kind)
         rows = np.array([not special for special in queries.special])
         columns = np.ones(len(keys), bool)
         if not self.choice.sinks:
@@ -262,11 +279,37 @@ class ExampleReader(TextReader):
         """-1 where a small score is a strong one."""
         return -1 if self.choice.by == "entropy" else 1
 
-    def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        """The examples, from the rows of all windows."""
-        return self._chosen
+    def whole(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
+        """The examples, from the rows of all windows, read batch by batch in any order."""
+        waiting: list[xr.Dataset] = []
+        windows = tokens = 0
+        for results in batches:
+            windows, tokens = windows + results.sizes["window"], tokens + int(results.length.sum())
+            waiting.append(results)
+            if sum(part.sizes["window"] for part in waiting) > _AT_ONCE:
+                waiting = [self._remaining(in_a_row(waiting))]
+        found = self._chosen(self._remaining(in_a_row(waiting)), windows)
+        return found.assign_attrs(windows=windows, tokens=tokens)
 
-    def _chosen(self, results: xr.Dataset) -> xr.Dataset:
+    def _remaining(self, results: xr.Dataset) -> xr.Dataset:
+        """The windows that can still be examples: a part of them has the same examples as all."""
+        results = results.sortby("window")
+        remain = results.draw.values <= np.sort(results.draw.values)[: self.median_of][-1]
+        for place in range(len(self.heads)):
+            sets = self._sets(results, place)
+            remain[np.concatenate([sets["top"], sets["random"]])] = True
+        return results.isel(window=remain)
+
+    def end(self, run: RunFolder, attributes: dict[str, str]) -> None:
+        """Store the examples, from the pieces of the run one after the other."""
+        run.save(self.command, self.whole(map(run.piece, run.pieces)).assign_attrs(attributes))
+        run.finish(attributes=attributes)
+
+    def result_of(self, run: RunFolder) -> xr.Dataset:
+        """The examples of a finished run."""
+        return load_part(run)
+
+    def _chosen(self, results: xr.Dataset, count_of_all: int) -> xr.Dataset:
         chosen = [
             (place, name, int(at), int(name == "random"))
             for place in range(len(self.heads))
@@ -277,10 +320,10 @@ class ExampleReader(TextReader):
             wanted = {"query": self.choice.query, "key": self.choice.key}
             tokens = "".join(f", and the {name} be {value!r}" for name, value in wanted.items() if value is not None)
             raise AttnscopeError(
-                f"found no example in {count(results.sizes['window'], 'window')}: a query must see {LEAST_KEYS} keys "
+                f"found no example in {count(count_of_all, 'window')}: a query must see {LEAST_KEYS} keys "
                 f"or more{tokens}. Give longer texts, or other tokens"
             )
-        windows = self._windows({int(results.window[at]) for _, _, at, _ in chosen})
+        windows = self.windows_at({int(results.window[at]) for _, _, at, _ in chosen})
         rows = [self._row(results, windows, *one) for one in chosen]
         pairs: dict[tuple[int, int], list[ExamplePair]] = {head: [] for head in self.heads}
         for (place, name, at, _), row in zip(chosen, rows, strict=True):
@@ -298,25 +341,14 @@ class ExampleReader(TextReader):
 
     def _sets(self, results: xr.Dataset, place: int) -> dict[str, np.ndarray]:
         """The windows of each set: the strongest, those around the median, and random ones by their rows."""
-        score = self.sign * results.row_score.values[:, place, 0]
+        score, draw, k = self.sign * results.row_score.values[:, place, 0], results.draw.values, self.choice.k
         order = np.argsort(-score, kind="stable")[: np.isfinite(score).sum()]
-        k = self.choice.k
         rest = order[k:]
+        rest = rest[draw[rest] <= np.sort(draw)[: self.median_of][-1]]
         begin = max(0, (len(rest) - k) // 2)
         rows = results.rows.values[order, place]
-        keys = np.random.default_rng(self.settings.seed).random(len(score))[order]
-        drawn = order[np.argsort(-(keys ** (1 / np.maximum(rows, 1))))[:k]]  # Efraimidis and Spirakis 2006
+        drawn = order[np.argsort(-(draw[order] ** (1 / np.maximum(rows, 1))))[:k]]  # Efraimidis and Spirakis 2006
         return {"top": order[:k], "middle": rest[begin : begin + k], "random": drawn}
-
-    def _windows(self, numbers: set[int]) -> dict[int, Window]:
-        """Windows by their numbers, read again."""
-        found: dict[int, Window] = {}
-        for number, window in enumerate(self.items()):
-            if number in numbers:
-                found[number] = window
-            if len(found) == len(numbers):
-                break
-        return found
 
     def _row(
         self, results: xr.Dataset, windows: Mapping[int, Window], place: int, name: str, at: int, drawn: int
@@ -342,9 +374,9 @@ class ExampleReader(TextReader):
 
 def _empty(windows: int, heads: int) -> dict[str, np.ndarray]:
     """Arrays of a batch: NaN, and no position, where no row counts."""
-    numbers = {name: np.full((windows, heads, 2), np.nan) for name in ("row_score", "row_weight")}
-    positions = {name: np.full((windows, heads, 2), -1) for name in ("row_query", "row_key")}
-    return numbers | positions | {name: np.zeros((windows, heads), np.int64) for name in ("rows", "left", "right")}
+    numbers = {name: np.full((windows, heads, 2), np.nan, np.float32) for name in ("row_score", "row_weight")}
+    positions = {name: np.full((windows, heads, 2), -1, np.int32) for name in ("row_query", "row_key")}
+    return numbers | positions | {name: np.zeros((windows, heads), np.int32) for name in ("rows", "left", "right")}
 
 
 def _strongest(
@@ -370,39 +402,6 @@ def _reach(allowed: Tensor, first: int) -> tuple[int, int]:
     most = allowed.shape[1] - 1
     low, high = allowed[sees].int().argmax(-1), most - allowed[sees].flip(-1).int().argmax(-1)
     return int((own - low).max().clamp_min(0)), int((high - own).max().clamp_min(0))
-
-
-def context(queries: Window, keys: Window, query: int, key: int) -> list[tuple[str, str]]:
-    """Pieces of text around both tokens, each with the mark ``query``, ``key`` or none."""
-    if queries is not keys:
-        pieces = [*_around(queries.tokens, {query: "query"}), (" ← ", ""), *_around(keys.tokens, {key: "key"})]
-        return list(pieces)
-    if query == key:
-        return list(_around(queries.tokens, {query: "query"}))
-    return list(_around(queries.tokens, {key: "key", query: "query"}))
-
-
-def _around(tokens: Sequence[str], marks: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    """The tokens near the marked ones, with an ellipsis where some are left out."""
-    last = -1
-    for at in sorted(marks):
-        begin, start = max(last + 1, at - CONTEXT), last + 1
-        text = "".join(tokens[begin:at])
-        if begin > start + CONTEXT and start:
-            text = f"{''.join(tokens[start : start + CONTEXT])} … {text}"
-        elif begin > start:
-            text = f"{''.join(tokens[start:begin]) if start else '… '}{text}"
-        token = tokens[at]
-        bare = token.strip() or token
-        before, _, after = token.partition(bare)  # spaces are outside of the mark
-        yield from ((_on_a_line(text + before), ""), (bare, marks[at]), (_on_a_line(after), ""))
-        last = at
-    end = last + 1 + CONTEXT
-    yield _on_a_line("".join(tokens[last + 1 : end]) + (" …" if end < len(tokens) else "")), ""
-
-
-def _on_a_line(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
 
 
 def _pair(sides: Sides, row: Mapping[str, Any], extent: tuple[int, int]) -> ExamplePair:

@@ -168,22 +168,22 @@ class ShownPair:
 class Aligned:
     """A parallel text aligned by a model."""
 
-    model: str  # its name
-    layer: int | None  # whose weights were read; None for the mean of all
+    model: str  #: its name
+    layer: int | None  #: whose weights were read; None for the mean of all
     head: int | None
-    # whether layer and head were chosen by the lowest error rate on these gold alignments
+    #: whether layer and head were chosen by the lowest error rate on these gold alignments
     chosen_on_gold: bool
-    links: list[Links]  # for each sentence pair its links
-    score: AlignmentScore | None  # against the gold alignments
-    heads: xr.Dataset | None  # ``error_rate``, ``precision`` and ``recall (layer, head)``, if every head was evaluated
-    outside: int  # number of gold links beyond the end of their sentence
-    # sentence pairs for figures; with gold alignments, evenly from the best to the worst
+    links: list[Links]  #: for each sentence pair its links
+    score: AlignmentScore | None  #: against the gold alignments
+    heads: xr.Dataset | None  #: ``error_rate``, ``precision`` and ``recall (layer, head)``, if every head was evaluated
+    outside: int  #: number of gold links beyond the end of their sentence
+    #: sentence pairs for figures; with gold alignments, evenly from the best to the worst
     pairs: list[ShownPair]
-    signature: str  # JSON: model, texts, settings and versions
-    task: str = ""  # message of a task that finished before others; there are no links then
-    # error rates of the diagonal and of random links, if there are gold alignments
+    signature: str  #: JSON of model, texts, settings and versions
+    task: str = ""  #: message of a task that finished before others; there are no links then
+    #: error rates of the diagonal and of random links, if there are gold alignments
     baselines: Baselines | None = None
-    # number of sentence pairs without a figure: no word, or more than 40, on one side
+    #: number of sentence pairs without a figure, because a side has no word or more than 40
     passed_over: int = 0
 
     @property
@@ -321,7 +321,8 @@ def report(aligned: Aligned) -> Report:
     sentences = [f"{pairs}; no gold alignments to compare with."]
     if score is not None:
         rates = map(percent, (score.error_rate, score.precision, score.recall))
-        sentences = ["{}: error rate {}, precision {}, recall {}.".format(pairs, *rates)]
+        error_rate, precision, recall = rates
+        sentences = [f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}."]
     if score is not None and level is not None:
         sentences.append(f"Baselines: {level.in_words(score.error_rate)}.")
     one: Row = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
@@ -376,7 +377,7 @@ def _whose(aligned: Aligned) -> str:
         return "the mean of all layers" + (" and heads" if aligned.head is None else f", head {aligned.head}")
     if aligned.head is None:
         return f"the mean of all heads of layer {aligned.layer}"
-    return f"layer {aligned.layer}, head {aligned.head}"
+    return f"head {aligned.layer}.{aligned.head}"
 
 
 _REQUESTED = "requested"  # in the state of the folder: the signature of the whole request

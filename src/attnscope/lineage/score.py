@@ -504,10 +504,9 @@ def _error_rate_note(scores: xr.Dataset) -> str:
     diagonal, chance, level = (scores[f"alignment_{name}"] for name in ("diagonal", "chance", "chance_level"))
     if diagonal.isnull().all():
         return text
-    return (
-        f"{text} Baselines: diagonal {percent(float(diagonal.mean()))}, random words "
-        f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
-    )
+    shares = [percent(float(values.mean())) for values in (diagonal, chance, level)]
+    baselines = f"Baselines: diagonal {shares[0]}, random words {shares[1]} (below {shares[2]} in 1 of 100)."
+    return f"{text} {baselines}"
 
 
 def _cut_sentences(scores: xr.Dataset) -> list[str]:

@@ -306,10 +306,10 @@ class Translation:
 class Translations(Sequence[tuple[Translation, ...]]):
     """The translations of a text: a sequence with an entry for each sentence. A notebook shows it as a table."""
 
-    sources: tuple[str, ...]  # the sentences
-    # for each sentence its translations, the best first; one of an empty sentence, which is empty
+    sources: tuple[str, ...]  #: the sentences
+    #: for each sentence its translations, the best first; one of an empty sentence, which is empty
     candidates: tuple[tuple[Translation, ...], ...]
-    signature: str = "{}"  # JSON: model, text, settings and versions
+    signature: str = "{}"  #: JSON of model, text, settings and versions
 
     @property
     def attrs(self) -> dict[str, str]:

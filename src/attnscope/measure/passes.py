@@ -20,14 +20,27 @@ from attnscope.kernels.bins import bin_ranges, far_starts
 from attnscope.kernels.call import AttentionCall, Need, with_mass
 from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.maps import KEPT, BlockSums
-from attnscope.measure.quantities import BY_GROUP, CHOSEN, EQUAL, KNOWN, SECOND_PASS, needs_of, without_end, wording
+from attnscope.measure.quantities import (
+    BY_GROUP,
+    CHOSEN,
+    EQUAL,
+    KNOWN,
+    SECOND_PASS,
+    STRONGEST,
+    needs_of,
+    without_end,
+    wording,
+)
 from attnscope.measure.row_samples import sampled_statistics
 from attnscope.measure.rows import (
     FIRST,
+    LEAST_KEYS,
+    Eligible,
     GroupMarks,
     GroupPlaces,
     equal_rows,
     evenly,
+    first_of,
     indicator_columns,
     reduce_call,
     second_pass,
@@ -165,10 +178,10 @@ class StatisticsObserver:
         if self.words is not None and merged is not None:
             reading, own, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
         queries, keys = reading.sides(site.kind)
-        query_valid, _, query_groups = _marks(queries, own.query)
+        query_valid, query_special, query_groups = _marks(queries, own.query)
         key_valid, special, key_groups = _marks(keys, own.key)
         groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
-        marks = Marks(query_valid, key_valid, special, groups)
+        marks = Marks(query_valid, key_valid, special, groups, query_special, with_first=site.kind == "cross")
         output, measured = measure_call(
             own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
@@ -184,6 +197,18 @@ class Marks:
     keys: Tensor
     special: Tensor
     groups: GroupMarks | None = None
+    special_queries: Tensor | None = None
+    with_first: bool = False  # whether the first key may be that of an example
+
+    def eligible(self, call: AttentionCall) -> Eligible:
+        """The tokens that an example may have: queries that see enough keys; neither special tokens nor the first."""
+        start, stop = call.extent
+        queries, keys = self.queries & (stop - start >= LEAST_KEYS), self.keys & ~self.special
+        if self.special_queries is not None:
+            queries &= ~self.special_queries
+        if not self.with_first:
+            keys &= torch.arange(keys.shape[1], device=keys.device) != first_of(self.keys)[:, None]
+        return Eligible(queries, keys)
 
 
 def measure_call(
@@ -215,7 +240,8 @@ def measure_call(
             places = GroupPlaces.of(call, need, columns[..., FIRST] > 0, groups.columns(groups.keys))
             groups = replace(groups, places=places)
         rows = rows if mass is None else with_mass(rows, mass)
-        reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second)
+        eligible = marks.eligible(call) if STRONGEST in names else None
+        reduced = reduce_call(rows, names, marks.queries, marks.keys, groups, second, eligible)
     else:
         valid = (marks.queries, marks.keys)
         output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
@@ -302,6 +328,7 @@ def labelled(
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
             **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
+            **({} if STRONGEST not in arrays else {"part": ["weight", "query", "key"]}),
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])

@@ -85,6 +85,7 @@ class Statistic:
 
 #: Other values of `needs`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
+STRONGEST = "strongest"
 #: The weights at chosen offsets, from the log-sum-exp of each row.
 CHOSEN = "chosen"
 
@@ -312,6 +313,18 @@ STATISTICS: dict[str, Statistic] = {
         ("offset_sum",),
         along=("every_offset",),
         has_equal=True,
+        by_default=False,
+    ),
+    STRONGEST: Statistic(
+        Wording(
+            "Weight, query and key of the row with the largest weight",
+            "",
+            "Without rows that have it on the first token or a special token; it gives the examples of each head. "
+            "Measured by default for texts without --pool and --rows.",
+        ),
+        attrgetter("strongest"),
+        ("largest", "largest_key"),
+        along=("part",),
         by_default=False,
     ),
 }

@@ -49,7 +49,7 @@ from attnscope.measure.sample import (
     shown_heads,
     tile_size,
 )
-from attnscope.measure.stored import HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
+from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, SUMMARY, WINDOWS, keeps_maps_of, load_scan
 from attnscope.read.windows import Window
 from attnscope.read.words import in_words
 from attnscope.store.arrays import in_a_row
@@ -285,32 +285,28 @@ class Reader(ABC):
         self.attributes = {"signature": signature.to_json()} | self.attributes
         out = settings.out(signature) if callable(settings.out) else settings.out
         if out is None:
-            measured: list[xr.Dataset] = []
-            for results in self.missing(signature, None):
-                measured += [] if results is None else [results]
-            whole = pools_alone(joined(in_order(measured)))
-            if (kinds := self.kinds()) is not None:
-                whole = whole.merge(kinds(whole), combine_attrs="no_conflicts")
+            whole = self.whole(results for results in self.missing(signature, None) if results is not None)
             whole = whole.assign_attrs(self.attributes | self.notes)
             if settings.show is not None:
                 whole.encoding[SAMPLE] = self.sample(whole, settings.show)
+                whole.encoding[EXAMPLES] = self.examples(whole)
             return whole
         task, folder = settings.task, local_folder(out)
         if task is None or isinstance(task, ByRay) or is_finished(folder):
             with RunFolder(folder, signature, repair=settings.repair) as run:
                 if run.complete:
-                    return self._shown(run)
+                    return self.result_of(run)
                 resumes = bool(run.pieces)
                 keep(run, self.missing(signature, run))
                 with read_as(run.path) if resumes else nullcontext():
-                    end(run, self.kinds(), self.attributes | self.notes)
-                return self._shown(run)
+                    self.end(run, self.attributes | self.notes)
+                return self.result_of(run)
 
         def finished(run: RunFolder) -> xr.Dataset:
             # a process whose part was done before has no notes: the parts store them
             if not run.complete:
-                end(run, self.kinds(), self.attributes | Parts(folder, signature).attributes | self.notes)
-            return self._shown(run)
+                self.end(run, self.attributes | Parts(folder, signature).attributes | self.notes)
+            return self.result_of(run)
 
         results = by_task(
             task,
@@ -331,6 +327,16 @@ class Reader(ABC):
             results.encoding["source"] = waiting["run"]
         return results
 
+    def whole(self, batches: Iterable[xr.Dataset]) -> xr.Dataset:
+        """All results in memory, with labels."""
+        whole = pools_alone(joined(in_order(batches)))
+        kinds = self.kinds()
+        return whole if kinds is None else whole.merge(kinds(whole), combine_attrs="no_conflicts")
+
+    def end(self, run: RunFolder, attributes: dict[str, str]) -> None:
+        """Mark a run whose inputs are all measured as complete."""
+        end(run, self.kinds(), attributes)
+
     def missing(self, signature: Signature, run: RunFolder | None) -> Iterator[xr.Dataset | None]:
         """Measure everything that the run lacks, by this process or by Ray's actors, or until `until` is reached."""
         task, until, done, batches = self.settings.task, self.settings.until, completed(run), self.batches
@@ -341,14 +347,22 @@ class Reader(ABC):
         each = "pools" if self.settings.pool else called_in(self.attributes)["windows"]
         return until_narrow(batches, done, until, run, each, self.notes)
 
-    def _shown(self, run: RunFolder) -> xr.Dataset:
+    def result_of(self, run: RunFolder) -> xr.Dataset:
         """The results of a finished run; adds the sample of its page if it is missing."""
         results, show = load_scan(run), self.settings.show
         if show is not None and run.is_writable() and not keeps_maps_of(run, show):
             sample = self.sample(results, show)
             if sample is not None:
                 run.save(SAMPLE, sample)
+        if show is not None and run.is_writable() and run.load(EXAMPLES) is None:
+            examples = self.examples(results)
+            if examples is not None:
+                run.save(EXAMPLES, examples)
         return results
+
+    def examples(self, results: xr.Dataset) -> xr.Dataset | None:  # noqa: ARG002
+        """The examples of heads on the page; None by default."""
+        return None
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002
         """The name of an input in an error."""

@@ -263,6 +263,17 @@ class GroupMarks:
         return (numbers[..., None] == torch.arange(self.count, device=numbers.device)).float()
 
 
+LEAST_KEYS = 8  # keys that the query of an example must see: with few, some weight is always large
+
+
+@dataclass(frozen=True, eq=False)
+class Eligible:
+    """Queries ``(batch, query)`` and keys ``(batch, key)`` that an example of a head may have."""
+
+    queries: Tensor
+    keys: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class SecondPass:
     """Sums of the weights over the queries of one attention call; None if not requested."""
@@ -287,6 +298,7 @@ class Rows:
     first_key: Tensor  # ``(batch,)``: position of the first real key
     groups: GroupMarks | None = None  # the groups of the tokens, if there are any
     second: SecondPass = SecondPass()  # results of a second pass over the scores
+    eligible: Eligible | None = None  # tokens of examples, if these are measured
 
     @property
     def blocks(self) -> BlockSums:
@@ -412,6 +424,16 @@ class Rows:
         is_first = there(self.measures.largest_key) == self.first_key[:, None, None]
         return self.mean(is_first.double())
 
+    @property
+    def strongest(self) -> Tensor:
+        """``(batch, head, 3)``: weight, query and key of the row with the largest weight; NaN if no row is eligible."""
+        eligible, largest_key = there(self.eligible), there(self.measures.largest_key).long()
+        on_key = eligible.keys[:, None].expand(-1, largest_key.shape[1], -1).gather(2, largest_key.clamp_min(0))
+        counts = self.counted & eligible.queries[:, None] & on_key
+        weight, query = there(self.measures.largest).double().masked_fill(~counts, -1.0).max(-1, keepdim=True)
+        found = torch.cat([weight, query, largest_key.gather(-1, query)], -1)
+        return found.masked_fill(weight < 0, torch.nan)
+
     def weight_at(self, offset: int) -> Tensor:
         """``(batch, head)``: mean over rows of the weight at an offset of the band."""
         return self.band_sum[..., self.band_sum.shape[-1] // 2 + offset] / self.count
@@ -480,13 +502,14 @@ def reduce_call(
     key_valid: Tensor,
     groups: GroupMarks | None = None,
     second: SecondPass = SecondPass(),
+    eligible: Eligible | None = None,
     *,
     equal: bool = False,
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64."""
     counted = query_valid[:, None] & (rows.mass > 0)
     sizes = query_valid.sum(1), key_valid.sum(1)
-    reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second)
+    reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second, eligible)
     reduced_to: dict[str, Tensor] = {}
     for name in names:
         of_equal = KNOWN[name].of_equal if equal else None

@@ -61,20 +61,25 @@ def shown_heads(results: xr.Dataset, show: Sequence[Place], tokens: int) -> list
     """
     layers, heads = results.sizes["layer"], results.sizes["head"]
     reject_absent(show, layers, heads)
-    ranked = [
-        (row["layer"], row["head"])
-        for rows in zip_longest(*rank_heads(results).values())
-        for row in rows
-        if row is not None
-    ]
-    if not ranked and (apart := heads_far_from_uniform(results)) is not None:
-        ranked = apart[1]
+    ranked = leading_heads(results)
     every = [(layer, head) for layer in range(layers) for head in range(heads)]
     weights = len(every) * tokens * min(tokens, _USUAL_ROW)
     return [
         list(dict.fromkeys([*show, *ranked, *(every if weights * windows <= WEIGHTS else ())]))
         for windows in (1, *[SAMPLE_WINDOWS] * (SAMPLE_WINDOWS - 1))
     ]
+
+
+def leading_heads(results: xr.Dataset) -> list[Place]:
+    """The heads of the rankings, the first of each before the second ones; else those furthest from uniform."""
+    ranked = [
+        (row["layer"], row["head"])
+        for rows in zip_longest(*rank_heads(results).values())
+        for row in rows
+        if row is not None
+    ]
+    apart = None if ranked else heads_far_from_uniform(results)
+    return list(dict.fromkeys(ranked if apart is None else apart[1]))
 
 
 @dataclass

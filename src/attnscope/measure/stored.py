@@ -17,9 +17,12 @@ from attnscope.measure.labels import LEAST_SHARE, LOCAL, NEEDED, SHARED_ODDS
 from attnscope.measure.offset_shares import with_profile
 from attnscope.measure.passes import WEIGHT_AT
 from attnscope.measure.quantities import BY_GROUP, EQUAL, KNOWN
-from attnscope.store.files import read_as
+from attnscope.store.files import local_folder, read_as
+from attnscope.store.folder import manifest_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
+from attnscope.support.checks import check_kind
+from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
@@ -140,7 +143,7 @@ NOTES = (
     *("padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures", "videos", "words"),
     *("pool", "until", "cached", "observation", "rows", "left_out"),
 )
-SUMMARY, SAMPLE, WINDOWS, HEADS = "summary", "sample", "windows", "heads"
+SUMMARY, SAMPLE, EXAMPLES, WINDOWS, HEADS = "summary", "sample", "examples", "windows", "heads"
 _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
 
 
@@ -165,6 +168,28 @@ def load_scan(run: RunFolder) -> xr.Dataset:
     """The result of `scan`, from the folder of a finished run."""
     with read_as(run.path):
         return _returned(run, run.results(), run.load(SUMMARY))
+
+
+def opened_scan(given: str | Path | xr.Dataset) -> xr.Dataset:
+    """A scan, given as its result or as the folder of its finished run."""
+    check_kind("a scan", str, Path, xr.Dataset, scan=given)
+    if isinstance(given, xr.Dataset):
+        if "signature" not in given.attrs or not {"window", "layer", "head"} <= set(given.dims):
+            raise AttnscopeError(
+                f"found a Dataset over {', '.join(map(str, given.dims)) or 'nothing'} that is not a scan; expected a "
+                "result of attnscope.scan"
+            )
+        return given
+    folder = local_folder(given)
+    manifest = manifest_of(folder)
+    if manifest is None or manifest.command != "scan" or not manifest.state.get("complete"):
+        what = "no run of attnscope"
+        if manifest is not None:
+            state = "a finished" if manifest.state.get("complete") else "an unfinished"
+            what = f"{state} run of attnscope {manifest.command}"
+        raise AttnscopeError(f"{folder} contains {what}; expected a finished run of attnscope scan")
+    with RunFolder(folder, manifest.state.get("signature", {})) as run:
+        return load_scan(run)
 
 
 def load_heads(run: RunFolder) -> xr.Dataset | None:

@@ -22,11 +22,21 @@ from attnscope.capture.placement import device_of
 from attnscope.capture.verify import is_causal_model, padding_difference, position_table_length
 from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall
+from attnscope.measure.contexts import strongest_examples
 from attnscope.measure.labels import summarize
 from attnscope.measure.offset_shares import bias_note
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.pools import in_pools, joined
-from attnscope.measure.quantities import OF_GROUPS, OF_OFFSETS, OF_POOLED_GROUPS, SECOND_PASS, STATISTICS, choose
+from attnscope.measure.quantities import (
+    DEFAULT,
+    OF_GROUPS,
+    OF_OFFSETS,
+    OF_POOLED_GROUPS,
+    SECOND_PASS,
+    STATISTICS,
+    STRONGEST,
+    choose,
+)
 from attnscope.measure.reader import BAND, UNIT, Read, Reader, chunked
 from attnscope.measure.row_samples import RowSample, rows_note
 from attnscope.measure.sample import SAMPLE_WINDOWS, WordBatch
@@ -155,7 +165,8 @@ class TextReader(Reader):
         grouping = grouping_for(settings.groups, corpus)
         of_offsets = () if settings.offsets is None else tuple(OF_OFFSETS)
         of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings.pool is None else OF_POOLED_GROUPS))
-        names = choose(settings.statistics, brought=(*of_offsets, *of_groups))
+        default = DEFAULT if settings.pool or settings.rows else (*DEFAULT, STRONGEST)
+        names = choose(settings.statistics, default=default, brought=(*of_offsets, *of_groups))
         _reject_together(settings, names, grouped=grouping is not None)
         word_rule = None if settings.words is None else word_rule_of(settings.words)
         tokenizer = cast("Tokenizer", settings.processor)  # models without text are rejected
@@ -301,6 +312,20 @@ class TextReader(Reader):
             lengths["sampled_rows"] = np.minimum(lengths["length"], self.settings.rows)
         return lengths
 
+    def windows_at(self, numbers: set[int]) -> dict[int, Window]:
+        """Windows by their numbers, read again."""
+        found: dict[int, Window] = {}
+        for number, window in enumerate(self.items()):
+            if number in numbers:
+                found[number] = window
+            if len(found) == len(numbers):
+                break
+        return found
+
+    def examples(self, results: xr.Dataset) -> xr.Dataset | None:
+        """The examples on the page; None if the strongest rows were not measured."""
+        return strongest_examples(results, self.windows_at) if STRONGEST in results else None
+
     def layer_done(self, passes: int) -> Callable[[], None]:
         """Report progress on the windows of the page."""
         layers, done_before = 0, self.share_of_batches
@@ -384,7 +409,7 @@ class TextReader(Reader):
 def statistics_of(loaded: LoadedModel, windows: Sequence[Window], *, band: int = 10) -> xr.Dataset:
     """The result of `scan` on these windows, with labels."""
     longest = max(max(len(window), len(window.target or window)) for window in windows)
-    settings = ScanSettings(band=max(1, min(band, longest - 1)), window=longest)
+    settings = ScanSettings(band=max(1, min(band, longest - 1)), window=longest, statistics=DEFAULT)
     reader = TextReader(loaded, [list(window.ids) for window in windows], settings, windows)
     results = joined([batch for batch in reader.batches() if batch is not None])
     kinds = summarize(results, clusters=None, seed=0)
@@ -431,6 +456,8 @@ def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: b
         raise AttnscopeError(
             "clusters (--clusters) need offset profiles: add band_sum (--statistics band_sum), or leave clusters out"
         )
+    if STRONGEST in names and (settings.pool or settings.rows):
+        raise AttnscopeError(f"{STRONGEST} needs all rows of single windows: leave out rows (--rows) or pool (--pool)")
     if settings.rows is None:
         return
     RowSample(settings.rows)

@@ -51,15 +51,15 @@ class Variable:
 class Description:
     """A run, its findings and its files."""
 
-    run: Run  # as `runs` lists it
-    headline: list[str]  # the findings, in sentences
-    notes: list[str]  # anything unexpected, in sentences
-    files: Mapping[str, tuple[int, int]]  # number and bytes of the files of each kind
-    variables: list[Variable]  # the arrays
-    parts: list[Run]  # parts of a run by several tasks
-    page: str | None  # path of its page, if it has one
-    damaged: list[str] | None  # damaged files; None if they were not checked
-    unread: str  # the reason if the arrays could not be read, else empty
+    run: Run  #: as `runs` lists it
+    headline: list[str]  #: the findings, in sentences
+    notes: list[str]  #: anything unexpected, in sentences
+    files: Mapping[str, tuple[int, int]]  #: number and bytes of the files of each kind
+    variables: list[Variable]  #: the arrays
+    parts: list[Run]  #: parts of a run by several tasks
+    page: str | None  #: path of its page, if it has one
+    damaged: list[str] | None  #: damaged files; None if they were not checked
+    unread: str  #: the reason if the arrays could not be read, else empty
 
 
 @validated

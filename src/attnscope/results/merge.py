@@ -27,11 +27,11 @@ _WITH_MODEL = ("align", "explain")
 class Merged:
     """The result of a merge."""
 
-    path: Path  # the run
-    command: str  # the command of the run
-    texts: int  # number of texts (windows, pools, pairs)
-    tasks: int  # number of parts; 0 if the run was already complete
-    complete: bool  # whether it is finished
+    path: Path  #: the run
+    command: str  #: the command of the run
+    texts: int  #: number of texts (windows, pools, pairs)
+    tasks: int  #: number of parts; 0 if the run was already complete
+    complete: bool  #: whether it is finished
 
 
 @validated

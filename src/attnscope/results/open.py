@@ -40,8 +40,8 @@ def open_run(path: str | Path, *, part: str | None = None) -> xr.Dataset | xr.Da
     part
         For a scan with pools, ``"windows"`` opens the values stored for every window, and ``"heads"`` the totals of
         each head (see `attnscope.measure.pools.over_documents`). ``"sample"`` opens the first windows on the page of a
-        scan: weights, attention received by each key, and blocks of a long window. A run with ``--no-report`` has no
-        sample.
+        scan: weights, attention received by each key, and blocks of a long window; ``"examples"`` the windows where
+        each head attends most strongly. A run with ``--no-report`` has neither.
 
     Returns
     -------
@@ -93,16 +93,17 @@ def _opened(folder: Path, part: str | None) -> xr.Dataset | xr.DataTree | Aligne
 
 
 def _part_of(run: RunFolder, part: str) -> xr.Dataset:
-    from attnscope.measure.stored import HEADS, SAMPLE, WINDOWS, load_heads
+    from attnscope.measure.stored import EXAMPLES, HEADS, SAMPLE, WINDOWS, load_heads
 
     run.look()  # check only the files that are read: a large run would take minutes
-    there = {WINDOWS: lambda: run.apart(WINDOWS), HEADS: lambda: load_heads(run), SAMPLE: lambda: run.load(SAMPLE)}
+    there = {WINDOWS: lambda: run.apart(WINDOWS), HEADS: lambda: load_heads(run)}
+    there |= {name: lambda name=name: run.load(name) for name in (SAMPLE, EXAMPLES)}
     with read_as(run.path):
         opened = there[part]() if part in there else None
     if opened is None:
         raise AttnscopeError(
             f"{run.path} has no part {part!r}; scans with --pool have {WINDOWS!r} and {HEADS!r}, scans with a page "
-            f"{SAMPLE!r}"
+            f"{SAMPLE!r} and {EXAMPLES!r}"
         )
     return opened
 
@@ -229,15 +230,15 @@ _PART = re.compile("[0-9]{1,6}-of-([0-9]{1,6})")
 class Run:
     """A run, from the manifest of its folder."""
 
-    path: Path  # the folder; before the parts of several tasks are merged it may not exist
-    command: str  # ``scan``, ``explain``, ...; empty where the manifest is damaged
-    signature: Signature | None  # dependencies of the results; None if not yet recorded
-    complete: bool  # whether the run is complete
-    windows: int  # measured windows; pairs for ``align`` and ``patch``, pools for a scan with ``--pool``
-    bytes: int  # size of all files that attnscope wrote there; 0 where the manifest is damaged
-    when: datetime  # when the manifest was written last, in local time
-    tasks: tuple[int, int] | None = None  # for a run by several tasks: number of finished tasks, number of tasks
-    damage: str = ""  # the damage of the manifest, if any
+    path: Path  #: the folder; before the parts of several tasks are merged it may not exist
+    command: str  #: ``scan``, ``explain``, ...; empty where the manifest is damaged
+    signature: Signature | None  #: dependencies of the results; None if not yet recorded
+    complete: bool  #: whether the run is complete
+    windows: int  #: measured windows; pairs for ``align`` and ``patch``, pools for a scan with ``--pool``
+    bytes: int  #: size of all files that attnscope wrote there; 0 where the manifest is damaged
+    when: datetime  #: when the manifest was written last, in local time
+    tasks: tuple[int, int] | None = None  #: numbers of finished tasks and of tasks, if there are several
+    damage: str = ""  #: the damage of the manifest, if any
 
     @property
     def model(self) -> str:

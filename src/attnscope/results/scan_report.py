@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,10 @@ import numpy as np
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
 from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
 from attnscope.measure import stored
+from attnscope.measure.contexts import examples_by_head
 from attnscope.measure.documents import intervals
 from attnscope.measure.offset_shares import shares_by_offset
-from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, without_end
+from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, STRONGEST, without_end
 from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
 from attnscope.results.figures.selection import noun_of, of_entries
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
@@ -217,7 +219,7 @@ def _requested(results: xr.Dataset) -> tuple[list[Row], list[str]]:
             {"statistic": name} | ends_and_mean(values) | {"equal": _mean(equal.get(f"equal_{name}"))}
             for name, values in means.items()
         ]
-        several += [] if means else [statistic]
+        several += [] if means or statistic == STRONGEST else [statistic]
     return rows, several
 
 
@@ -375,19 +377,28 @@ def _of_lists(name: str, title: str, rows: list[Row]) -> Table:
 
 
 def sample_of(results: xr.Dataset) -> xr.Dataset | None:
-    """The attention over the first windows: in memory, or in the run folder that the results were read from."""
-    sample = results.encoding.get("sample")
-    if sample is None and "source" in results.encoding:
-        try:
-            sample = _sample_of_run(results.encoding["source"], results.attrs["signature"])
-        except (AttnscopeError, OSError, KeyError):  # the folder is gone, or contains another run by now
-            sample = None
+    """The attention over the first windows."""
+    sample = _beside(results, stored.SAMPLE)
     same = sample is not None and all(sample.sizes[dim] == results.sizes[dim] for dim in ("layer", "head"))
     return sample if same else None
 
 
-def _sample_of_run(source: str, signature: str) -> xr.Dataset | None:
+def examples_of(results: xr.Dataset) -> dict[str, list[dict[str, Any]]]:
+    """The examples of each head for the page; see `examples_by_head`."""
+    return examples_by_head(_beside(results, stored.EXAMPLES))
+
+
+def _beside(results: xr.Dataset, name: str) -> xr.Dataset | None:
+    """What is stored for the page: in memory, or in the run folder that the results were read from."""
+    found = results.encoding.get(name)
+    if found is None and "source" in results.encoding:
+        with suppress(AttnscopeError, OSError, KeyError):  # the folder is gone, or contains another run by now
+            return _of_run(results.encoding["source"], results.attrs["signature"], name)
+    return found
+
+
+def _of_run(source: str, signature: str, name: str) -> xr.Dataset | None:
     run = RunFolder(Path(source), json.loads(signature))
     run.look()
     same = "signature" in run.state and Signature.of(run.state["signature"]).to_json() == signature
-    return run.load(stored.SAMPLE) if same else None
+    return run.load(name) if same else None

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A mean over texts with its 95% interval, which decides comparisons: below, above, or neither."""
+    """A mean over texts with its 95% interval; it is above or below a number if all of the interval is."""
 
-    name: str  # of the measured number
-    # the mean, and its interval by the bootstrap over documents (or windows, if there are fewer than 6 documents)
-    mean: float
+    name: str  #: of the measured number
+    mean: float  #: over texts
+    #: lower end of its interval, by the bootstrap over documents (or windows, if there are fewer than 6 documents)
     low: float
-    high: float
-    units: str = "1"  # units of all three
-    # units of the interval, such as ``20 windows``: intervals over windows of few documents do not cover others
+    high: float  #: upper end
+    units: str = "1"  #: units of all three
+    #: units of the interval, such as ``20 windows``; intervals over windows of few documents do not cover others
     over: str = ""
 
     def __gt__(self, bound: float) -> bool:
@@ -58,7 +58,7 @@ class Measured:
 class Expectation:
     """One head of a scan, for comparisons of its numbers with bounds."""
 
-    run: xr.Dataset  # the scan
+    run: xr.Dataset  #: the scan
     layer: int
     head: int
 
@@ -155,6 +155,11 @@ def expect(run: str | Path | xr.Dataset, *, layer: Natural, head: Natural) -> Ex
         A finished scan: its folder, or the result of `attnscope.scan`.
     layer, head
         Layer and head, from 0.
+
+    Returns
+    -------
+    Expectation
+        The head, whose methods return a `Measured` number.
 
     Raises
     ------
