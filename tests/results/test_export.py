@@ -192,7 +192,7 @@ def test_links_of_an_alignment_are_rows():
     assert found == [[1, 0, 2], [1, 1, 0], [3, 4, 4]]
 
 
-def test_names_of_others_lead_nowhere_else(scan, tmp_path, monkeypatch):
+def test_names_of_variables_do_not_leave_the_folder(scan, tmp_path, monkeypatch):
     odd = xr.Dataset({"a": ("../up", [1, 2]), "b": (("x", "/etc"), [[1]])})
     monkeypatch.setattr(_export, "nodes_of", lambda _: [Node("../../out/..", lambda: iter([odd]))])
     made = export(scan, "csv", out=tmp_path / "tables")

@@ -140,7 +140,7 @@ def test_other_types_are_matched_within_their_precision(family, dtype):
     assert {one.form for one in found.values()} == {FORMS[family]}
 
 
-def test_queries_of_a_group_may_lie_beside_their_keys_and_values():
+def test_fused_queries_of_a_group_precede_their_key_and_value():
     """One layer for all, group by group: two queries of width 3, their key, their value; 4 heads of 2 groups."""
     block = [np.arange(start, start + 12).reshape(4, 3) for start in (0, 12)]
     layouts = {
