@@ -22,7 +22,7 @@ SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
 MESSAGES = SCRIPT["messages"]()
 ENTRIES = {one.id: one.string for one in SCRIPT["load"]() if one.id}
 #: Messages that look like prose and have no entry yet. Lower it when entries are added.
-MISSING = 282
+MISSING = 290
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_the_command_has_them_in_its_table_json_csv_and_page(tmp_path):
     heads = as_json(report(run, data=True), "")["tables"]["heads"]
     expected = mean.sel(chosen_offset=-1).transpose("layer", "head").values.ravel()
     np.testing.assert_allclose([row["weight_at_-1"] for row in heads], expected)
-    keys = {one["key"]: one["name"] for one in page_data(run)["statistics"]}
+    keys = {one["key"]: one["name"] for one in page_data(run)["quantities"]}
     assert keys["weight_at_-40"] == "Share of the weight at offset -40"
     csv = command(*words, "--csv", cwd=tmp_path).stdout.splitlines()
     assert {"weight_at_-40", "weight_at_-1"} <= {*csv[0].split(",")}
