@@ -232,7 +232,7 @@ def shift_controls(controls: xr.Dataset) -> Figure:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
     with figure_style():
-        figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=2.2)
+        figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=4.4)
         for index, (part, axes) in enumerate(columns):
             _draw(axes[0], axes[1], part, rows)
             for panel in axes:

@@ -199,7 +199,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
             count = correlations[f"{prefix}strong_components"].values
             axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
         axes[0].set_ylabel("Correlation")
-        panels.legend_above(figure, axes[0], 8)
+        panels.legend_above(figure, axes[0], 6)
         axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
         axes[-1].set(xlabel="Layer", ylabel="Components")
         axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
