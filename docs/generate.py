@@ -6,17 +6,21 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 import typer
+from sphinx.ext.napoleon import Config, NumpyDocstring
 
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
+from attnscope.explanation.study import Analysis
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
 from attnscope.verbs import VERBS
 
@@ -136,7 +140,10 @@ def commands() -> dict[str, str]:
 def functions() -> dict[str, str]:
     """A page for each public function, and their index."""
     parts = ["# Python", "Each command is a function of the same name. Functions take the model first, then the texts."]
-    pages: dict[str, str] = {}
+    pages = {
+        "python/analyses.md": _in_package("Analyses of a model", "attnscope.explanation.analyses"),
+        "python/arrays.md": _in_package("Analyses of arrays", "attnscope.explanation.arrays"),
+    }
     for group in dict.fromkeys(verb.group for verb in VERBS.values()):
         verbs = [f"attnscope.{name}" for name, verb in VERBS.items() if verb.group == group]
         full = [*verbs, *ELSEWHERE.get(group, ())]
@@ -152,7 +159,8 @@ def functions() -> dict[str, str]:
     parts += [
         "## Errors",
         "```{eval-rst}\n.. autoexception:: attnscope.AttnscopeError\n```",
-        "Import other functions from their modules: see [Analyses](analyses.md), [Planted models](planted-models.md).",
+        "Import other functions from their modules: [Analyses](python/analyses.md), [Arrays](python/arrays.md).",
+        "[Analyses in Python](analyses.md) and [Planted models](planted-models.md) have examples.",
         "```{toctree}\n:hidden:\n\n" + "\n".join(name.removesuffix(".md") for name in pages) + "\n```",
     ]
     return {"python.md": "\n\n".join(parts) + "\n", **pages}
@@ -176,6 +184,25 @@ def _page(name: str) -> str:
         for full, one in pages.items()
     ]
     return "\n".join(shown)
+
+
+def _in_package(title: str, package: str) -> str:
+    """The analyses in the modules of a package, or its functions of arrays."""
+    parts = [f"# {title}"]
+    for module in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+        for name, one in vars(import_module(module.name)).items():
+            full, doc = f"{module.name}.{name}", inspect.getdoc(one) or ""
+            if isinstance(one, Analysis) and one.name == name:
+                _, *settings = inspect.signature(one.alone).parameters
+                takes = ", ".join(["model", "texts", *["*"][: len(settings)], *settings])
+                lines = str(NumpyDocstring(doc, Config(napoleon_use_rtype=False))).splitlines()
+                text = "\n".join([f".. py:function:: {full}({takes})", "", *("   " + x for x in lines)])
+            elif getattr(one, "__module__", "") == module.name and "Returns\n-------" in doc:
+                text = f".. autofunction:: {full}"
+            else:
+                continue
+            parts.append(f"## {name}\n\n```{{eval-rst}}\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _resolve(name: str) -> Any:

@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "attnscope"
 PAPER = ROOT / "packages" / "attnscope-yamamoto2023" / "src"
 CATALOGUE = SOURCE / "results" / "locale" / "ja" / "LC_MESSAGES" / "attnscope.po"
-_NO_PROSE = re.compile(r"[\w.]+|\S*|[^A-Za-z]*")
+#: Types, attributes, mathematics, commands and positions in figures.
+_CODE = re.compile(r"\| None|\\|[a-z]=\"|\w\[\w+[\],]|^attnscope [a-z]+( |$)|^(outside|within) [a-z ]+$")
 _BLOCKS = re.compile(r"</?(?!(?:a|abbr|b|bdi|code|em|i|kbd|strong|sub|sup)\b)[a-zA-Z!][^>]*>|<!--.*?-->")
 
 
@@ -48,7 +49,7 @@ def messages() -> dict[str, dict[str, None]]:
     return dict(sorted(every.items()))
 
 
-#: Sentences of typer, with which a usage error or a help is made.
+#: Sentences of typer, with which a usage error or a help is made, and errors of the system.
 LIBRARIES = (
     "Usage: ",
     "Options",
@@ -63,6 +64,14 @@ LIBRARIES = (
     "default",
     "Examples",
     "required",
+    "no space left on device",
+    "permission denied",
+    "read-only file system",
+    "not a directory",
+    "is a directory",
+    "file exists",
+    "no such file or directory",
+    "file name too long",
 )
 
 
@@ -136,7 +145,8 @@ def _runs(text: str) -> Iterator[str]:
 def is_prose(message: str) -> bool:
     """Whether people read it, as far as that can be told: at least two words, one of them in small letters."""
     words = re.findall(r"(?<![\w/.{])[A-Za-z][a-z]+(?![\w/(]|\.\w)", PLACEHOLDER.sub("", message))
-    return len(words) > 1 and bool(re.search(r"[a-z]{2,}[ ,;:.{]", message)) and "  " not in message
+    text = len(words) > 1 and re.search(r"[a-z]{2,}[ ,;:.{]", message) and "  " not in message
+    return bool(text) and not _CODE.search(message)
 
 
 def missing(known: Iterable[str], *, every: bool = False) -> dict[str, list[str]]:

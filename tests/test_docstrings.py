@@ -30,8 +30,8 @@ ELSEWHERE = {
     "PeftModel",
     "SentenceTransformer",
 }
-#: Letters of a formula, and an entry point.
-PLAIN_WORDS = {"dr", "dc", "attnscope.analyses"}
+#: Letters of a formula, an entry point, and a class of another package.
+PLAIN_WORDS = {"dr", "dc", "attnscope.analyses", "fugashi.Tagger"}
 QUOTED = re.compile(r"(?<![:`])``([^`]+)``|(?<![:`])`([^`\n]+)`(?!`)")
 CAMEL = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+\b")
 

@@ -163,3 +163,10 @@ def test_every_command_line_has_options_that_exist():
                 wrong.append((name, words, error))
     assert tried > 100
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    "wrong", [">>> 2 + 2\n5\n", ">>> import attnscope\n>>> attnscope.scam\n", ">>> 'no answer below'\n"]
+)
+def test_a_wrong_line_fails(wrong, folder):
+    assert run(f"Text.\n\n```python\n{wrong}```\n").failed == 1

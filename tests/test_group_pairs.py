@@ -97,7 +97,7 @@ def test_a_negligible_effect_is_not_called_beyond_chance(above, beyond):
     assert {pair["beyond_chance"] for pair in group_pairs(found)} == {beyond}
 
 
-def test_of_too_few_windows_chance_is_not_known():
+def test_chance_of_too_few_windows_is_unknown():
     found = with_groups(planted(layers=2, heads=3, texts=19).result)
     assert {pair["beyond_chance"] for pair in group_pairs(found)} == {None}
     assert describe_group_pairs(group_pairs(found)).endswith("tests need 20 or more documents")

@@ -77,7 +77,7 @@ def test_one_head_that_turns_is_distinguished_from_those_that_do_not():
     assert "1 of 20 heads shifts" in describe_own_output(found)
 
 
-def test_few_texts_and_short_ones_say_nothing():
+def test_few_or_short_texts_have_no_verdict():
     places = np.zeros((19, STEPS, 2))
     assert all(row["beyond_chance"] is None for row in own_output_shares(result(places, places, texts=19)))
     assert own_output_shares(result(places, places, texts=19).assign(length=("sequence", [5] * 19))) == []

@@ -105,7 +105,7 @@ def test_buckets_are_those_of_t5(bidirectional, buckets, farthest):
     assert torch.equal(mine, theirs)
 
 
-def test_pairs_may_turn_or_not():
+def test_a_rotation_keeps_some_pairs_and_is_undone():
     turn, x = rotation(10, 8), torch.randn(10, 8, dtype=torch.float64)
     everything = torch.ones(4, dtype=torch.bool)
     assert_close(turn.keep(everything)(x), turn(x))

@@ -111,3 +111,12 @@ def test_mistakes_are_reported(system, refused):
     both = [system / "source.txt", "--target", system / "target.txt"]
     refused("align", system / "system", *both, "--shown", "3", says="--shown draws sentence pairs into --out")
     refused("align", system / "system", *both, "--gold", system / "source.txt", says="'der' is not a link")
+
+
+def test_a_rate_that_is_of_nothing_is_a_dash(system):
+    """People called no link sure: nothing can be recalled."""
+    (system / "gold.txt").write_text("1p1\n1p3\n1p1\n")
+    out = run(system, "--gold", "gold.txt", "--out", "run")
+    assert "recall –." in out
+    assert "nan" not in out
+    assert "recall –." in (system / "run" / "report.html").read_text(encoding="utf-8")

@@ -62,6 +62,7 @@ def flags_here():
     """The flags that a file of the package may name, by its path."""
     everything = typer.main.get_command(app)
     commands = everything.commands
+    every = flags_below(everything)
     known = {
         place: set().union(*(flags_below(commands[name]) for name in names)) for place, names in COMMANDS_OF.items()
     }
@@ -69,7 +70,7 @@ def flags_here():
     def here(path):
         place = path.relative_to(SOURCE).parent.as_posix()
         of = [flags for start, flags in known.items() if f"{place}/".startswith(f"{start}/")]
-        return (of[0] if of else flags_below(everything)) | OF_OTHERS
+        return (of[0] if of else every) | OF_OTHERS
 
     return here
 

@@ -237,7 +237,7 @@ def test_the_text_is_joined_as_the_systems_were_trained():
     assert max(len(line.split()) for line in plain.source) <= 12 < max(len(line.split()) for line in text.source)
 
 
-def test_a_text_that_is_given_stays_as_it_is():
+def test_a_text_of_the_user_stays_as_it_is():
     systems = [System("a", Path("a"), CONFIGS["none"].model_copy(update={"join": 3}))]
     given = ["one", "two", "three"], ["1", "2", "3"]
     assert read_test_text(systems, *given).source == given[0]

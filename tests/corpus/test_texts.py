@@ -1,5 +1,8 @@
 """What a corpus reads, what it refuses, and what it calls things."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from attnscope.bundled import TEXT
@@ -204,3 +207,14 @@ def test_every_line_may_be_a_text(tmp_path):
         ("reactions.txt:1", "CCO>>CC=O"),
         ("reactions.txt:3", "CO.CC>>CCC"),
     ]
+
+
+def test_a_name_that_is_not_unicode_can_be_printed_and_hashed(tmp_path):
+    file = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        Path(os.fsdecode(file)).write_text("text")
+    except OSError:
+        pytest.skip("this file system takes Unicode names only")
+    corpus = Corpus.from_sources([tmp_path])
+    assert [text.name for text in corpus] == [r"caf\xe9.txt"]
+    assert len(corpus.sha256()) == 64

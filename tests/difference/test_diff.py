@@ -181,7 +181,7 @@ def test_what_was_not_tested_is_not_called_unchanged(tmp_path):
     assert page.count("Nothing is tested: tests need 6 or more documents, and there is 1.") == 1
 
 
-def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
+def test_heads_that_are_not_shown_to_be_the_same_are_only_paired(tmp_path):
     found = attnscope.diff(untrained(0), untrained(1), out=tmp_path / "run")
     assert found.attrs["similarity"] == "not shown"
     *others, last = sentences("diff", found)
@@ -199,7 +199,7 @@ def test_heads_that_nothing_shows_to_be_the_same_are_but_paired(tmp_path):
     assert "What differs between" in page
 
 
-def test_how_heads_were_matched_is_said_as_it_was(scans):
+def test_the_finding_reports_how_heads_were_matched(scans):
     tuned = {rule: attnscope.diff(scans / "before", scans / "after", heads=rule) for rule in ("auto", "profile")}
     assert sentences("diff", tuned["auto"])[-1].endswith("by number. These pairs are more similar than chance.")
     assert "profiles, as requested (" in sentences("diff", tuned["profile"])[-1]

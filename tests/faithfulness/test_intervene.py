@@ -15,6 +15,7 @@ from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from tests.faithfulness.models import TEXTS
 from tests.faithfulness.oracles import loss_by_text
+from tests.translation.small_translators import small_model, small_tokenizer
 
 
 def sentences(verb, result):
@@ -107,3 +108,15 @@ def test_a_model_without_logits_is_rejected():
     tokenizer = load_model("bundled", device="cpu").tokenizer
     with pytest.raises(AttnscopeError, match="no logits of tokens"):
         intervene(BertModel(config), TEXTS, tokenizer=tokenizer)
+
+
+def test_cross_attention_has_no_offsets_that_could_be_forbidden():
+    tokenizer = small_tokenizer()
+    model = small_model("bart", len(tokenizer))
+    texts = {"texts": ["a b", "th a b"], "targets": ["b a", "ab b"], "tokenizer": tokenizer}
+    found = intervene(model, **texts, ablations=["zero"], steps=0, why=False, forbid_offsets=[-1])
+    kinds = found["forbidden"].layer_kind.values
+    unknown = np.isnan(found["forbidden"].effect.values).all(1)
+    assert unknown.tolist() == (kinds == "cross").tolist()
+    assert unknown.any()
+    assert {row["forbidden_mean"] is None for row in verdicts(found) if row["attention"] == "cross"} == {True}

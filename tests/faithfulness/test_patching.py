@@ -285,7 +285,7 @@ def test_grouped_queries_of_a_causal_model_are_patched_head_by_head():
     np.testing.assert_allclose(states.isel(block=-1, position=-1), 1, rtol=1e-3)
 
 
-def test_answers_that_the_model_does_not_know_are_told(tree):
+def test_answers_that_the_model_does_not_know_are_reported(tree):
     assert not any("no better than guessing" in sentence for sentence in sentences("patch", tree))
     pairs = tree["pairs"].to_dataset()
     pairs["clean"] = pairs.clean * np.where(np.arange(pairs.sizes["pair"]) % 2, 1, -1)

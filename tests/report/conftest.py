@@ -17,7 +17,7 @@ FLAGS = [
     "--no-first-run",
     "--disable-quic",
 ]
-LOADED = "#window[data-head]"
+LOADED = "#panel-text[data-head]"
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,7 @@ def visit(idle):
             page.on(event, listener)
         files.append(path.as_uri() + fragment)
         page.goto(path.as_uri() + fragment)
-        if page.query_selector("#window"):
+        if page.query_selector("#partners"):
             page.wait_for_selector(LOADED)
         return page
 

@@ -13,6 +13,8 @@ import numpy as np
 import xarray as xr
 
 from attnscope.kernels.bins import bin_ranges
+from attnscope.results.page.scan import write_with
+from attnscope.results.reports import report_of
 
 NAMES = ["next-to-left", "next-to-right", "leftward", "rightward", "self", "flat"]
 KINDS = ["previous", "next", "left", "right", "sink", "marks", "self", "flat", "mixed"]
@@ -271,3 +273,8 @@ def with_groups(result: xr.Dataset, names: tuple[str, ...] = ("user", "<b>", "ne
         dims = ("window", "layer", *(["head"] if size else []), "group_query", "group_key")
         found[name] = (dims, values)
     return found
+
+
+def scan_page(result, sample, path):
+    """Write the page of a scan with a sample of its windows."""
+    return write_with(report_of("scan", result), sample, path)

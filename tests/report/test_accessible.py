@@ -7,14 +7,13 @@ import pytest
 
 import attnscope
 from attnscope.measure.stored import SAMPLE
-from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of, write_page
 from attnscope.store.runs import RunFolder
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_explanation import explain_page_of
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
-from tests.report.planted_result import planted, with_bins, with_blocks, with_groups
+from tests.report.planted_result import planted, scan_page, with_bins, with_blocks, with_groups
 from tests.report.test_lineage_pages import made as planted_alignment
 from tests.sketched import sketched
 from tests.statistics.generation.writers import writer
@@ -70,7 +69,7 @@ def pages(explained, tmp_path_factory):
     with sketched():  # what lies around figures is looked at here
         return {
             "generate": write_page(report_of("generate", generated), folder / "generate.html"),
-            "scan": write_report(
+            "scan": scan_page(
                 with_bins(with_blocks(with_groups(made.result))), in_blocks(made.sample), folder / "scan.html"
             ),
             "explain": explain_page_of(explained, folder / "explain.html"),
@@ -79,7 +78,7 @@ def pages(explained, tmp_path_factory):
             "compare": write_page(report_of("compare", planted_comparison()), folder / "compare.html"),
             "align": write_page(report_of("align", planted_alignment()), folder / "align.html"),
             "roles": write_page(report_of("roles", attnscope.roles(limit=2)), folder / "roles.html"),
-            "received": write_report(*scanned_with_received(folder / "run"), folder / "received.html"),
+            "received": scan_page(*scanned_with_received(folder / "run"), folder / "received.html"),
         }
 
 

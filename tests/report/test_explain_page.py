@@ -16,7 +16,7 @@ def text(explain_page):
 
 
 def test_each_analysis_has_a_section_with_its_figures(text):
-    assert re.findall(r'<section class="card" id="([a-z-]+)"', text) == [
+    assert re.findall(r'<details class="card" id="([a-z-]+)"', text) == [
         "heads",
         "heads-table",
         "table",
@@ -60,7 +60,7 @@ def column(page, index):
 
 @pytest.mark.parametrize("index", [0, 6])
 def test_a_click_on_a_heading_sorts(visit, explain_page, index):
-    page = visit(explain_page)
+    page = visit(explain_page, fragment="#heads-table")  # which unfolds it
     heading = page.locator("#heads-table thead tr").last.locator("th").nth(index)
     first = heading.get_attribute("data-first")
     heading.locator("button").click()

@@ -18,11 +18,11 @@ def written(tmp_path_factory):
 def test_a_click_on_a_token_shows_what_a_head_looks_at(visit, written):
     results, path = written
     page = visit(path)
-    assert page.locator("#multiples button").count() == 8
-    assert page.locator("#tokens button").count() == 8
-    page.locator("#tokens button").nth(5).click()
-    page.locator("#multiples button").nth(6).click()
-    assert page.inner_text("#head-name") == "1.2"
+    assert page.locator("#grid button svg").count() == 8  # a curve each
+    assert page.locator("#tokens .new").count() == 8
+    page.locator("#tokens .new").nth(5).click()
+    page.locator("#grid button").nth(6).click()
+    assert page.inner_text("#head-title") == "Layer 1, head 2"
     cells = page.locator("#at-token tr").all_inner_texts()
     expected = results.span_weight.isel(sequence=0, step=5, layer=1, head=2)
     for row, span in zip(cells, results.span.values, strict=True):
@@ -30,6 +30,6 @@ def test_a_click_on_a_token_shows_what_a_head_looks_at(visit, written):
         assert name.strip() == span
         assert float(weight) == pytest.approx(float(expected.sel(span=span)), abs=0.011)
     top = int(results.top_key.isel(sequence=0, step=5, layer=1, head=2))
-    assert f"token {top + 1}, with" in page.inner_text("#readout")
+    assert f"token {top + 1}, with" in page.inner_text("#at")
     page.select_option("#text-choice", "1")
     assert page.locator("#at-token tr").count() == 2  # the second text has no such span

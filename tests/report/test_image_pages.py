@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import attnscope
-from attnscope.results.page.scan import write_report
 from attnscope.store.arrays import unpacked
 from tests.pictured import blue_at, save_looking_llava
 from tests.pictures import SIDE, looking_vit
+from tests.report.planted_result import scan_page
 
 # --- the page of a scan of images, in a browser ---
 
@@ -19,7 +19,7 @@ def path(tmp_path_factory):
     result = attnscope.scan(looking_vit(((0, -1), (-1, 0))), images, out=run, show=[])
     sample = unpacked((run / "sample.npz").read_bytes())
     sample["source"].values[1] = "</script><b>two"
-    return write_report(result, sample, run.parent / "report.html")
+    return scan_page(result, sample, run.parent / "report.html")
 
 
 def shaded(page):
@@ -43,17 +43,22 @@ def test_a_patch_shows_what_it_looks_at_over_the_image(visit, path):
 
 def test_the_profile_is_a_map_of_neighbours(visit, path):
     page = visit(path, fragment="#0.1")
+    assert page.text_content("#tokens-title").startswith("Image ")
+    page.click("#tab-profile")
     assert "1 up" in page.get_attribute("#patches svg", "aria-label")
     assert page.locator("#patches rect title").count() == 49
-    assert page.text_content("#tokens-title").startswith("Image ")
 
 
 def test_names_of_images_are_text_and_another_can_be_chosen(visit, path):
     page = visit(path, fragment="#0.0")
     before = page.get_attribute(".patches img", "src")
     page.select_option("#window-choice", label="2 of 2: </script><b>two")
-    page.wait_for_selector("#window[data-window='1']")
+    page.wait_for_selector("#panel-text[data-window='1']")
     assert page.get_attribute(".patches img", "src") != before
+    assert "/w2/" in page.evaluate("location.hash")
+    page.keyboard.press("[")
+    page.wait_for_selector("#panel-text[data-window='0']")
+    assert page.get_attribute(".patches img", "src") == before
 
 
 # --- the page of a scan of texts with images, in a browser ---
@@ -68,7 +73,7 @@ def pictured_path(tmp_path_factory):
     ]
     result = attnscope.scan(save_looking_llava(place / "llava"), texts, out=place / "run", show=[])
     sample = unpacked((place / "run" / "sample.npz").read_bytes())
-    return write_report(result, sample, place / "report.html")
+    return scan_page(result, sample, place / "report.html")
 
 
 def test_a_token_of_text_shows_what_it_looks_at_over_the_image(visit, pictured_path):
@@ -76,7 +81,7 @@ def test_a_token_of_text_shows_what_it_looks_at_over_the_image(visit, pictured_p
     assert page.locator(".patches .token").count() == 16
     assert "data:image/jpeg" in page.get_attribute(".patches img", "src")
     assert shaded(page) == ["image 1 r2c1"]  # from the end of the text, which is chosen first
-    page.hover('.tokens > .token:text-is("␣is")')
+    page.hover('.tokens > .token:text-is("is")')
     assert shaded(page) == ["image 1 r2c1"]
     said = page.text_content(".view")
     assert said.startswith("image 1, 4 × 4 tokens: 1 of the token's weight; most: 1, r2c1")
@@ -87,10 +92,10 @@ def test_a_token_of_text_shows_what_it_looks_at_over_the_image(visit, pictured_p
 def test_several_images_stand_where_they_are_in_the_text(visit, pictured_path):
     page = visit(pictured_path, fragment="#0.0")
     page.select_option("#window-choice", index=1)
-    page.wait_for_selector("#window[data-window='1']")
+    page.wait_for_selector("#panel-text[data-window='1']")
     assert page.locator(".inset").count() == 2
     assert page.text_content("#texts").index("irst") < page.text_content("#texts").index("image 1 r0c0")
-    page.click('.tokens > .token:text-is("␣the")')
+    page.click('.tokens > .token:text-is("the")')
     assert shaded(page) == ["image 1 r0c0"]  # it does not see the second
     page.click('.tokens > .token:text-is(".")')
     assert shaded(page) == ["image 1 r0c0", "image 2 r3c2"]

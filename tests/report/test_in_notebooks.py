@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.results.notebook import Page
-from attnscope.results.page.scan import write_report
-from tests.report.planted_result import planted
+from tests.report.planted_result import planted, scan_page
 
 NOTEBOOKS = {
     "first": ["import attnscope", "attnscope.scan(limit=4).attnscope.show()"],
@@ -29,10 +28,11 @@ PAINTED = """() => { const c = byId('map'), paper = c.getContext('2d');
 def read_after_click(frame, index, name):
     """Click a head in the frame of a page: its name, the points of its profile, and the colours of its map."""
     frame.locator(f'#grid [data-head="{index}"]').click()
-    frame.locator(f'#window[data-head="{index}"]').wait_for()
+    frame.locator(f'#panel-text[data-head="{index}"]').wait_for()
     assert frame.locator("#head-title").text_content() == name
-    assert frame.locator("#profile circle").count() == 21
     assert frame.locator(":root").evaluate(PAINTED) > 20
+    frame.locator("#tab-profile").click()
+    assert frame.locator("#profile circle").count() == 21
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def framed(visit, tmp_path):
 
 def test_a_click_in_a_frame_fills_panel_and_map(framed, tmp_path):
     made = planted(layers=3, heads=4, texts=12, tokens=48, rank=12)
-    frame = framed(write_report(made.result, made.sample, tmp_path / "report.html"))
+    frame = framed(scan_page(made.result, made.sample, tmp_path / "report.html"))
     read_after_click(frame, 6, "Layer 1, head 2")
 
 
@@ -102,7 +102,7 @@ def run_all(browser, lab, name):
 def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
     page = run_all(browser, lab, "first")
     frame = page.frame_locator("iframe[title=attnscope]")
-    frame.locator("#window[data-head]").wait_for(timeout=120_000)
+    frame.locator("#panel-text[data-head]").wait_for(timeout=120_000)
     read_after_click(frame, 6, "Layer 1, head 2")
     page.close()
 

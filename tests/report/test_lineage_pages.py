@@ -105,7 +105,7 @@ def test_scores_stand_by_length(compared):
     assert first[:4] == [NAMES[0], "1-10", "85", "97.0 94.0 to 100.0"]
     assert last[:4] == [NAMES[2], "51+", "86", "90.0 87.0 to 93.0"]
     flat = " ".join(html.unescape(re.sub("<[^>]+>", "", compared)).split())
-    assert "fixed vector compresses the sentence into one fixed vector" in flat
+    assert "fixed vector: one fixed vector represents the whole sentence" in flat
     told = "From 85 sentences of 1-10 words to 86 of 51+, BLEU changes from 97.0 to 11.0 with fixed vector,"
     assert told in flat
     # 99 to 97 lies within intervals of 3 on either side, 98 to 90 does not

@@ -7,10 +7,9 @@ import pytest
 import xarray as xr
 
 import attnscope
-from attnscope.results.page.scan import write_report
 from attnscope.store.arrays import unpacked
 from tests.report.planted_explanation import explain_page_of, only
-from tests.report.planted_result import HOSTILE, in_tiles, planted, translated, with_bins
+from tests.report.planted_result import HOSTILE, in_tiles, planted, scan_page, translated, with_bins
 from tests.report.schemes import fitting_schemes
 from tests.translation.small_translators import small_recurrent, small_tokenizer
 
@@ -24,12 +23,12 @@ def made():
 
 @pytest.fixture(scope="module")
 def path(made, tmp_path_factory):
-    return write_report(made.result, made.sample, tmp_path_factory.mktemp("report") / "report.html")
+    return scan_page(made.result, made.sample, tmp_path_factory.mktemp("report") / "report.html")
 
 
 def choose(page, index):
     page.click(f'[data-head="{index}"]')
-    page.wait_for_selector(f'#window[data-head="{index}"]')
+    page.wait_for_selector(f'#panel-text[data-head="{index}"]')
 
 
 def head_of_kind(made, kind):
@@ -44,30 +43,62 @@ def test_a_click_fills_the_panel(visit, path, made):
     page = visit(path)
     choose(page, 6)
     assert page.text_content("#head-title") == "Layer 1, head 2"
-    assert page.locator("#profile circle").count() == 21
-    assert page.locator("#numbers tbody tr").count() == 12
-    mean = float(made.result["entropy"].values[:, 1, 2].mean())
-    assert float(page.text_content("#numbers tbody tr:first-child td")) == pytest.approx(mean, rel=0.01)
-    assert page.locator("#distribution rect").count() > 0
-    assert "all heads, mean over windows" in page.text_content("#distribution")
-    assert "text" not in page.text_content("#distribution")
     painted = """() => { const c = byId('map'), paper = c.getContext('2d');
         return new Set(new Uint32Array(paper.getImageData(0, 0, c.width, c.height).data.buffer)).size }"""
     assert page.evaluate(painted) > 20
-    assert page.evaluate("location.hash") == "#1.2"
+    page.click("#tab-numbers")
+    assert page.locator("#panel-numbers tbody tr").count() == 12
+    mean = float(made.result["entropy"].values[:, 1, 2].mean())
+    assert float(page.text_content("#panel-numbers tbody tr:first-child td")) == pytest.approx(mean, rel=0.01)
+    page.click("#tab-profile")
+    assert page.locator("#profile circle").count() == 21
+    assert page.locator("#distribution rect").count() > 0
+    assert "all heads, mean over windows" in page.text_content("#distribution")
+    assert page.evaluate("location.hash") == "#1.2/profile"
+
+
+def test_the_address_leads_back_to_head_tab_window_and_token(visit, path):
+    page = visit(path, fragment="#2.1/text/t9")
+    assert page.text_content("#head-title") == "Layer 2, head 1"
+    assert page.get_attribute('[data-token="9"]', "aria-selected") == "true"
+    page.click("#tab-numbers")
+    page.click('[data-head="4"]')
+    assert page.evaluate("location.hash") == "#1.0/numbers"
+    page.go_back()
+    page.go_back()
+    assert page.text_content("#head-title") == "Layer 2, head 1"
+    assert page.is_visible("#panel-text")
+    for nothing in ("#9.9/text", "#2.1/none/w99/t99999", "#%E0%A4%A"):
+        assert visit(path, fragment=nothing).text_content("#head-title").startswith("Layer")
+
+
+def test_a_word_is_found_in_the_text(visit, path, made):
+    page = visit(path)
+    page.keyboard.press("/")
+    tokens = [str(token) for token in made.sample["token"].values[0]]
+    page.keyboard.type(tokens[15])
+    page.keyboard.press("Enter")
+    selected = page.text_content('.token[aria-selected="true"]')
+    assert selected.strip() == tokens[15].strip()
+    page.fill("#find", "no such word")
+    page.press("#find", "Enter")
+    assert page.text_content("#found") == "not in this window"
 
 
 def test_uniform_attention_is_next_to_what_has_a_null(visit, path, made, tmp_path):
-    assert "Uniform" not in visit(path).text_content("#numbers thead")
+    page = visit(path)
+    page.click("#tab-numbers")
+    assert "Uniform" not in page.text_content("#panel-numbers thead")
     layers = np.linspace(1.0, 2.0, made.result.sizes["layer"])
     even = xr.DataArray(layers, dims="layer") + xr.zeros_like(made.result.length, dtype=float)
-    page = visit(write_report(made.result.assign(equal_entropy=even), made.sample, tmp_path / "report.html"))
+    page = visit(scan_page(made.result.assign(equal_entropy=even), made.sample, tmp_path / "report.html"))
     choose(page, 6)  # in layer 1
+    page.click("#tab-numbers")
     rows = page.eval_on_selector_all(
-        "#numbers tbody tr", "all => all.map(row => [...row.cells].map(cell => cell.textContent.trim()))"
+        "#panel-numbers tbody tr", "all => all.map(row => [...row.cells].map(cell => cell.textContent.trim()))"
     )
-    at = page.eval_on_selector_all("#numbers th[scope=col]", "all => all.map(one => one.textContent)")
-    column = at.index("Uniform")
+    at = page.eval_on_selector_all("#panel-numbers th[scope=col]", "all => all.map(one => one.textContent)")
+    column = at.index("Uniform attention")
     assert [row[0].startswith("Entropy") for row in rows if row[column]] == [True]
     assert float(rows[0][column]) == pytest.approx(layers[1], rel=0.01)
     assert {len(row) for row in rows} == {len(at)}
@@ -79,9 +110,10 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
     own = (result.bin_sum / result.length).mean("window").values
     result.bin_sum[:, 2, 1] = np.nan  # a head that is not there
     shown = result[["bin_sum", "equal_bin_sum", "length"]] if alone else result
-    page = visit(write_report(shown, made.sample, tmp_path / "report.html"))
+    page = visit(scan_page(shown, made.sample, tmp_path / "report.html"))
     choose(page, 6)
     assert page.text_content("#head-title") == "Layer 1, head 2"
+    page.click("#tab-profile")
     said = page.eval_on_selector_all("#offsets g title", "all => all.map(one => one.textContent)")
     left = np.flatnonzero(result.bin_first.values <= 0)  # nothing lies to the right
     assert len(said) == len(left)
@@ -104,17 +136,17 @@ def test_the_share_of_each_bin_of_offsets_is_drawn_for_the_chosen_head(visit, ma
 def test_where_nothing_ranks_heads_the_page_opens_at_one_with_content_and_says_so(visit, made, tmp_path):
     top = made.result.max_weight.drop_attrs()
     shown = made.result[["length"]].assign(learned_sink=top * 0, top_key=top, equal_top_key=top.mean("head") * 0 + 0.9)
-    path = write_report(shown, made.sample, tmp_path / "report.html")
+    path = scan_page(shown, made.sample, tmp_path / "report.html")
     page = visit(path)
     layer, head = np.unravel_index(np.argmax(abs(top.mean("window") - 0.9).values), (3, 4))
     assert page.text_content("#head-title") == f"Layer {layer}, head {head}"
     assert f"opens at head {layer}.{head}, the furthest from uniform attention" in page.text_content("#opens")
-    assert "on the key that receives most" in page.locator("#statistic option:checked").text_content()
+    assert "on the key that receives most" in page.locator("#colour option:checked").text_content()
     assert "on the key that receives most" in page.text_content("#readout")
     assert visit(path, fragment="#2.3").text_content("#head-title") == "Layer 2, head 3"
-    same = write_report(shown[["learned_sink"]], made.sample, tmp_path / "same.html")
+    same = scan_page(shown[["learned_sink"]], made.sample, tmp_path / "same.html")
     assert "equal for all heads" in visit(same).text_content("#opens")
-    assert not visit(write_report(made.result, None, tmp_path / "all.html")).locator("#opens").count()
+    assert not visit(scan_page(made.result, None, tmp_path / "all.html")).locator("#opens").count()
 
 
 def test_the_keyboard_suffices(visit, path):
@@ -132,11 +164,10 @@ def test_the_keyboard_suffices(visit, path):
 
 def test_the_statistic_colours_the_grid(visit, path, made):
     page = visit(path)
-    assert page.is_disabled("#statistic")  # kinds are shown, which no statistic colours
-    page.check("input[value=statistic]")
+    assert page.input_value("#colour") == "labels"
     colour = "e => getComputedStyle(e).backgroundColor"
     before = page.eval_on_selector('[data-head="0"]', colour)
-    page.select_option("#statistic", label="Mean offset (negative is left) (tokens)")
+    page.select_option("#colour", label="Mean offset (negative is left)")
     assert page.eval_on_selector('[data-head="0"]', colour) != before
     assert "Mean offset (negative is left) (tokens)" in page.text_content("#scale")
     page.hover('[data-head="4"]')
@@ -151,7 +182,7 @@ def test_pointing_at_a_token_shades_what_it_looks_at(visit, path, made, kind, of
     choose(page, head_of_kind(made, kind))
     page.hover('[data-token="10"]')
     assert shades(page).argmax() == 10 + offset
-    assert float(page.get_attribute(f'[data-token="{10 + offset}"]', "data-weight")) > 0.5
+    assert "attends most to" in page.text_content("#note")
     first = page.locator("#partners tbody tr").first.text_content()
     assert first.startswith(made.sample["token"].values[0, 10 + offset])
     page.mouse.move(0, 0)
@@ -192,7 +223,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     share = f"{100 * listed.sum() / 48:.1f}%"
     assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
     page.check("input[value=near]")
-    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [23, 23]
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [15, 15]
 
 
 def test_hostile_tokens_are_text(visit, path):
@@ -206,9 +237,9 @@ def test_hostile_tokens_are_text(visit, path):
         "$x_1$",
         "\uffff",
         "∅",
-        "␣␣",
+        "  ",
         "{{ 7 * 7 }}",
-        "␣word␣",
+        " word ",
         "U+3000",
     ]
     assert page.locator("img").count() == 0
@@ -221,7 +252,7 @@ def test_a_missing_head_cannot_be_chosen(visit, made, tmp_path):
     for name, variable in result.data_vars.items():
         if {"layer", "head"} <= set(variable.dims):
             result[name].loc[{"layer": 1, "head": 3}] = -1 if name == "label" else np.nan
-    page = visit(write_report(result, sample, tmp_path / "r.html"))
+    page = visit(scan_page(result, sample, tmp_path / "r.html"))
     before = page.text_content("#head-title")
     page.click('[data-head="7"]')
     assert page.text_content("#head-title") == before
@@ -230,7 +261,7 @@ def test_a_missing_head_cannot_be_chosen(visit, made, tmp_path):
 
 def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_path):
     result = made.result.assign_coords(layer_kind=("layer", ["cross"] * 3))
-    page = visit(write_report(result, translated(made.sample, "cross", tokens=12), tmp_path / "r.html"))
+    page = visit(scan_page(result, translated(made.sample, "cross", tokens=12), tmp_path / "r.html"))
     choose(page, head_of_kind(made, "previous"))
     source, target = page.locator(".tokens").all()
     target.locator('[data-token="10"]').hover()
@@ -245,7 +276,7 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert shades(page).argmax() == 48 + 6
     assert page.text_content("#partners tbody tr:first-child th") == "t6"
     page.check("input[value=near]")
-    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [11, 23]
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [11, 15]
 
 
 @pytest.mark.parametrize("width", [360, 1600])
@@ -256,7 +287,7 @@ def test_the_page_fits_any_screen_in_light_and_dark(visit, path, width):
 def test_a_head_in_tiles_says_so_and_how_to_see_more(visit, tmp_path):
     made = planted(layers=3, heads=4, texts=3, tokens=32, rank=32)
     head = head_of_kind(made, "previous")
-    page = visit(write_report(made.result, in_tiles(made, divmod(head, 4), 8), tmp_path / "r.html"))
+    page = visit(scan_page(made.result, in_tiles(made, divmod(head, 4), 8), tmp_path / "r.html"))
     choose(page, head)
     assert "in tiles of 8 × 8 tokens" in page.text_content("#map-share")
     layer, column = divmod(head, 4)
@@ -284,11 +315,11 @@ def test_a_model_of_one_head_that_looks_across_has_a_page(visit, tmp_path):
         show=[],
     )
     sample = unpacked((tmp_path / "run" / "sample.npz").read_bytes())
-    page = visit(write_report(result, sample, tmp_path / "report.html"))
+    page = visit(scan_page(result, sample, tmp_path / "report.html"))
     assert page.text_content("#head-title") == "Layer 0, head 0"
-    assert "1 layer (rows) × 1 head (columns)" in page.text_content("#overview-title")
+    assert "1 × 1" in page.text_content("#overview-title")
     assert page.locator("[data-head]").first.bounding_box()["width"] <= 150
-    assert "Target (decoder input): queries" in page.text_content("#window")
+    assert "Target (decoder input): queries" in page.text_content("#panel-text")
 
 
 @pytest.fixture(scope="module")

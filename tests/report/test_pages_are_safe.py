@@ -5,15 +5,14 @@ import re
 
 import pytest
 
-from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of, write_page
 from tests.report.planted_comparison import planted as planted_comparison
 from tests.report.planted_intervention import planted_intervention
 from tests.report.planted_patching import planted_patching
-from tests.report.planted_result import HOSTILE, planted
+from tests.report.planted_result import HOSTILE, planted, scan_page
 from tests.report.test_lineage_pages import made as planted_alignment
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
 
 
 def hostile_scan():
@@ -32,7 +31,7 @@ def pages(tmp_path_factory, explain_page):
     trees = {"align": planted_alignment, "compare": planted_comparison}
     trees |= {"intervene": planted_intervention, "patch": planted_patching}
     paths = {verb: write_page(report_of(verb, made()), folder / f"{verb}.html") for verb, made in trees.items()}
-    paths |= {"explain": explain_page, "scan": write_report(*hostile_scan(), folder / "scan.html")}
+    paths |= {"explain": explain_page, "scan": scan_page(*hostile_scan(), folder / "scan.html")}
     return {verb: path.read_text(encoding="utf-8") for verb, path in paths.items()}
 
 

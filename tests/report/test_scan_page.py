@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from attnscope.results.page.parts import pack_windows
-from attnscope.results.page.scan import page_data, write_report
+from attnscope.results.page.scan import page_data
 from attnscope.support.errors import AttnscopeError
-from tests.report.planted_result import in_tiles, planted
+from tests.report.planted_result import in_tiles, planted, scan_page
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,14 @@ def test_tiles_hold_what_lies_in_them():
 
 @pytest.fixture(scope="module")
 def page(made, tmp_path_factory):
-    return write_report(made.result, made.sample, tmp_path_factory.mktemp("page") / "r.html").read_text("utf-8")
+    return scan_page(made.result, made.sample, tmp_path_factory.mktemp("page") / "r.html").read_text("utf-8")
 
 
 def test_numbers_are_those_of_the_result(made, page):
     data = embedded(page, "data")
-    entropy = next(s for s in data["statistics"] if s["key"] == "entropy")
+    entropy = next(s for s in data["quantities"] if s["key"] == "entropy")
     values = made.result["entropy"].values.reshape(12, -1)
-    np.testing.assert_allclose(entropy["mean"], values.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(entropy["values"], values.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(entropy["low"], np.quantile(values, 0.1, axis=0), rtol=1e-4)
     assert all(sum(counts["n"]) == 12 for counts in entropy["counts"])
     np.testing.assert_allclose(
@@ -99,8 +99,8 @@ def test_title_corpus_signature_and_summary_are_on_the_page(page):
     ],
 )
 def test_what_the_user_left_out_is_left_out(made, tmp_path, drop):
-    assert write_report(made.result.drop_vars(drop), made.sample, tmp_path / "r.html").exists()
-    assert write_report(made.result.drop_vars(drop), None, tmp_path / "r.html").exists()
+    assert scan_page(made.result.drop_vars(drop), made.sample, tmp_path / "r.html").exists()
+    assert scan_page(made.result.drop_vars(drop), None, tmp_path / "r.html").exists()
 
 
 def test_missing_heads_and_constant_values_are_no_obstacle(made):
@@ -110,8 +110,8 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
     result["profile"][:, 3, 3] = np.nan
     result["label"][:, 3, 3] = -1
     data = page_data(result)
-    entropy = data["statistics"][0]
-    assert entropy["mean"][15] is None
+    entropy = data["quantities"][0]
+    assert entropy["values"][15] is None
     assert entropy["counts"][15] is None
     assert sum(entropy["counts"][0]["n"]) == 12
     assert data["labels"]["shares"][15] == [None] * 6
@@ -119,7 +119,7 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
 
 
 def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypatch):
-    path = write_report(made.result, None, tmp_path / "r.html")
+    path = scan_page(made.result, None, tmp_path / "r.html")
     before = path.read_bytes()
 
     def fail(*_):
@@ -127,7 +127,7 @@ def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypa
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(AttnscopeError, match="no space left on device"):
-        write_report(made.result, made.sample, path)
+        scan_page(made.result, made.sample, path)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.html"]
 
@@ -135,10 +135,10 @@ def test_a_failed_write_leaves_the_old_page_and_no_rest(made, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m, path: write_report(m.result, m.sample.drop_vars("key"), path), "needs key"),
-        (lambda m, path: write_report(m.result[["length", "layer", "head"]], None, path), "labels to report"),
-        (lambda m, path: write_report(m.result, None, path.parent), "cannot write the report"),
-        (lambda m, path: write_report(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
+        (lambda m, path: scan_page(m.result, m.sample.drop_vars("key"), path), "needs key"),
+        (lambda m, path: scan_page(m.result[["length", "layer", "head"]], None, path), "labels to report"),
+        (lambda m, path: scan_page(m.result, None, path.parent), "cannot write the report"),
+        (lambda m, path: scan_page(m.result, None, path.parent / "file" / "r.html"), "cannot write"),
     ],
 )
 def test_errors_name_what_is_wrong(made, tmp_path, call, message):
@@ -151,5 +151,19 @@ def test_the_page_says_what_a_number_under_a_token_means_where_there_is_one(made
     split = ["猫₁", "猫₂", "猫₃", *made.sample["token"].values[0, 3:]]
     for tokens, says in ((split, True), (list(made.sample["token"].values[0]), False)):
         sample = made.sample.assign_coords(token=(("window", "query"), np.array([tokens], dtype=object)))
-        page = write_report(made.result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
+        page = scan_page(made.result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
         assert ("猫₁ 猫₂ 猫₃ are the pieces of one" in page) is says
+
+
+def test_keys_beyond_two_bytes_are_among_the_rest(made):
+    sample = made.sample.assign(key=made.sample["key"] + 2**16)
+    counts, rest, _, _ = unpack(pack_windows(sample).maps["0.0"][0], 32)
+    assert not counts.any()
+    np.testing.assert_allclose(rest, 1, rtol=0.0221)
+
+
+def test_size_does_not_grow_with_the_number_of_texts(tmp_path):
+    few, many = (
+        scan_page(planted(texts=texts).result, None, tmp_path / f"{texts}.html").stat().st_size for texts in (20, 200)
+    )
+    assert many < 1.1 * few

@@ -17,7 +17,7 @@ from attnscope.cli.output import csv_text
 from attnscope.lineage.align import Aligned
 from attnscope.results import export as _export
 from attnscope.results.export import csv_file, export, rows_of
-from attnscope.results.open import tree_of_alignment
+from attnscope.results.open import Node, tree_of_alignment
 from tests.results.planted import HEADS, LAYERS, OFFSETS, explained_run, scan_run
 
 TEXTS = 5
@@ -190,3 +190,14 @@ def test_links_of_an_alignment_are_rows():
     rows = tree["links"].to_dataset()
     found = np.stack([rows.line, rows.source_word, rows.target_word], -1).tolist()
     assert found == [[1, 0, 2], [1, 1, 0], [3, 4, 4]]
+
+
+def test_names_of_variables_do_not_leave_the_folder(scan, tmp_path, monkeypatch):
+    odd = xr.Dataset({"a": ("../up", [1, 2]), "b": (("x", "/etc"), [[1]])})
+    monkeypatch.setattr(_export, "nodes_of", lambda _: [Node("../../out/..", lambda: iter([odd]))])
+    made = export(scan, "csv", out=tmp_path / "tables")
+    assert {str(path.relative_to(made)) for path in made.rglob("*.csv")} == {
+        "__/__/out/__/___up.csv",
+        "__/__/out/__/x__etc.csv",
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]

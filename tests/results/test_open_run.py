@@ -82,3 +82,10 @@ def test_what_another_version_wrote_is_reported_to_be_of_one(tmp_path):
         (new / "links.txt").write_text("")
     with pytest.raises(AttnscopeError, match=r"is not as this version of attnscope writes it"):
         open_run(tmp_path / "run")
+
+
+def test_a_damaged_model_is_rejected_by_name(tmp_path):
+    train(tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").write_bytes(b"0")
+    with pytest.raises(AttnscopeError, match=r"model.safetensors is not what was written .*Repeat the command"):
+        open_run(tmp_path / "run")

@@ -1,6 +1,7 @@
 """What is known of the runs in a folder: their list, a description of each, and the nodes that are exported."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -188,3 +189,18 @@ def test_a_tree_has_a_node_for_each_dataset(tmp_path):
     assert [list(next(node.pieces()).data_vars) for node in chosen(nodes, ["form"])] == [["form"], ["form"]]
     with pytest.raises(AttnscopeError, match=r"no variable 'entropy': choose from agree, chance, form, share, swapped"):
         chosen(nodes, ["form", "entropy"])
+
+
+def test_the_latest_is_the_first(tmp_path):
+    for name, when in (("old", 1e9), ("new", 1.2e9), ("middle", 1.1e9)):
+        scan_run(tmp_path / name)
+        os.utime(tmp_path / name / MANIFEST, (when, when))
+    assert [run.path.name for run in attnscope.runs(tmp_path)] == ["new", "middle", "old"]
+
+
+def test_without_folders_the_usual_ones_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert runs() == []
+    scan_run(tmp_path / "attnscope-runs" / "one")
+    scan_run(tmp_path / "two")
+    assert sorted(str(run.path) for run in runs()) == ["attnscope-runs/one", "two"]

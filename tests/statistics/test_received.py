@@ -15,9 +15,9 @@ from attnscope.measure.quantities import STATISTICS
 from attnscope.measure.ranking import top_keys
 from attnscope.measure.stored import SAMPLE, notes_of
 from attnscope.read.encoded import texts_of, windows_of
-from attnscope.results.page.scan import write_report
 from attnscope.store.runs import RunFolder
 from tests.families import tiny_reader
+from tests.report.planted_result import scan_page
 
 LENGTHS = (130, 90)
 OBSERVED = 32
@@ -119,7 +119,7 @@ def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_p
     result = attnscope.scan(model, texts, statistics="recent_top_key", observation=5, **given)
     with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
         sample = run.load(SAMPLE)
-    page = write_report(result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = scan_page(result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
     packed = json.loads(re.search(r'id="packed">(.*?)</script>', page).group(1))["received"]
     layers, heads = result.sizes["layer"], result.sizes["head"]
     rows = top_keys(sample, [*np.ndindex(layers, heads)])

@@ -289,3 +289,11 @@ def test_a_command_that_rejects_the_model_leaves_nothing(tmp_path, task):
         with pytest.raises(AttnscopeError, match="cannot be captured"):
             verb(tiny("bloom"), texts, out=tmp_path / "new" / "run", **settings)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_another_command_is_rejected(finished):
+    with (
+        pytest.raises(AttnscopeError, match="belongs to attnscope scan, not to attnscope explain"),
+        RunFolder(finished, {**SIGNATURE, "command": "explain"}),
+    ):
+        pass

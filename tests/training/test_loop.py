@@ -357,7 +357,7 @@ def test_other_texts_than_those_of_the_folder_are_rejected(tmp_path):
         train(out=tmp_path / "out", **texts, **settings)
 
 
-def test_pairs_that_are_left_out_are_told(tmp_path, caplog):
+def test_pairs_that_are_left_out_are_reported(tmp_path, caplog):
     lines = ["a b c"] * 40 + ["", "a b c d e f g h"]
     for side in ("source", "target"):
         (tmp_path / side).write_text("".join(f"{line}\n" for line in [*lines, *["a b"] * 9]))
@@ -379,7 +379,7 @@ def test_a_target_without_spaces_wants_a_tokenizer_of_bleu(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["task_pairs", "task_longest"])
-def test_settings_of_the_generated_task_are_rejected_beside_a_text(name, tmp_path):
+def test_settings_of_the_generated_task_are_rejected_with_a_text(name, tmp_path):
     with pytest.raises(AttnscopeError, match=f"{name} applies to the generated task only, but found text"):
         read_config(model="masked-lm", text=tmp_path / "text", **{name: 300})
 

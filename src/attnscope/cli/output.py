@@ -379,7 +379,7 @@ def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key
                 (new / "figures").mkdir(parents=True, exist_ok=True)
                 for name, figure in figures.items():
                     save_figure(figure, new / "figures" / name, formats)
-                reports.write_page(report, new / PAGE, figures)
+                reports.write_page(report, new / PAGE, figures, folder.path)
             if LACKING:  # drawn again the next time: a font may have been installed
                 folder.forget([], views=None)
         return folder.path / PAGE if PAGE in folder.files else None

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from attnscope.cli import options
 from attnscope.cli.output import emit, json_text, new_console, print_note, progress_bar, working
+from attnscope.results.translate import language, translate
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ def list_runs(
         where = ", ".join(map(str, folder or ())) or "attnscope-runs and the current folder"
         console.print(f"no runs in {where}", soft_wrap=True)
         return
-    rows = [_HEADINGS, *map(_cells, listed)]
+    rows = [tuple(map(translate, _HEADINGS)), *map(_cells, listed)]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     details = ["  " + "  ".join(map(set_cell_size, row, widths)).rstrip() for row in rows]
-    console.print(f"run  model\n{details[0]}", style="bold")
+    console.print(Text(f"{translate('run')}  {translate('model')}\n{details[0]}", style="bold"))
     for run, line in zip(listed, details[1:], strict=True):
         console.print(Text.assemble(str(run.path), (f"  {run.model}", "dim")))
-        console.print(line, style="red" if run.damage else "" if run.complete else "yellow")
+        console.print(Text(line, style="red" if run.damage else "" if run.complete else "yellow"))
     for run in listed:
         if run.damage:
             console.print(run.damage)
@@ -92,13 +93,14 @@ def as_dict(run: Run) -> dict[str, Any]:
 def when_text(when: datetime) -> str:
     """A time for people, in the format of `ls -l`."""
     recent = abs((datetime.now().astimezone() - when).days) < _DAYS
-    return f"{when:%b} {when.day:2d} " + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
+    day = f"{when.month:2d}月{when.day:2d}日 " if language() == "ja" else f"{when:%b} {when.day:2d} "
+    return day + (f"{when:%H:%M}" if recent else f"{when:%Y}".rjust(5))
 
 
 def _cells(run: Run) -> tuple[str, ...]:
     size = "" if run.damage else decimal(run.bytes)
     signature = "" if run.signature is None else run.signature.short
-    return run.command, run.corpus, run.progress, when_text(run.when), size, signature
+    return run.command, run.corpus, translate(run.progress), when_text(run.when), size, signature
 
 
 _Run = Annotated[
@@ -128,10 +130,10 @@ def _print(told: Description) -> None:
     from attnscope.results.describe import settings_of
 
     console, run = new_console(), told.run
-    parts = (run.command, run.progress, when_text(run.when).replace("  ", " "), decimal(run.bytes))
-    console.print(f"{run.path}: {', '.join(parts)}", soft_wrap=True)
+    parts = (run.command, translate(run.progress), " ".join(when_text(run.when).split()), decimal(run.bytes))
+    console.print(Text(f"{run.path}: {', '.join(parts)}"), soft_wrap=True)
     if told.page is not None:
-        console.print(f"report: {told.page}", soft_wrap=True)
+        console.print(Text(f"{translate('report:')} {told.page}"), soft_wrap=True)
     for sentence in told.headline:
         console.print(sentence, style="bold")
     for note in told.notes:
@@ -145,8 +147,10 @@ def _print(told: Description) -> None:
         _section(console, "Tasks", lines)
     if run.signature is not None:
         _section(console, "Signature", settings_of(run.signature))
-        console.print(f"  to cite: {run.signature.format()}", soft_wrap=True)
-    files = [(kind, f"{count(n, 'file')}, {decimal(size)}") for kind, (n, size) in told.files.items()]
+        console.print(Text(f"  {translate('to cite:')} {run.signature.format()}"), soft_wrap=True)
+    files = [
+        (translate(kind), f"{translate(count(n, 'file'))}, {decimal(size)}") for kind, (n, size) in told.files.items()
+    ]
     _section(console, "Files", files)
     _print_variables(console, told.variables)
 
@@ -170,10 +174,12 @@ def _print_variables(console: Console, variables: list[Variable]) -> None:
         for variable in results:
             by_sizes.setdefault(tuple(variable.sizes.items()), []).append(variable)
         for sizes, group in by_sizes.items():
-            console.print("  " + (", ".join(f"{dim}: {size}" for dim, size in sizes) or "one number"), soft_wrap=True)
-            console.print(_grid((f"    {one.name}", f"{one.long_name}{_units(one)}" or one.dtype) for one in group))
+            dims = ", ".join(f"{dim}: {size}" for dim, size in sizes) or translate("one number")
+            console.print(Text(f"  {dims}"), soft_wrap=True)
+            meanings = (f"{translate(one.long_name)}{_units(one)}" or one.dtype for one in group)
+            console.print(_grid(zip((f"    {one.name}" for one in group), meanings, strict=True)))
         if labels:
-            console.print(_grid([("  labelled by", ", ".join(labels))]))
+            console.print(_grid([(f"  {translate('labelled by')}", ", ".join(labels))]))
 
 
 def _units(variable: Variable) -> str:
@@ -181,7 +187,7 @@ def _units(variable: Variable) -> str:
 
 
 def _section(console: Console, title: str, lines: Iterable[tuple[str, str]]) -> None:
-    console.print(f"\n{title}", style="bold")
+    console.print(f"\n{translate(title)}", style="bold")
     console.print(_grid((f"  {name}", value) for name, value in lines))
 
 
@@ -243,7 +249,7 @@ def export(
         made = run_export(run, to, out=out, variables=chosen, progress=show)  # pyright: ignore[reportArgumentType] checked there
     files = [made] if made.is_file() else [file for file in made.rglob("*") if file.is_file()]
     size = decimal(sum(file.stat().st_size for file in files))
-    new_console().print(f"{made}: {count(len(files), 'file')}, {size}", soft_wrap=True)
+    new_console().print(Text(f"{made}: {translate(count(len(files), 'file'))}, {size}"), soft_wrap=True)
 
 
 @app.command(cls=options.Command)
@@ -269,7 +275,7 @@ def merge(arguments: dict[str, Any], output: options.Output) -> None:
         f"{merged.path}: {count(merged.texts, 'text')}{f' of {parts}' if parts else ', whole before'}", soft_wrap=True
     )
     if page is not None:
-        console.print(f"report:  {page}", soft_wrap=True)
+        console.print(Text(f"{translate('report:  ')}{page}"), soft_wrap=True)
     if not merged.complete:
         print_note(f"to finish {merged.command}, which needs the model, repeat its command without --task")
 

@@ -432,6 +432,7 @@ def report(difference: xr.Dataset) -> Report:
             _sentences(difference, rows),
             f"false discovery rate {float(difference.attrs['level']):.0%}" if tested else "not tested",
             [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["changed"])],
+            headline=_headline(difference, rows),
         ),
         tables=[
             replace(changes, page=0) if same_everywhere(rows) else changes,
@@ -486,6 +487,18 @@ def same_heads(difference: xr.Dataset) -> bool:
 def value_headings(difference: xr.Dataset) -> tuple[str, str, str]:
     """The headings of both values and of their difference in a table."""
     return ("before", "after", "change") if same_heads(difference) else ("first", "second", "difference")
+
+
+def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
+    if same_everywhere(rows):
+        return "Nothing differs: both scans have the same numbers"
+    if not difference.tested.any():
+        return f"No test possible: tests need {LEAST} or more {called_in(difference.attrs)['documents']}"
+    heads = {(row["layer"], row["head"]) for row in rows}
+    moved = len({(row["layer"], row["head"]) for row in rows if row["changed"]})
+    if same_heads(difference):
+        return f"{moved} of {len(heads)} heads changed significantly in some statistic"
+    return f"{moved} of {len(heads)} pairs of heads differ significantly in some statistic"
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:

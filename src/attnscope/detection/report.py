@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+_NAMED = 4  # roles in the headline
+
+
 @reads("roles")
 def counts_of(roles: xr.Dataset) -> list[Row]:
     """How many heads have each role, next to uniform attention and the controls."""
@@ -73,6 +76,16 @@ def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     return f"Heads at the published threshold{most}: {', '.join(counts)}."
 
 
+def _headline(rows: Sequence[Row]) -> str:
+    """The most frequent roles."""
+    found = sorted((row for row in rows if row["reached"]), key=lambda row: -row["reached"])
+    if not found:
+        return "No head reaches a published threshold"
+    listed = ", ".join(f"{row['title']} {row['reached']}" for row in found[:_NAMED])
+    more = f", {len(found) - _NAMED} more roles" if len(found) > _NAMED else ""
+    return f"Heads at a published threshold: {listed}{more}"
+
+
 @reads("roles")
 def report(roles: xr.Dataset) -> Report:
     """Which roles heads have."""
@@ -94,6 +107,7 @@ def report(roles: xr.Dataset) -> Report:
             [_sentence(rows, controls)],
             "scores at a published threshold; no test",
             [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["reached"])],
+            headline=_headline(rows),
         ),
         tables=[
             Table("heads", "Scores", _scores(controls), _score_rows(roles, controls), terminal=0, page=0),

@@ -54,6 +54,7 @@ def report(tree: xr.DataTree) -> Report:
             findings,
             "offsets: p < 0.01 for any false head; other sentences state their own p-value or interval",
             [(row["layer"], row["head"]) for row in rows if row["prefers"]],
+            headline=_headline(rows),
         ),
         tables=[
             Table("heads", "Table of heads", _columns(tree), rows),
@@ -64,6 +65,11 @@ def report(tree: xr.DataTree) -> Report:
         care=CARE | ({INDEPENDENT: ""} if any("by chance, p" in text for text in (*findings, *notes)) else {}),
         heads=verdict.best_heads(rows),
     )
+
+
+def _headline(rows: list[Row]) -> str:
+    tested = [bool(row["prefers"]) for row in rows if row.get("prefers") is not None]
+    return f"Heads that favour one offset: {sum(tested)} of {len(tested)}" if tested else ""
 
 
 @reads("explain")

@@ -106,6 +106,7 @@ def report(tree: xr.DataTree) -> Report:
             _sentences(tree, rows),
             f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
             [*heads],
+            headline=_headline(rows),
         ),
         tables=_tables(tree, rows),
         result=tree,
@@ -154,6 +155,18 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
 
 def _kinds(rows: Sequence[Row]) -> str:
     return "positions" if "position" in rows[0] else "heads"
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    kinds = _kinds(rows)
+    largest = max(rows, key=lambda row: abs(row["effect"]))
+    most = f"largest at {name_of(largest)}, {largest['effect']:+.2f} logits".replace("-", "−")
+    if largest["shown"] is None:
+        return f"No test possible: intervals need {LEAST} or more pairs of one kind; the effect is {most}"
+    shown = sum(bool(row["shown"]) for row in rows)
+    if not shown:
+        return f"No patch of {len(rows)} {kinds} has a significant effect"
+    return f"Patches of {shown} of {len(rows)} {kinds} have a significant effect, {most}"
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

@@ -236,12 +236,14 @@ def report(tree: xr.DataTree) -> Report:
             _sentences(tree, rows),
             "significant at 5%, corrected for all heads and ablations" if tested else "not tested",
             [(row["layer"], row["head"]) for row in significant],
+            headline=_headline(tree, rows, tested),
         ),
         tables=_tables(tree, rows),
         result=tree,
         notes=skipped_note(skipped_of(tree)),
         care=care,
         hint=hint,
+        colour=f"{tree['heads'].ablation.values[0]}_mean",
     )
 
 
@@ -293,6 +295,23 @@ def _together_rows(sets: xr.Dataset) -> list[Row]:
         columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
     rows = rows_of(columns, sets.effect.transpose("set", "ablation"))
     return [row | {"heads": row["set"]} for row in rows]
+
+
+def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
+    effects = tree["effects"].to_dataset()
+    if not tested:
+        return f"No test possible: intervals need {_LEAST}"
+    if _describe_guess(effects, float(effects.loss.mean())):
+        return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
+    worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
+    if not worse and not better:
+        return f"No head of {len(rows)} changes the loss significantly when removed"
+    raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
+    if len(tree["heads"].ablation) > 1:
+        raises = (
+            f"Removing one head raises the loss significantly, under every ablation, for {worse} of {len(rows)} heads"
+        )
+    return f"{raises}; for {better} it lowers the loss" if better else raises
 
 
 def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:

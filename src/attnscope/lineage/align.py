@@ -321,7 +321,8 @@ def report(aligned: Aligned) -> Report:
     sentences = [f"{pairs}; no gold alignments to compare with."]
     if score is not None:
         rates = map(percent, (score.error_rate, score.precision, score.recall))
-        sentences = ["{}: error rate {}, precision {}, recall {}.".format(pairs, *rates)]
+        error_rate, precision, recall = rates
+        sentences = [f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}."]
     if score is not None and level is not None:
         sentences.append(f"Baselines: {level.in_words(score.error_rate)}.")
     one: Row = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
@@ -376,7 +377,7 @@ def _whose(aligned: Aligned) -> str:
         return "the mean of all layers" + (" and heads" if aligned.head is None else f", head {aligned.head}")
     if aligned.head is None:
         return f"the mean of all heads of layer {aligned.layer}"
-    return f"layer {aligned.layer}, head {aligned.head}"
+    return f"head {aligned.layer}.{aligned.head}"
 
 
 _REQUESTED = "requested"  # in the state of the folder: the signature of the whole request

@@ -394,7 +394,7 @@ def report(tree: xr.DataTree) -> Report:
         title=f"{counted(len(names), 'translation system')} compared",
         model=", ".join(names),
         read=counted(int(scores.attrs["sentences"]), "sentence"),
-        finding=Finding([*_sentences(scores), *_by_length(scores)], _certainty(scores)),
+        finding=Finding([*_sentences(scores), *_by_length(scores)], _certainty(scores), headline=_headline(scores)),
         tables=[
             *_tables(scores, _EFFORT),
             Table("sentence", f"One sentence: line {sentence.attrs['line']}", _SENTENCE, texts, terminal=0),
@@ -432,6 +432,18 @@ def _sentences(scores: xr.Dataset) -> list[str]:
             bleu["system"].values, *(bleu[name].values for name in ("score", "lower", "upper")), strict=True
         )
     ]
+
+
+def _headline(scores: xr.Dataset) -> str:
+    """The best system, and whether it differs from the first beyond chance."""
+    bleu = scores.sel(metric=scores["metric"].values[0])
+    best = int(np.argmax(bleu["score"].values))
+    name, score = str(bleu["system"].values[best]), float(bleu["score"].values[best])
+    p = float(bleu["p_value"].values[best])
+    if bleu.sizes["system"] == 1:
+        return f"{name}: {bleu['metric'].item()} {score:.1f}"
+    against = f" (against {bleu['system'].values[0]}: p {'< 0.001' if p < 0.001 else f'= {p:.3f}'})" if p == p else ""  # noqa: PLR0124, PLR2004
+    return f"{name} has the highest {bleu['metric'].item()}, {score:.1f}{against}"
 
 
 def _certainty(scores: xr.Dataset) -> str:
@@ -504,10 +516,9 @@ def _error_rate_note(scores: xr.Dataset) -> str:
     diagonal, chance, level = (scores[f"alignment_{name}"] for name in ("diagonal", "chance", "chance_level"))
     if diagonal.isnull().all():
         return text
-    return (
-        f"{text} Baselines: diagonal {percent(float(diagonal.mean()))}, random words "
-        f"{percent(float(chance.mean()))} (below {percent(float(level.mean()))} in 1 of 100)."
-    )
+    shares = [percent(float(values.mean())) for values in (diagonal, chance, level)]
+    baselines = f"Baselines: diagonal {shares[0]}, random words {shares[1]} (below {shares[2]} in 1 of 100)."
+    return f"{text} {baselines}"
 
 
 def _cut_sentences(scores: xr.Dataset) -> list[str]:

@@ -109,13 +109,13 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
             min_width=max(map(cell_len, title.split())),
         )
         if _has_interval(one, table):
-            made.add_column(translate("95% interval"), justify="right")
+            made.add_column(_heading(translate("95% interval")), justify="right", overflow="fold")
     for row in table.rows[: table.terminal]:
         cells: list[str] = []
         for one in shown:
             text, interval = text_of(one, row, by_name.get(one.like))
             cells.append(_marked(one, text) + (_MARKS[row.get(one.significant)] if one.significant and text else ""))
-            cells += [translate(interval)] if _has_interval(one, table) else []
+            cells += [translate(interval).replace("～", "～ ")] if _has_interval(one, table) else []
         made.add_row(*map(Text, cells))
     return made
 

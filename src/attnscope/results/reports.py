@@ -32,11 +32,13 @@ def grid_of(report: Report) -> Figure | None:
     return _drawing(report).grid(report) if VERBS[report.command].figures else None
 
 
-def write_page(report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None) -> Path:
-    """Write a result as one HTML page that needs no network and no other file."""
+def write_page(
+    report: Report, path: Path | str, figures: Mapping[str, Figure] | None = None, run: Path | None = None
+) -> Path:
+    """Write a result as one HTML page that needs no network and no other file; `run` is the folder of its run."""
     if own := VERBS[report.command].page:
-        return _module(own).write(report, path)
-    from attnscope.results.page import parts
+        return _module(own).write(report, path, run)
+    from attnscope.results.page import heads, parts
 
     sections: list[Any] = []
     if VERBS[report.command].figures:
@@ -46,12 +48,15 @@ def write_page(report: Report, path: Path | str, figures: Mapping[str, Figure] |
     tables = [page_table(table) for table in report.tables if table.page and table.rows]
     if not sections and not tables:
         raise AttnscopeError(f"the result of {report.command} holds nothing that a page could show")
+    known = heads.of_report(report)
     return parts.write_page(
         path,
         "report",
-        scripts=("sort.js",),
-        signature=report.signature,
-        report=report,
+        report,
+        heads=known,
+        tabs=[] if known is None else [heads.numbers_tab(report.command), *heads.profile_tab(known)],
+        scripts=[] if known is None else ["profile.js"],
+        run=run,
         sections=sections,
         tables=tables,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,12 +155,41 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
             sentences,
             "any false label in a run: below 1%" if "label" in results else "means, without a test",
             list(dict.fromkeys((row["layer"], row["head"]) for row in every)),
+            headline=_headline(results),
         ),
         tables=[table for number, table in enumerate(tables) if table.rows or not number],
         result=results,
         notes=notes,
         care=care,
     )
+
+
+#: What a head with a label attends to.
+_OBJECTS = {"previous": "the previous token", "next": "the next token", "self": "their own token"}
+_OBJECTS |= {name: f"the {name}" for name in ("first token", "same position")} | {"special tokens": "special tokens"}
+_NO_PATTERN = ("mixed", "uniform", "uniform over the past")
+
+
+def _headline(results: xr.Dataset) -> str:
+    """How many heads attend where, by their most frequent labels; of clusters, how many there are."""
+    names = majority_names(results)
+    if names is None:
+        return f"Where the heads of {results.attrs.get('model', 'the model')} attend"
+    measured = results.label_share.notnull().any("cluster").transpose("layer", "head").values
+    labels = np.array(names)[measured].tolist()
+    number = len(labels)
+    if "clusters" in json.loads(results.attrs.get("summary", "{}")):
+        return f"{number} heads in {len(set(labels))} clusters of similar profiles"
+    counts = Counter(label for label in labels if label not in _NO_PATTERN)
+    fixed = counts.total()
+    if not fixed:
+        return f"None of {number} heads shows a fixed pattern"
+    (name, most), *_ = counts.most_common(1)
+    attend, show, others = (["", "s"][one == 1] for one in (most, fixed, number - fixed))
+    if name in _OBJECTS and 2 * most >= fixed:
+        where = _OBJECTS[name]
+        return f"{most} of {number} heads attend{attend} to {where}; {number - fixed} show{others} no fixed pattern"
+    return f"{fixed} of {number} heads show{show} a fixed pattern; {number - fixed} show{others} none"
 
 
 def _heads(results: xr.Dataset) -> Table:

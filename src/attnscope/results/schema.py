@@ -154,6 +154,7 @@ class Finding:
     sentences: Sequence[str]
     certainty: str
     heads: Sequence[tuple[int, int]] = ()
+    headline: str = ""  # the finding in at most 20 words, for a page; empty: the first sentence
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,7 @@ class Report:
     notes: Sequence[str] = ()  # anything unexpected, and parts that were skipped
     care: Mapping[str, str] = field(default_factory=dict[str, str])  # caveats with reasons, most important first
     hint: str = ""  # a line below the finding, on the page
+    colour: str = ""  # the quantity that colours the map of heads first; by default the first effect
     heads: Sequence[tuple[int, int]] | None = None  # heads with detailed figures; by default the leading ones
 
     @property

@@ -241,3 +241,16 @@ def test_the_users_settings_neither_matter_nor_change(made, tmp_path):
         other = save_figure(overview(made.result, "entropy"), tmp_path / "other")[2].read_bytes()
         assert dict(mpl.rcParams) == before
     assert plain == other
+
+
+def test_figures_are_the_same_each_time_their_text_is_text_and_glyphs_travel_with_them(made, tmp_path):
+    paths, again = (save_figure(overview(made.result, "entropy"), tmp_path / name) for name in ("new/f.v2", "g"))
+    assert [path.name for path in paths] == ["f.v2.svg", "f.v2.pdf", "f.v2.png"]
+    svg, pdf, png = (path.read_bytes() for path in paths)
+    assert [svg, pdf, png] == [path.read_bytes() for path in again]
+    assert b">Head</text>" in svg
+    assert b"<dc:date>" not in svg
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    assert b"CreationDate" not in pdf
+    assert b"Software" not in png

@@ -271,7 +271,7 @@ def test_coherence_is_one_where_a_shift_is_planted():
     assert 0 <= float(coherence.min()) <= float(coherence.max()) <= 1
 
 
-def test_one_shift_and_one_phase_are_told_apart():
+def test_one_shift_and_one_phase_are_distinguished():
     """A constant Delta is a line through 0; a constant phase is a level one."""
     shifted = planted(offset=-2, frequencies=(13, 19, 26, 31, 37))
     found = cross_spectrum(shifted.inputs, shifted.query, shifted.key)

@@ -8,7 +8,7 @@ import torch
 
 from attnscope import AttnscopeError
 from attnscope.capture.watching import watching
-from attnscope.explanation.projections import projections
+from attnscope.explanation.projections import projections, slices_of
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
 from attnscope.kernels.reference import attend
@@ -131,3 +131,23 @@ def test_matrices_whose_scores_are_not_those_captured_are_not_used(monkeypatch):
     (found, *_) = projections(tiny("bert"), of_first_text("bert")).values()
     assert found.form == "unknown"
     assert "differ from those captured by 1e-02" in found.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_other_types_are_matched_within_their_precision(family, dtype):
+    found = projections(tiny(family).to(dtype), inputs(family, padded=False)[0])
+    assert {one.form for one in found.values()} == {FORMS[family]}
+
+
+def test_fused_queries_of_a_group_precede_their_key_and_value():
+    """One layer for all, group by group: two queries of width 3, their key, their value; 4 heads of 2 groups."""
+    block = [np.arange(start, start + 12).reshape(4, 3) for start in (0, 12)]
+    layouts = {
+        "query": (4, np.concatenate([one[:2] for one in block])),
+        "key": (2, np.stack([one[2] for one in block])),
+        "value": (2, np.stack([one[3] for one in block])),
+    }
+    for role, (heads, columns) in layouts.items():
+        found = slices_of(24, heads, 3, groups=2)
+        assert any(np.array_equal(one, columns) for one in found), role

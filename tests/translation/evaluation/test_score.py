@@ -131,3 +131,9 @@ def test_text_without_spaces_is_scored_by_its_language_or_rejected():
     assert "tok:13a" in asked.attrs["signature"]
     assert "treats a sentence as one word" in asked.attrs["note"]
     assert "note" not in by_language.attrs
+
+
+def test_one_sentence_has_no_interval():
+    found = attnscope.score({"a": ["a b c d e"], "b": ["a b c d f"]}, [["a b c d e"]], resamples=20)
+    assert found[["lower", "upper", "p_value", "difference_lower"]].isnull().all().to_array().all()
+    assert found["score"].notnull().all()

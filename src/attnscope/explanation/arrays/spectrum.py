@@ -420,7 +420,7 @@ def query_key_waves(
     Returns
     -------
     xarray.Dataset
-        Over ``column``: ``singular_value``; ``importance``, s |q| |k|, the Frobenius norm of the column's
+        Over ``column``: ``singular_value``; ``importance``, :math:`s |q| |k|`, the Frobenius norm of the column's
         part of the scores on this text; ``group`` and ``near_degenerate`` (only the space of such columns is
         defined; see `reparametrize`); for q and k ``*_frequency``, ``*_g``, ``*_p`` and ``*_phase`` (radians,
         at the peak); ``periodic``; ``partner``, the column with which it makes a cosine and sine of one

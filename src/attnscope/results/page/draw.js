@@ -63,7 +63,7 @@ const css = (rgb) => `rgb(${rgb.join(" ")})`;
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Width to draw a chart at: that of its box, so that letters keep their size on any screen. */
-const widthOf = (node, most = 640) => Math.max(240, Math.min(most, Math.floor(node.clientWidth) || most));
+const widthOf = (node, most = 760) => Math.max(240, Math.min(most, Math.floor(node.clientWidth) || most));
 
 /** A bar of colours with numbers below; returns where to set the pointer. */
 function drawScale(box, { colour, low, high, label, position }) {

@@ -7,52 +7,64 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.results.page.parts import numbers, script_json, write_page
+from attnscope.results.page.heads import Tab, numbers_tab, of_report
+from attnscope.results.page.parts import numbers, write_page
 from attnscope.results.render import page_table
+from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import xarray as xr
 
-    from attnscope.results.schema import Report, Row
+    from attnscope.results.schema import Report
 
 _MOST = 9_000_000  # bytes of weights on a page
 _LEVELS = 250  # a share as a byte; 255 is none
 _NONE = 255
 
 
-def write(found: Report, path: Path | str) -> Path:
-    """Write the page of a report."""
-    results: Any = found.result
+def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
+    """Write the page of generated texts."""
+    results: Any = report.result
     size = int(np.prod([results.sizes[name] for name in ("step", "layer", "head", "span")])) * 3
     shown = max(1, min(results.sizes["sequence"], _MOST // size))
-    heads, spans, _texts = map(page_table, found.tables)
+    kinds = dict(zip(results.layer.values.tolist(), map(str, results.layer_kind.values), strict=True))
+    heads = of_report(report, {(layer, head): kinds[layer] for layer, head in _order(results)})
+    if heads is None:
+        raise AttnscopeError("the result of generate has no heads to show")
+    heads["opens"]["labels"] = True  # the curves
+    turning, spans, _texts = map(page_table, report.tables)
     return write_page(
         path,
         "generation",
-        scripts=("draw.js", "sort.js", "generation.js"),
-        data={"data": script_json(_data(results.isel(sequence=slice(shown)), found.rows[0]))},
-        signature=found.signature,
-        model=found.model,
-        report=found,
-        tables=[heads | {"name": "turning"}, spans],
+        report,
+        heads=heads | {"generated": _data(results.isel(sequence=slice(shown)))},
+        tabs=[Tab("text", "Text", "text_panel"), numbers_tab("generate")],
+        scripts=("generation.js",),
+        run=run,
+        tables=[turning | {"name": "turning"}, spans],
         shown=shown,
         texts=results.sizes["sequence"],
     )
 
 
-def _data(results: xr.Dataset, first: Row) -> dict[str, Any]:
-    known = results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
-    heads = [[int(results.layer[i]), int(results["head"][j])] for i, j in np.argwhere(known)]
+def _known(results: xr.Dataset) -> np.ndarray:
+    """Which heads attend at any step."""
+    return results.entropy.notnull().any(("sequence", "step")).transpose("layer", "head").values
+
+
+def _order(results: xr.Dataset) -> list[tuple[int, int]]:
+    """Layer and head in the order of the page's bytes."""
+    return [(int(results.layer[i]), int(results["head"][j])) for i, j in np.argwhere(_known(results))]
+
+
+def _data(results: xr.Dataset) -> dict[str, Any]:
+    known = _known(results)
     return {
         "spans": [str(span) for span in results.span.values],
-        "layers": results.layer.values.tolist(),
-        "kinds": [str(kind) for kind in results.layer_kind.values],
-        "heads": heads,
-        "columns": results.sizes["head"],
+        "order": _order(results),
         "levels": _LEVELS,
-        "first": heads.index([first["layer"], first["head"]]),
         "texts": [_text(results.isel(sequence=number), known) for number in range(results.sizes["sequence"])],
     }
 

@@ -11,7 +11,7 @@ async function showLong() {
   if (box.hidden) return;
   const plain = await inflate(own), table = weightTable(shared), half = plain.length / 2;
   if (ticket !== loading) return; // another head was chosen meanwhile
-  const [query, key] = shared.sides[Math.floor(state.head / heads)], { tokens, texts } = packed.long;
+  const [query, key] = shared.sides[layerOf(state.head)], { tokens, texts } = packed.long;
   const read = (part) => Float32Array.from(part, (c) => table[c]);
   long.map = { block, n: tokens[query], m: tokens[key], rows: Math.ceil(tokens[query] / block), columns: Math.ceil(tokens[key] / block),
     queries: texts[query], keys: texts[key], share: read(plain.subarray(0, half)), most: read(plain.subarray(half)) };

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +19,9 @@ from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of, with_minus
+from attnscope.results.page.heads import Tab, tabs_beside
 from attnscope.results.render import Cell, Column
-from attnscope.results.translate import messages_of_script, translate, translate_html
+from attnscope.results.translate import messages_of_script, translate, translate_data, translate_html
 from attnscope.store.files import explained, write_output
 
 if TYPE_CHECKING:
@@ -29,9 +30,15 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    from attnscope.results.schema import Report
+
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
 _PIXELS = 96  # for an inch
+_ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "groups")
+#: Names of the words in a page's data that are no names, tokens or numbers.
+_WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "layerKinds", "group"})
+_CELLS = 400  # heads that are drawn as cells; more are one canvas
 _PAGES = Environment(
     loader=PackageLoader("attnscope.results.page", "."),
     autoescape=True,
@@ -120,26 +127,53 @@ def pieces_note(tokens: Iterable[str]) -> str:
 def write_page(
     path: Path | str,
     template: str,
+    report: Report,
     *,
-    signature: Mapping[str, Any],
+    heads: Mapping[str, Any] | None = None,
+    tabs: Sequence[Tab] = (),
     scripts: Sequence[str] = (),
-    data: Mapping[str, str] | None = None,
+    packed: Mapping[str, Any] | None = None,
+    run: Path | None = None,
     **shown: Any,
 ) -> Path:
-    """Fill a template, which sets `kicker`, `heading` and `lede`, put it into the frame of all pages, and write it.
+    """Write the page of a report: its finding, the map of heads with a tab for each view of one head, then the cards.
 
-    Each card of the template has a link at the top of the page. `data` is JSON by the id of its element.
+    `heads` is what the map and the tabs draw, from `attnscope.results.page.heads`; a template has the parts of tabs
+    and the cards, each of which has a link at their top. `packed` is read when a window is opened. `run` is the folder
+    of the run, whose neighbours are linked.
     """
     links: list[tuple[str, str]] = []
+    data: dict[str, Any] = {} if packed is None else {"packed": packed}
+    if heads is not None:
+        opens = next(iter(tabs)).name if tabs else ""
+        others, numbers = tabs_beside(report, heads, {tab.name for tab in tabs}, run)
+        tabs = sorted([*tabs, *others], key=lambda tab: _ORDER.index(tab.name) if tab.name in _ORDER else len(_ORDER))
+        heads = {"spread": "", **heads, "tabs": [tab.name for tab in tabs], "beside": numbers}
+        heads["opens"] = {**heads["opens"], "tab": opens or tabs[0].name}
+        data["data"] = translate_data(heads, _WORDS)
+        scripts = ["draw.js", "map.js", *scripts]
+    scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
     js = _together(*scripts)
     words = {message: translate(message) for message in messages_of_script(js)}
-    page: Any = _PAGES.get_template(f"{template}.html.j2").make_module({**shown, "links": links})
+    shown |= {"report": report, "heads": heads, "links": links}
+    page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(shown)
+    sentences = report.finding.sentences
+    more = sentences if report.finding.headline else sentences[1:]
     text = _PAGES.get_template("base.html.j2").render(
-        **{name: getattr(page, name, "") for name in ("kicker", "title", "heading", "lede", "footer")},
+        **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
+        opens=shown.get("opens", ""),
+        grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
+        report=report,
+        heads=heads,
+        more=[sentence for sentence in more if sentence],
+        tabs=[{**asdict(tab), "panel": getattr(page, tab.panel, "")} for tab in tabs],
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
-        data={"words": script_json({one: other for one, other in words.items() if one != other})} | dict(data or {}),
-        signature=json.dumps(signature, indent=2, ensure_ascii=False),
+        data={
+            "words": script_json({one: other for one, other in words.items() if one != other}),
+            **{name: script_json(value) for name, value in data.items()},
+        },
+        signature=json.dumps(report.signature, indent=2, ensure_ascii=False),
         css=_together("page.css"),
         js=js,
     )

@@ -4,7 +4,7 @@
 async function drawReceived() {
   const box = byId("received");
   if (!box) return;
-  const { received } = packed, layer = Math.floor(state.head / heads), ticket = loading, place = `${state.window}.${layer}`;
+  const { received } = packed, layer = layerOf(state.head), ticket = loading, place = `${state.window}.${layer}`;
   const own = received.heads[`${state.window}.${state.head}`], even = received.equal[place];
   box.hidden = !own;
   if (!own) return;

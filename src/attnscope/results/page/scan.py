@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,95 +15,96 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
-from attnscope.measure.stored import describe_corpus, describe_layers, notes_of, unit_of
+from attnscope.measure.stored import notes_of, unit_of
 from attnscope.results.figures import selection
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
+from attnscope.results.page.heads import Tab
 from attnscope.results.render import page_table
-from attnscope.results.scan_report import contrasts_table, groups_table, sample_of, summary_table
-from attnscope.results.translate import translate_data
-from attnscope.support.arguments import reads
+from attnscope.results.scan_report import contrasts_table, sample_of, summary_table
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from attnscope.measure.offset_shares import OffsetShares
     from attnscope.results.schema import Report
 
-#: Names of the words in a page's data that are no names, tokens or numbers.
-_WORDS = frozenset({"name", "units", "help", "noun", "unit", "says", "title", "reading", "names", "layerKinds"})
-_SCRIPTS = ("draw.js", "patches.js", "window.js", "received.js", "long.js", "blocks.js", "offsets.js", "page.js")
+_SCRIPTS = ("patches.js", "window.js", "profile.js")
+_OF_TEXT = ("text.js", "received.js", "long.js")
 
 
-def write(found: Report, path: Path | str) -> Path:
-    """Write the page of a report."""
-    return write_report(found.result, sample_of(found.result), path)
-
-
-@reads("scan")
-def write_report(result: xr.Dataset, sample: xr.Dataset | None, path: Path | str) -> Path:
+def write(report: Report, path: Path | str, run: Path | None = None) -> Path:
     """Write a scan and the attention over its first windows as one HTML page."""
-    data = page_data(result)
-    data |= {"quantiles": [selection.LOW, selection.HIGH], "groups": group_data(result), "unit": unit_of(result)}
-    data["patches"] = patch_data(result)
-    received, long, drawn, pieces = None, None, {}, ""
+    return write_with(report, sample_of(report.result), path, run)
+
+
+def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run: Path | None = None) -> Path:
+    """The same with a sample at hand."""
+    result = report.result
+    heads = page_data(result)
+    heads["there"] = _measured(heads)
+    packed, pieces = None, ""
     if sample is not None:
         window = parts.pack_windows(sample)
         texts = window.shared["windows"]
         received = parts.pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
-        long = parts.pack_long(sample)
-        data["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
-        drawn = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": long}
+        heads["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
+        packed = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": parts.pack_long(sample)}
         pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
-    summary = summary_table(result)
-    several = "by" in result.coords and len(set(result.by.values)) > 1
-    differences = contrasts_table(result) if several else None
+    heads["opens"] |= _first(heads, report.finding.heads, packed)
+    tables = {table.name: table for table in report.tables}
+    summary, profiles = summary_table(result), heads["profile"]
+    has_profile = any(heads[name] for name in ("profile", "patches", "offsets", "blocks", "labels", "quantities"))
+    tabs = [
+        *([Tab("text", "Text", "text_panel")] if packed else []),
+        *([Tab("profile", "Profile", "profile_panel")] if has_profile else []),
+        *([Tab("groups", "Groups", "groups_panel")] if heads["groups"] else []),
+        *([Tab("numbers", "Numbers", is_numbers=True)] if heads["quantities"] else []),
+    ]
+    contrasts = tables.get("by")
     return parts.write_page(
         path,
         "scan",
-        scripts=_SCRIPTS,
-        data={"data": parts.script_json(translate_data(data, _WORDS))}
-        | ({"packed": parts.script_json(drawn)} if drawn else {}),
-        signature=json.loads(result.attrs.get("signature", "{}")),
-        model=str(result.attrs.get("model", "the model")),
-        read=describe_corpus(result),
-        decoder=_notes(result),
+        report,
+        heads=heads,
+        tabs=tabs,
+        scripts=[*_SCRIPTS, *(_OF_TEXT if packed else [])],
+        packed=packed,
+        run=run,
         estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
-        layers=describe_layers(result),
-        heads=len(data["heads"]),
-        **{
-            name: data[name]
-            for name in ("unit", "noun", "statistics", "offsets", "blocks", "labels", "profile", "patches")
-        },
-        has_equal=any("equal" in entry for entry in data["statistics"]),
-        clustered=any(row["quantity"] == "clusters.k" for row in summary.rows),
-        has_band=data["profile"] is not None and any_number(data["profile"]["high"]),
-        has_spread=any(any_number(statistic.get("high", [])) for statistic in data["statistics"]),
-        opens=data["opens"]["says"],
-        groups=page_table(groups_table(result)[0]) if "group_weight" in result else None,
-        contrasts=None if differences is None else page_table(differences[0]),
-        differences=[] if differences is None else differences[1],
+        **{name: heads[name] for name in ("unit", "noun", "quantities", "offsets", "blocks", "labels", "profile")},
+        patches=heads["patches"],
+        has_band=profiles is not None and any_number(profiles["high"]),
+        opens=heads["opens"]["says"],
+        groups=page_table(tables["groups"]) if "groups" in tables else None,
+        contrasts=None if contrasts is None else page_table(contrasts),
+        differences=contrasts_table(result)[1] if contrasts is not None else [],
         caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
-        window=data.get("window"),
-        has_received=received is not None,
-        has_recent=bool(received and received["recent"]),
-        has_long=long is not None,
+        window=heads.get("window"),
+        has_received=bool(packed and packed["received"]),
+        has_recent=bool(packed and packed["received"] and packed["received"]["recent"]),
+        has_long=bool(packed and packed["long"]),
         pieces=pieces,
-        quantiles=f"{selection.LOW * 100:.0f}–{selection.HIGH * 100:.0f}%",
+        quantiles=heads["spread"],
         summary=page_table(summary),
+        clustered=any(row["quantity"] == "clusters.k" for row in summary.rows),
+        notes=[note for note in _notes(result) if note],
     )
 
 
-def _notes(result: xr.Dataset) -> str:
+def _notes(result: xr.Dataset) -> list[str]:
     """Notes on how the model was measured."""
     notes = notes_of(result)
-    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest is shown below
-    return with_minus(" ".join(filter(None, [*notes.values(), str(result.attrs.get("labels", ""))])))
+    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest is shown at the top
+    return [*notes.values(), str(result.attrs.get("labels", ""))]
 
 
 _BINS = 24
+_COMMON = 0.9  # share of heads with one label, from which on labels say little
+_CURVES = (("profile", "mean"), ("patches", "mean"), ("offsets", "share"), ("labels", "shares"))
 
 
 def page_data(result: xr.Dataset) -> dict[str, Any]:
@@ -124,12 +125,16 @@ def page_data(result: xr.Dataset) -> dict[str, Any]:
         "heads": heads,
         "texts": result.sizes.get("window", 0),
         "noun": selection.noun_of(result),
-        "statistics": [_statistic(result, name, ends) for name in names],
+        "quantities": [_statistic(result, name, ends) for name in names],
         "opens": _opens(result, names),
         "blocks": [_blocks(result, name) for name in selection.of_blocks(result)],
         "profile": _profile(result),
         "offsets": offset_data(result),
         "labels": _labels(result),
+        "patches": patch_data(result),
+        "groups": group_data(result),
+        "unit": unit_of(result),
+        "spread": f"{selection.LOW * 100:.0f}–{selection.HIGH * 100:.0f}%",
     }
 
 
@@ -150,7 +155,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         "help": words.reading,
         "signed": words.signed,
         "largest": words.largest,
-        "mean": parts.numbers(selection.mean_over_texts(variable).ravel()),
+        "values": parts.numbers(selection.mean_over_texts(variable).ravel()),
     }
     if (even := result.get(f"equal_{name}")) is not None:
         even = even.mean("window") if "window" in even.dims else even
@@ -189,32 +194,60 @@ def _histogram(values: np.ndarray) -> dict[str, Any] | None:
     return {"range": parts.numbers(np.array([low, high])), "n": counts.tolist()}
 
 
+def _measured(heads: Mapping[str, Any]) -> list[bool]:
+    """Whether there is any number of each head."""
+    values = [one["values"] for one in heads["quantities"]]
+    values += [heads[name][key] for name, key in _CURVES if heads[name]]
+    cells = range(len(heads["layers"]) * len(heads["heads"]))
+    return [any(any_number(one[index]) for one in values) for index in cells]
+
+
+def _first(
+    heads: Mapping[str, Any], ranked: Sequence[tuple[int, int]], packed: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What opens: the first ranked head whose map is stored; labels, unless nine heads in ten have the same."""
+    places = {place: index for index, place in enumerate(product(heads["layers"], heads["heads"]))}
+    order = [*map(places.__getitem__, ranked), heads["opens"]["head"], *places.values()]
+    known = [index for index in order if index is not None and heads["there"][index]]
+    drawn = [index for index in known if packed and f"0.{index}" in packed["maps"]]
+    opens: dict[str, Any] = {"head": (drawn or known or [None])[0]}
+    if heads["labels"] is None:
+        return opens
+    shares = np.array([share for share in heads["labels"]["shares"] if share[0] is not None], float)
+    spread = {one["key"]: _spread(one) for one in heads["quantities"] if any_number(one["values"])}
+    opens["labels"] = not spread or not len(shares) or float(shares.mean(0).max()) < _COMMON
+    return opens if opens["labels"] else opens | {"quantity": max(spread, key=spread.__getitem__)}
+
+
+def _spread(one: Mapping[str, Any]) -> float:
+    """The range of a statistic over heads, as a share of its largest value."""
+    values = np.array([value for value in one["values"] if value is not None], float)
+    return float(np.ptp(values) / (one["largest"] or max(float(np.abs(values).max()), 1e-30)))
+
+
 def _opens(result: xr.Dataset, names: list[str]) -> dict[str, Any]:
-    """The first statistic and head to show, and the reason if no ranking determines them."""
+    """The first statistic to show and, if no ranking determines a head, which and why."""
     apart = heads_far_from_uniform(result)
-    opens: dict[str, Any] = {"statistic": 0, "head": None, "says": ""}
+    opens: dict[str, Any] = {"labels": False, "quantity": next(iter(names), None), "head": None, "says": ""}
     name = ""
     if apart is not None:
         name = next((each for each in names if each == apart[0] or each.startswith(f"{apart[0]}_")), "")
-        opens["statistic"] = names.index(name) if name else 0
-    if {"profile", "patch_profile"} & set(result.variables) or not names:
+        opens["quantity"] = name or opens["quantity"]
+    if {"profile", "patch_profile"} & set(result.variables) or not names or any(rank_heads(result).values()):
         return opens
-    heads = [(row["layer"], row["head"]) for rows in rank_heads(result).values() for row in rows]
-    if not heads and apart is None:
+    if apart is None:
         opens["says"] = "These statistics are equal for all heads; the page opens at the first."
         return opens
-    if not heads and apart is not None:
-        heads = apart[1]
-        layer, head = (
-            selection.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), heads[0], strict=True)
-        )
-        middle = "uniform attention" if f"equal_{name}" in result else "the median of all heads"
-        opens["says"] = (
-            f"No ranking applies to these statistics. The page opens at head {layer}.{head}, "
-            f"the furthest from {middle} in "
-            f"“{selection.wording(result, name).long_name}”."
-        )
-    opens["head"] = heads[0][0] * result.sizes["head"] + heads[0][1]
+    layer, head = (
+        selection.axis_values(result, dim)[at] for dim, at in zip(("layer", "head"), apart[1][0], strict=True)
+    )
+    middle = "uniform attention" if f"equal_{name}" in result else "the median of all heads"
+    opens["says"] = (
+        f"No ranking applies to these statistics. The page opens at head {layer}.{head}, "
+        f"the furthest from {middle} in "
+        f"“{selection.wording(result, name).long_name}”."
+    )
+    opens["head"] = apart[1][0][0] * result.sizes["head"] + apart[1][0][1]
     return opens
 
 

@@ -57,9 +57,15 @@ function partners(map, token, direction) {
 function visible(token) {
   if (token === "") return "∅";
   if (/^[ \n]*\n[ \n]*$/.test(token)) return "↵";
+  return running(token.replace(/^ +| +$/g, (spaces) => "␣".repeat(Math.min(spaces.length, 4))));
+}
+
+/** A token in running text, where spaces are spaces. */
+function running(token) {
+  if (token === "") return "∅";
+  if (/^[ \n]*\n[ \n]*$/.test(token)) return "↵";
   const named = (c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-  const marked = token.replace(/^ +| +$/g, (spaces) => "␣".repeat(Math.min(spaces.length, 4)));
-  return marked.replace(/(?! )\p{Zs}|[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);
+  return token.replace(/(?! )\p{Zs}|[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/gu, named);
 }
 
 /**
@@ -118,10 +124,9 @@ function mapImage(map, { first, count, keyFirst, keyCount }, pixels) {
     const start = Math.floor((Math.max(from, 0) * pixels) / size);
     return [start, Math.max(start + 1, Math.floor((Math.min(to, size) * pixels) / size))];
   };
-  let most = 0;
+  const most = 1; // the same scale for every head
   for (const [query, queryEnd, key, keyEnd, weight] of cellsOf(map)) {
     if (!weight || queryEnd <= first || query >= first + count || keyEnd <= keyFirst || key >= keyFirst + keyCount) continue;
-    if (weight > most) most = weight;
     const [y0, y1] = span(query - first, queryEnd - first, count), [x0, x1] = span(key - keyFirst, keyEnd - keyFirst, keyCount);
     for (let y = y0; y < y1; y++) for (let x = x0; x < x1; x++) if (weight > strongest[y * pixels + x]) strongest[y * pixels + x] = weight;
   }

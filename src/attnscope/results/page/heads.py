@@ -1,0 +1,229 @@
+"""The heads on a page: the colours of the map and the numbers of each head, from the tables of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from attnscope.results.figures.style import cluster_colours, with_minus
+from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
+from attnscope.store.signature import Signature
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: The tab that a command fills on pages of other commands: its name and title.
+TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effect", "Effect")}
+_OWN = {"patch": ("effect", "Effect"), "diff": ("change", "Change"), "roles": ("roles", "Roles")}
+_MOST_LABELS = 24
+
+
+@dataclass(frozen=True)
+class Tab:
+    """One view of the chosen head."""
+
+    name: str
+    title: str
+    panel: str = ""  # the part of the template that it shows
+    is_numbers: bool = False  # whether it has the table of the head's numbers
+    page: str = ""  # address of the page of another run that has it
+    finding: str = ""  # of that run
+    command: str = ""  # that measures it
+
+
+def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None) -> dict[str, Any] | None:
+    """Layers, heads, and every quantity of each head; None if no table is about heads.
+
+    `kinds` has the kind of attention of each head by layer and head, where the tables need not have all heads.
+    """
+    tables = [table for table in report.tables if _by_head(table)]
+    named = kinds is not None
+    kinds = kinds or {_place(row): row.get("attention") or "" for table in tables for row in table.rows}
+    if not kinds:
+        return None
+    layers, heads = (sorted({place[axis] for place in kinds}) for axis in (0, 1))
+    size = len(layers) * len(heads)
+    index = {place: layers.index(place[0]) * len(heads) + heads.index(place[1]) for place in kinds}
+    quantities = [one for table in tables for one in _quantities(table, index, size)]
+    if not quantities and not named:
+        return None
+    rows = tables[0].rows if tables else []
+    labels = _labels(rows, index, size)
+    leading = [*report.finding.heads, *map(_place, rows[:1]), *index]
+    effects = [one["key"] for one in quantities if one["signed"]]
+    first = next((key for key in effects if key.endswith(f".{report.colour}")), next(iter(effects), None))
+    return {
+        "layers": layers,
+        "layerLabels": [*map(str, layers)],
+        "layerNames": [str(layer) for layer in layers],
+        "layerKinds": [next(kind for place, kind in kinds.items() if place[0] == layer) for layer in layers],
+        "heads": heads,
+        "there": [at in set(index.values()) for at in range(size)],
+        "texts": 1,
+        "noun": "window",
+        "quantities": quantities,
+        "labels": labels,
+        "profile": _profiles(rows, index, size),
+        "opens": {
+            "labels": labels is not None and first is None,
+            "quantity": first or next((one["key"] for one in quantities if one["values"]), None),
+            "head": next(index[place] for place in leading if place in index),
+        },
+    }
+
+
+def numbers_tab(command: str) -> Tab:
+    """The tab with the numbers of a command itself."""
+    name, title = _OWN.get(command) or TABS.get(command) or ("numbers", "Numbers")
+    return Tab(name, title, is_numbers=True)
+
+
+def profile_tab(heads: Mapping[str, Any]) -> list[Tab]:
+    """The tab with the mean weights by offset, where a report has them."""
+    return [Tab("profile", "Profile", "profile_panel")] if heads["profile"] else []
+
+
+def _by_head(table: Table) -> bool:
+    return bool(table.rows) and [one.name for one in table.quantities[:2]] == ["layer", "head"]
+
+
+def _split(table: Table) -> str:
+    """The column that tells the rows of one head apart; empty if it has one row."""
+    if len({_place(row) for row in table.rows}) == len(table.rows):
+        return ""
+    words = (one.name for one in table.quantities if one.unit in NO_NUMBERS and one.name not in {"head", "attention"})
+    size = len(table.rows)
+    return next((name for name in words if len({(*_place(row), row.get(name)) for row in table.rows}) == size), "")
+
+
+def _place(row: Row) -> tuple[int, int]:
+    return row["layer"], row["head"]
+
+
+def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> list[dict[str, Any]]:
+    """A record for each quantity of a table and, where a head has several rows, for each of these."""
+    split = _split(table)
+    groups: dict[str, list[Row]] = {}
+    for row in table.rows:
+        groups.setdefault(str(row.get(split, "")), []).append(row)
+    if not split and len(table.rows) > size:
+        return []
+    by_name = {one.name: one for one in table.quantities}
+    left_out = {"layer", "head", "attention", split}
+    found: list[dict[str, Any]] = []
+    details: tuple[Detail, ...] = ("table", "page") if table.page else ("table", "page", "data")
+    for name, rows in groups.items():
+        for one in table.shown(*details):
+            words = one.unit in NO_NUMBERS
+            if one.name in left_out or one.unit in {"profile", "text"} or (split and words):
+                continue
+            entry = _entry(one, rows, index, size, by_name.get(one.like))
+            if any(entry["text"]):
+                entry |= {"key": f"{table.name}.{name}.{one.name}", "name": one.title}
+                if split:
+                    group = name.replace("_", " ")
+                    entry |= {"name": f"{group}: {one.title}", "group": group}
+                found.append(entry)
+    return found
+
+
+def _entry(
+    one: Quantity, rows: Sequence[Row], index: dict[tuple[int, int], int], size: int, like: Quantity | None
+) -> dict[str, Any]:
+    number = one.unit not in NO_NUMBERS and not any(isinstance(row.get(one.name), bool | str) for row in rows)
+    entry: dict[str, Any] = {
+        "help": with_minus(one.meaning),
+        "group": one.group,
+        "units": one.unit if one.unit in {"nats", "logits", "share"} else "",
+        "signed": number and bool(one.significant),
+        "largest": 1 if one.unit == "share" else None,
+        "values": [None] * size if number else None,
+        "text": [""] * size,
+        "interval": [""] * size,
+        "shown": [None] * size,
+    }
+    for row in rows:
+        at = index[_place(row)]
+        text, interval = text_of(one, row, like)
+        entry["text"][at], entry["interval"][at] = with_minus(text), with_minus(interval)
+        entry["shown"][at] = row.get(one.significant) if one.significant else None
+        if number and row.get(one.name) is not None:
+            entry["values"][at] = float(f"{row[one.name]:.5g}")
+    if not any(entry["interval"]):
+        del entry["interval"]
+    return entry
+
+
+def _labels(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
+    """The label of each head, as the map shows labels."""
+    labels = {index[_place(row)]: row["label"] for row in rows if row.get("label")}
+    names = list(dict.fromkeys(labels.values()))
+    if not names or len(names) > _MOST_LABELS or len(labels) > size:
+        return None
+    shares: list[list[int | None]] = [
+        [None] * len(names) if labels.get(at) is None else [int(name == labels[at]) for name in names]
+        for at in range(size)
+    ]
+    return {"names": [*map(with_minus, names)], "colours": cluster_colours(names), "shares": shares}
+
+
+def _profiles(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int) -> dict[str, Any] | None:
+    """Mean weight by offset of each head, where the table has it."""
+    rows = [row for row in rows if row.get("profile")]
+    if not rows:
+        return None
+    offsets = [int(offset) for offset, _ in rows[0]["profile"]]
+    mean: list[list[float | None]] = [[None] * len(offsets) for _ in range(size)]
+    for row in rows:
+        mean[index[_place(row)]] = [float(f"{value:.4g}") for _, value in row["profile"]]
+    return {"offsets": offsets, "mean": mean}
+
+
+def tabs_beside(
+    report: Report, heads: Mapping[str, Any], present: Collection[str], run: Path | None
+) -> tuple[list[Tab], dict[str, Any]]:
+    """Tabs that another command fills, and the numbers of those whose run lies beside this one."""
+    if not report.signature.get("corpus"):
+        return [], {}
+    beside = _siblings(run, report.signature) if run else {}
+    tabs: list[Tab] = []
+    numbers: dict[str, Any] = {}
+    for command, (name, title) in TABS.items():
+        if name in present or command == report.command:
+            continue
+        if command not in beside:
+            tabs.append(Tab(name, title, command=command))
+            continue
+        address, other = beside[command]
+        known = of_report(other)
+        same = known is not None and all(known[axis] == heads[axis] for axis in ("layers", "heads"))
+        if known is not None and same:
+            numbers[name] = {"quantities": known["quantities"]}
+        finding = other.finding.headline or next(iter(other.finding.sentences), "")
+        tabs.append(Tab(name, title, is_numbers=name in numbers, page=address, finding=finding, command=command))
+    return tabs, numbers
+
+
+def _siblings(run: Path, signature: Mapping[str, Any]) -> dict[str, tuple[str, Report]]:
+    """By command, the page and the report of the finished runs beside a run, of the same model and texts."""
+    from attnscope.results.open import open_run
+    from attnscope.results.reports import report_of
+
+    found: dict[str, tuple[str, Report]] = {}
+    for page in sorted(run.parent.glob("*/report.html")):
+        other = page.parent
+        with suppress(AttnscopeError, OSError, ValueError, KeyError, TypeError):  # not a run, or damaged
+            if other.name == run.name or not (other / "run.json").is_file():
+                continue
+            beside = Signature.of(json.loads((other / "run.json").read_text(encoding="utf-8"))).to_dict()
+            command = beside["command"]
+            same = all(beside.get(name) == signature.get(name) for name in ("model", "corpus"))
+            if same and command in TABS and command != signature["command"]:
+                found[command] = f"../{quote(other.name)}/{page.name}", report_of(command, open_run(other))
+    return found

@@ -1,0 +1,271 @@
+// The tab Text: one window as running text and as a map. A token is pointed at, and its weights are shown on both.
+
+const shared = data.window;
+let names = [], chips = [], views = [], onImage = new Map(), packed = null, drawn = null, loading = 0;
+
+/** The texts of the chosen head's queries and keys: a decoder reads another text than its encoder. */
+const sides = () => { const [queries, keys] = shared.sides[layerOf(state.head)]; return { queries, keys }; };
+const crossed = () => data.layerKinds[layerOf(state.head)] === "cross";
+/** The text in which a token is selected, and the text that its weights refer to. */
+const chosenText = () => (state.direction === "from" ? sides().queries : sides().keys);
+const otherText = () => (state.direction === "from" ? sides().keys : sides().queries);
+const kept = () => state.kept[chosenText()];
+
+function buildWindow() {
+  packed = JSON.parse(byId("packed").textContent);
+  openWindow();
+  byId("window-choice")?.addEventListener("change", (event) => { turnTo(Number(event.target.value)); });
+  addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const by = { "[": -1, "]": 1 }[event.key];
+    if (by) turnTo(Math.min(shared.windows.length - 1, Math.max(0, state.window + by)));
+    if (event.key === "/") {
+      event.preventDefault();
+      chooseTab("text");
+      byId("find").focus();
+    }
+  });
+  byId("find").addEventListener("keydown", (event) => { if (event.key === "Enter") findNext(event.target.value); });
+  for (const name of ["direction", "zoom"]) {
+    for (const input of document.querySelectorAll(`input[name="${name}"]`)) {
+      input.addEventListener("change", () => { state[name] = input.value; paintMapOfHead(); showToken(kept()); });
+    }
+  }
+  const canvas = byId("map");
+  const chosen = ([query, key]) => (state.direction === "from" ? query : key);
+  canvas.addEventListener("pointermove", (event) => {
+    const cell = drawn?.cell(event.offsetX, event.offsetY);
+    if (!cell || !state.map) { byId("map-readout").textContent = ""; return; }
+    byId("map-readout").textContent = sayCell(...cell);
+    showToken(chosen(cell));
+  });
+  canvas.addEventListener("pointerleave", () => { byId("map-readout").textContent = ""; showToken(kept()); });
+  canvas.addEventListener("click", (event) => {
+    const cell = drawn?.cell(event.offsetX, event.offsetY);
+    if (cell) keepToken(chosen(cell));
+  });
+}
+
+/** Turn to another window, at the same head. */
+function turnTo(window) {
+  if (window === state.window) return;
+  state.window = window;
+  if (byId("window-choice")) byId("window-choice").value = window;
+  openWindow();
+  writeAddress(true);
+  loadMap();
+}
+
+/** Choose the next token at which the text has the words. */
+function findNext(words) {
+  const text = chosenText(), { tokens } = shared.windows[state.window][text], ends = [];
+  let all = "";
+  for (const token of tokens) { all += token.toLowerCase(); ends.push(all.length); }
+  const first = all.indexOf(words.toLowerCase(), ends[kept()]), again = first < 0 ? all.indexOf(words.toLowerCase()) : first;
+  byId("found").textContent = !words ? "" : again < 0 ? t`not in this window` : "";
+  if (words && again >= 0) keepToken(ends.findIndex((end) => end > again));
+}
+
+/** Show the texts of the chosen window. */
+function openWindow() {
+  const texts = shared.windows[state.window];
+  names = texts.map((text) => text.tokens.map(visible));
+  chips = names.map(() => []);
+  const picture = pictureOf(shared, state.window), middle = picture && picture.start + Math.floor(picture.rows / 2) * picture.columns + Math.floor(picture.columns / 2);
+  state.kept = texts.map(({ tokens, special }) => middle ?? Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
+  views = viewsOf(shared, state.window).map((view) => ({ ...view, ...viewBox(view) }));
+  onImage = placesOf(views);
+  // the end of the text, which can attend to all of its images
+  if (views.length) state.kept = texts.map(({ tokens, special }) => tokens.findLastIndex((_, i) => !special[i] && !onImage.has(i)));
+  state.kept = state.kept.map((token, text) => (token < 0 ? texts[text].tokens.length - 1 : token));
+  byId("texts").replaceChildren();
+  texts.forEach((_, text) => buildText(text));
+  byId("window-size").textContent = texts.map(({ tokens, total }, i) =>
+    `${texts.length > 1 ? [t`source: `, t`target: `][i] : ""}${tokens.length} ${data.unit}${total > tokens.length ? t` of ${total}` : ""}`).join("; ");
+}
+
+/** A cell of the map, in words. */
+function sayCell(query, key) {
+  const { map } = state, { queries, keys } = sides();
+  if (map.tile) {
+    const at = (token) => Math.floor(token / map.tile), span = (token, all) => `${at(token) * map.tile}–${Math.min((at(token) + 1) * map.tile, all) - 1}`;
+    const i = at(query) * map.columns + at(key);
+    return t`queries ${span(query, map.n)} → keys ${span(key, map.m)}: ${say(map.share[i], 2)} of their weight; the largest weight is ${say(map.most[i], 2)}`;
+  }
+  const weight = partners(map, query, "from").find((p) => p.position === key)?.weight;
+  return t`query ${query} “${names[queries][query]}” → key ${key} “${names[keys][key] ?? "…"}”: ` + (weight ? say(weight, 2) : map.rest[query] > 0 ? t`not stored, small` : "0");
+}
+
+/** The share of the head's weight that the map shows, and in which form. */
+function sayShare() {
+  const { map } = state;
+  byId("map-share").textContent = !map ? "" : map.tile ? t`; in tiles of ${map.tile} × ${map.tile} tokens: each shows its largest weight`
+    : t`; token by token: ${(100 * map.share).toFixed(map.share >= 0.9995 ? 0 : 1)}% of this head's weight`;
+  const tiled = byId("tiled");
+  tiled.hidden = !!map && !map.tile;
+  const name = `${data.layers[layerOf(state.head)]}.${data.heads[state.head % heads]}`;
+  if (!map) tiled.textContent = t`This head is not stored for this window. Run attnscope scan … --show ${name} to see it.`;
+  else if (map.tile) tiled.textContent = t`This head is stored in tiles (sums and largest weights). Run attnscope scan … --show ${name} to see single tokens.`;
+}
+
+/** The tokens of one text, to point at: those in which a token is chosen answer. */
+function buildText(text) {
+  const { tokens, special } = shared.windows[state.window][text];
+  const title = html("p", { class: "hint", id: `text-${text}` });
+  const picture = pictureOf(shared, state.window), boxes = picture && patchBoxes(picture);
+  const box = html("div", { class: picture ? "tokens image" : views.length ? "tokens pictured" : "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
+  tokens.forEach((_, i) => {
+    const chip = html("span", { role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: t`position ${i}` }, picture || onImage.has(i) ? names[text][i] : running(tokens[i]));
+    chips[text].push(chip);
+    const placed = onImage.get(i);
+    if (placed) {
+      const { view, place } = placed;
+      if (!view.box.parentNode) box.append(view.box);
+      chip.style.gridArea = `${Math.floor(place / view.columns) + 1} / ${(place % view.columns) + 1}`;
+      view.grid.append(chip);
+    } else if (!picture) box.append(chip);
+    else if (placeOf(picture, i)) boxes.grid.append(chip);
+    else boxes.line.append(chip, "\u200b");
+  });
+  if (picture) box.append(boxes.line, boxes.grid);
+  const tokenOf = (event) => (event.target.dataset.token === undefined || text !== chosenText() ? null : Number(event.target.dataset.token));
+  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const t = tokenOf(event); if (t !== null) showToken(t); });
+  for (const kind of ["pointerleave", "focusout"]) box.addEventListener(kind, () => showToken(kept()));
+  box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); keepToken(tokenOf(event) ?? kept()); }
+    const from = tokenOf(event), placed = onImage.get(from), line = picture?.columns ?? 1;
+    const below = (across) => (placed ? placed.view.tokens[placed.place + across * placed.view.columns] - from : across * line);
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: below(-1), ArrowDown: below(1) }[event.key];
+    if (from === null || !step) return;
+    event.preventDefault();
+    if (chips[text][from + step]) moveFocus(chips[text], from, from + step);
+  });
+  byId("texts").append(html("div", {}, title, box));
+}
+
+async function loadMap() {
+  const ticket = ++loading, listed = packed.maps[`${state.window}.${state.head}`], tiled = state.window ? null : packed.tiles[state.head];
+  const [queries, keys] = [names[sides().queries].length, names[sides().keys].length];
+  const map = listed ? await unpackMap(listed, queries, shared) : tiled ? await unpackTiles(tiled, queries, keys, shared) : null;
+  if (ticket !== loading) return; // another head was chosen meanwhile
+  state.map = map;
+  for (const id of ["map", "map-scale", "partners"]) byId(id).hidden = !map;
+  byId("zoom").hidden = !map || !!map.tile || Math.max(queries, keys) <= 32;
+  sayShare();
+  paintMapOfHead();
+  showToken(kept());
+  await drawReceived();
+  await showLong();
+  byId("panel-text").dataset.head = state.head;
+  byId("panel-text").dataset.window = state.window;
+}
+
+function keepToken(token) {
+  state.kept[chosenText()] = token;
+  writeAddress(false);
+  if (state.zoom === "near") paintMapOfHead();
+  showToken(token);
+  reveal(chips[chosenText()][token]);
+}
+
+/** Scroll a token into the part of its text that is seen; the page itself stays where it is. */
+function reveal(chip) {
+  const box = chip.parentNode, above = chip.offsetTop;
+  if (above < box.scrollTop || above + chip.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = above - box.clientHeight / 2;
+}
+
+function paintMapOfHead() {
+  const canvas = byId("map");
+  if (!state.map) { drawn = null; canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height); return; }
+  const [queries, keys] = [names[sides().queries], names[sides().keys]], longest = Math.max(queries.length, keys.length);
+  const near = state.zoom === "near" && longest > 32 && !state.map.tile, room = near ? (canvas.clientWidth < 420 ? 16 : 24) : longest;
+  const count = Math.min(room, queries.length), keyCount = Math.min(room, keys.length);
+  const clamp = (middle, shown, all) => Math.max(0, Math.min(middle - Math.floor(shown / 2), all - shown));
+  // around the token and, in another text, around what it has most to do with
+  const token = kept(), partner = crossed() ? partners(state.map, token, state.direction)[0]?.position ?? token : token;
+  const [query, key] = state.direction === "from" ? [token, partner] : [partner, token];
+  const named = near || longest <= 32;
+  drawn = drawMap(canvas, state.map, { first: near ? clamp(query, count, queries.length) : 0, count, keyFirst: near ? clamp(key, keyCount, keys.length) : 0, keyCount,
+    rows: named ? queries : null, columns: named ? keys : null, diagonal: !crossed() });
+  canvas.setAttribute("aria-label", t`Attention map of ${at(state.head)}, rows are queries, columns are keys; the text beside it gives the same weights token by token`);
+  const most = drawn.most || 1;
+  drawScale(byId("map-scale"), { colour: weightRamp(), low: 0, high: most, label: t`weight, on a square-root scale`, position: (v) => Math.sqrt(v / most) });
+}
+
+/** The role of each text for the selected head; unused texts are hidden. */
+function nameTexts() {
+  const { queries, keys } = sides(), two = names.length > 1;
+  chips.forEach((_, text) => {
+    const title = byId(`text-${text}`), part = queries === keys ? t`queries and keys` : text === queries ? t`queries` : t`keys`;
+    title.parentNode.hidden = text !== queries && text !== keys;
+    title.hidden = !two;
+    title.textContent = two ? `${text ? t`Target (decoder input)` : t`Source (encoder input)`}: ${part}` : "";
+  });
+}
+
+function showToken(token) {
+  if (!state.map) return;
+  const { direction } = state, found = partners(state.map, token, direction), here = chosenText(), there = otherText();
+  const most = found[0]?.weight ?? 1;
+  const scale = pictureOf(shared, state.window) ? Math.max(most, 0.01) : 1; // text: 1 is full; over an image small weights are enlarged
+  const weights = new Map(found.flatMap((p) => Array.from({ length: p.last - p.position + 1 }, (_, i) => [p.position + i, p.weight])));
+  const onImages = Math.max(...found.filter((p) => onImage.has(p.position)).map((p) => p.weight), 0.01); // what is less is not drawn as much
+  const visible = !crossed() && data.layerKinds[layerOf(state.head)] === "causal" ? token + 1 : names[there].length;
+  const flat = direction === "from" && !state.map.tile && most < 2 / visible;
+  chips.forEach((all, text) => all.forEach((chip, i) => {
+    const weight = text === there ? weights.get(i) ?? 0 : 0, chosen = text === here && i === token;
+    chip.style.setProperty("--w", weight ? Math.sqrt(weight / (onImage.has(i) ? onImages : scale)).toFixed(3) : 0);
+    chip.classList.toggle("flat", flat && !!weight);
+    chip.classList.toggle("current", chosen);
+    chip.setAttribute("aria-selected", chosen);
+    chip.tabIndex = text === here && i === kept() ? 0 : -1;
+  }));
+  nameTexts();
+  sayViews(found, direction);
+  const picture = pictureOf(shared, state.window);
+  byId("tokens-title").replaceChildren(picture ? t`Image ` : t`Text `, html("span", { class: "count" }, `${picture ? t`red` : views.length ? t`blue, over images red` : t`blue`}: ${direction === "from" ? t`tokens that the outlined token attends to` : t`tokens that attend to the outlined token`}`));
+  byId("note").textContent = !found.length ? "" : flat ? t`“${names[here][token]}” attends nearly uniformly: its largest weight is ${say(most, 2)}.`
+    : direction === "from" ? t`“${names[here][token]}” attends most to “${names[there][found[0].position] ?? "…"}” (${share(most)}).`
+    : t`“${names[here][token]}” receives most from “${names[there][found[0].position] ?? "…"}” (${share(most)} of that query's weight).`;
+  const table = byId("partners");
+  const what = direction === "from" ? t`attends to` : t`is attended to by`;
+  table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), t` (position ${token})` + (state.map.tile ? t` and its tile` : ""), ` ${what}`);
+  const named = (p) => `${names[there][p.position] ?? "…"}${p.last > p.position ? ` … ${names[there][p.last] ?? ""}` : ""}`;
+  const away = (p) => (p.last > p.position ? "" : picture ? (direction === "from" ? steps(picture, token, p.position) : steps(picture, p.position, token)) : direction === "from" ? stepsWithin(onImage, token, p.position) || p.position - token : stepsWithin(onImage, p.position, token) || token - p.position);
+  const rows = found.slice(0, 8).map((p) => row(named(p), p.last > p.position ? `${p.position}–${p.last}` : p.position, away(p), p.weight, most));
+  if (direction === "from") {
+    const others = found.slice(8).reduce((sum, p) => sum + p.weight, 0) + (state.map.rest?.[token] ?? 0);
+    if (others > 0) rows.push(row(t`all others together`, "", "", others, most, true));
+  }
+  table.tBodies[0].replaceChildren(...rows);
+  drawn?.outline(token, direction);
+}
+
+/** Under each image: how much of a token's weight lies on it. */
+function sayViews(found, direction) {
+  for (const view of views) {
+    const own = found.filter((p) => onImage.get(p.position)?.view === view), sum = own.reduce((total, p) => total + p.weight, 0);
+    const shape = t`${view.name}, ${view.rows} × ${view.columns} tokens`;
+    const largest = own.length ? t`; most: ${say(own[0].weight, 2)}, ${names[chosenText()][own[0].position].replace(view.name + " ", "")}` : "";
+    view.says.textContent = state.map.tile ? shape : direction === "from" ? t`${shape}: ${say(sum, 2)} of the token's weight${largest}` : `${shape}${largest}`;
+  }
+}
+
+function row(name, position, offset, weight, most, faint = false) {
+  const bar = html("i");
+  bar.style.width = `${Math.min(100, (100 * weight) / most)}%`;
+  if (faint) bar.style.opacity = 0.35;
+  return html("tr", {}, html("th", { scope: "row" }, faint ? name : html("bdi", {}, name)), html("td", { class: "number" }, String(position)),
+    html("td", { class: "number" }, typeof offset === "string" ? offset : say(offset)), html("td", { class: "number" }, say(weight, 2)), html("td", { class: "bar" }, bar));
+}
+
+panels.text = () => loadMap();
+places.push(
+  { write: () => (state.window ? `w${state.window + 1}` : ""), read: (part) => { const found = /^w(\d+)$/.exec(part); if (found && shared.windows[found[1] - 1]) turnTo(found[1] - 1); } },
+  { write: () => (state.tab === "text" ? `t${kept()}` : ""), read: (part) => {
+    const found = /^t(\d+)$/.exec(part);
+    if (found && state.head !== null && chips[chosenText()][found[1]]) state.kept[chosenText()] = Number(found[1]);
+  } },
+);
+buildWindow();
