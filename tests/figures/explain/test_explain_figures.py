@@ -17,6 +17,7 @@ from attnscope.results.figures.positions import (
     wave_counts,
 )
 from attnscope.results.figures.shifts import cross_correlations, cross_spectrum_offsets, phase_maps
+from attnscope.results.figures.style import COLUMN, PAGE
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import explanation
 
@@ -102,7 +103,9 @@ def test_the_lines_of_a_phase_map_are_where_a_shift_puts_the_angle(tree):
 def test_every_size_fits(heads):
     tree = explanation(heads, heads, positions=16, columns=6)
     for name, draw in WHOLE.items():
-        assert max(drawn(draw(node(tree, name))).get_size_inches()) < 12
+        width, height = drawn(draw(node(tree, name))).get_size_inches()
+        assert width in {COLUMN, PAGE}
+        assert height < 9
 
 
 def test_what_the_mask_forbids_is_grey_and_has_no_peak(tree):

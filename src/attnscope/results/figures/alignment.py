@@ -187,9 +187,9 @@ def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) ->
         figure = Figure(figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed")
         axes = figure.add_subplot()
         image = heat(axes, rates, "Blues_r", (0.0, 100.0), aspect="auto")
-        write_cells(image, "{:.1f}".format, size=6.5)
+        write_cells(image, "{:.1f}".format)
         for layer, head in np.argwhere(np.isnan(rates)):
-            axes.text(head, layer, "–", ha="center", va="center", fontsize=6.5)
+            axes.text(head, layer, "–", ha="center", va="center", fontsize=7)
         if chosen is not None:
             layer, head = chosen
             frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=1.6)

@@ -17,7 +17,6 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     import xarray as xr
 
-COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, and two
 _LETTERS = 0.105  # inches a token, below which names would touch
 _LONGEST = 12  # letters of a token's name
 
@@ -31,7 +30,7 @@ def attention(
     head: int | None = None,
     tokens: Sequence[str] | None = None,
     query_tokens: Sequence[str] | None = None,
-    width: float = COLUMN,
+    width: float = style.COLUMN,
     title: str | None = None,
 ) -> style.Figure:
     """Draw one head's weights: rows are queries, columns are keys, darker is more, by the square root.
@@ -72,6 +71,7 @@ def attention(
     most = float(np.nanmax(matrix, initial=0.0)) or 1.0
     with style.figure_style():
         figure = style.Figure(figsize=(width, width * 0.86), layout="constrained")
+        figure.set_figwidth(width)
         axes = figure.subplots()
         image = heat(axes, matrix, norm=PowerNorm(0.5, 0.0, most))
         room = width * 0.62 / max(len(side) for side in names)

@@ -121,4 +121,4 @@ def _name_some(axes: Axes, part: xr.Dataset, before: np.ndarray, after: np.ndarr
     for number in np.argsort(-size)[:_NAMED]:
         if size[number] > 0:
             name, point = f"{part.layer.values[number // heads]}.{number % heads}", (before[number], after[number])
-            axes.annotate(name, point, xytext=(3, 2), textcoords="offset points", fontsize=5.5)
+            axes.annotate(name, point, xytext=(3, 2), textcoords="offset points", fontsize=7)

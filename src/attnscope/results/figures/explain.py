@@ -17,7 +17,7 @@ from attnscope.explanation.report import rank_explanations
 from attnscope.results.figures import panels
 from attnscope.results.figures.positions import position_components, position_spectrum
 from attnscope.results.figures.selection import NothingToShowError, axis_values, layer_labels, require
-from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads, one_scale
+from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads, one_scale, printed
 from attnscope.results.page.parts import Section, TextRows, picture, pieces_note
 from attnscope.results.render import Cell, Column
 from attnscope.support.arguments import reads
@@ -209,7 +209,7 @@ def _draw_bars(axes: Axes, part: xr.Dataset, name: str) -> None:
             f"{height:.2f}".replace("-0.00", "0.00").replace("-", "−"),
             ha="center",
             va="bottom",
-            fontsize=6.5,
+            fontsize=7,
         )
     axes.set_ylim(bottom - (room / 3 if bottom < 0 else 0), top + 1.4 * room)
 
@@ -232,7 +232,7 @@ def shift_controls(controls: xr.Dataset) -> Figure:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
     with figure_style():
-        figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=2.2)
+        figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=4.4)
         for index, (part, axes) in enumerate(columns):
             _draw(axes[0], axes[1], part, rows)
             for panel in axes:
@@ -315,7 +315,9 @@ def _grid(
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.3, 0.6))
     with figure_style():
-        size = (max(heads * cell + 1.7, 4.2), layers * cell + 1.15)
+        width = printed(heads * cell + 1.2)
+        cell = min(cell, (width - 1.7) / heads)
+        size = (width, layers * cell + 1.15)
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         image = panels.heat(axes, values)
@@ -326,7 +328,7 @@ def _grid(
                 axes.fill_between(*place, hatch=hatch, fc=face, ec=edge, lw=0 if hatch is None else 1)
             if agree[layer, head]:
                 axes.add_patch(_frame(layer, head))
-        panels.write_cells(image, lambda at: panels.tokens(at, 0), offset, 6.5)
+        panels.write_cells(image, lambda at: panels.tokens(at, 0), offset)
         name_heads(axes, layer_labels(result), axis_values(result, "head"))
         axes.set_title(title, loc="left")
         panels.colour_bar(figure, image, axes, label, shrink=0.9, aspect=18)
@@ -378,7 +380,7 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
         left.bar(at, share, width=0.7, color=panels.MEASURED)
         for layer, value in zip(at, share, strict=True):
             left.annotate(
-                f"{100 * value:.0f}", (layer, value), (0, 1), textcoords="offset points", ha="center", fontsize=6
+                f"{100 * value:.0f}", (layer, value), (0, 1), textcoords="offset points", ha="center", fontsize=7
             )
         left.hlines(by_accident, at - 0.35, at + 0.35, color=panels.ALONE, linewidth=1.2, linestyle="--")
         left.set_ylim(0, 1.1)

@@ -165,7 +165,7 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
             xytext=(-5 if right else 5, 2),
             textcoords="offset points",
             ha="right" if right else "left",
-            fontsize=6.5,
+            fontsize=7,
             color="0.2",
         )
 

@@ -56,7 +56,7 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
             axes.set_yticks(range(len(queries)), queries, parse_math=False)
             axes.set_xlabel("Key token in the source" if crossed else "Key token (attended to)")
             axes.set_ylabel("Query token in the target" if crossed else "Query token (attending)")
-            _frame(axes, f"Layer {layer}, head {head}")
+            _frame(axes, f"Head {layer}.{head}")
             colour_bar(figure, image, axes, "Attention weight", aspect=25)
         if cut:
             figure.supxlabel("Grey: weight not stored", fontsize=7, color="0.35")
@@ -151,7 +151,7 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             image = heat(axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent)
             axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=style.MARK, linewidth=1.0)
             axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
-            _frame(axes, f"Layer {layer}, head {head}")
+            _frame(axes, f"Head {layer}.{head}")
             colour_bar(figure, image, axes, "Mean weight", aspect=25)
     return figure
 
@@ -176,7 +176,7 @@ def label_pies(result: xr.Dataset) -> Figure:
     legend_rows = math.ceil(len(names) / legend_columns)
     pitch = float(np.clip(grid_height / legend_rows, _PITCH, 0.9))
     legend_width = legend_columns * (_CURVE_WIDTH + _CURVE_GAP) - _CURVE_GAP
-    width = _LEFT + grid_width + _GAP + legend_width + _RIGHT
+    width = style.printed(_LEFT + grid_width + _GAP + legend_width + _RIGHT)
     height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
 
     with style.figure_style():
@@ -230,12 +230,12 @@ def _draw_centroid(
     if top > 0:
         axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
     else:
-        axes.text(0.5, 0.45, f"no {noun}", color="0.5", ha="center", transform=axes.transAxes, fontsize=6)
+        axes.text(0.5, 0.45, f"no {noun}", color="0.5", ha="center", transform=axes.transAxes, fontsize=7)
     axes.set(xlim=shown, ylim=(0, 1.08 * (top or 1.0)))
     axes.set_xticks(sorted({shown[0], 0, shown[1]}))
     ticks = {0.0: "0", top: f"{top:.3g}"}
     axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.tick_params(labelsize=6, length=2, pad=1.5)
+    axes.tick_params(labelsize=7, length=2, pad=1.5)
     axes.set_title(
         style.with_minus(name), loc="left", color=_PIES_INK, fontweight="bold", fontsize=7, pad=2, parse_math=False
     )
@@ -264,7 +264,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
         panels.append(("Uniform attention, by layer", np.repeat(shares.equal, heads, 0)))
     most = max([float(np.nanmax(values, initial=0.0)) for _, values in panels]) or 1.0
     longest = max(map(len, names))
-    width = 1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9
+    width = style.printed(1.1 + len(panels) * float(np.clip(0.17 * bins, 2.2, 4.4)) + 0.9)
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     where = "doubling bins of offsets" if whole else "the offsets of the band"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from matplotlib import colormaps
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 
 from attnscope.results.figures.selection import axis_values, check_heads, require
-from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style
+from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style, printed
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -53,9 +54,7 @@ def heat(
     return image
 
 
-def write_cells(
-    image: AxesImage, texts: Callable[[float], str], values: np.ndarray | None = None, size: float = 6.0
-) -> None:
+def write_cells(image: AxesImage, texts: Callable[[float], str], values: np.ndarray | None = None) -> None:
     """Write what is known into the cells of a map, in white on dark ones; by default what colours them."""
     shades = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
     for (row, column), value in np.ndenumerate(shades if values is None else values):
@@ -65,7 +64,7 @@ def write_cells(
         red, green, blue, _ = image.cmap(image.norm(shade)) if np.isfinite(shade) else image.cmap.get_bad()
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
         colour = "white" if dark else "black"
-        image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=size, color=colour)
+        image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=7, color=colour)
 
 
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
@@ -103,8 +102,9 @@ def head_maps(
     down = math.ceil(len(maps) / columns)
     one = len({(shown.ends, shown.label) for shown in maps}) == 1
     across = max(1.5, wide * cell + (0.5 if one else 1.5))
-    size = (max(4.4, columns * across + 0.9), down * max(0.9, high * cell + 0.65) + 0.4)
-    figure, panels = panel_rows(len(maps), size)
+    width = columns * across + 0.9
+    cell *= min(1.0, printed(width) / width)
+    figure, panels = panel_rows(len(maps), (width, down * max(0.9, high * cell + 0.65) + 0.4))
     steps = max(1, high // (12 if len(maps) <= columns else 4)), max(1, wide // (8 if len(maps) <= columns else 4))
     for number, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
         image = heat(axes, shown.values, shown.colours or SIGNED, shown.ends, aspect="equal")
@@ -172,8 +172,8 @@ def estimate_panels(panels: Sequence[tuple[str, str, np.ndarray, np.ndarray]], l
     ):
         axes.axline((0, 0), slope=1, color="0.75", linewidth=0.8)
         axes.plot(measured.ravel(), estimated.ravel(), "o", color=LEFT, markersize=2.8, alpha=0.75, mew=0)
-        axes.set_title(title, fontsize=7)
-        axes.set_xlabel(across)
+        axes.set_title("\n".join(fill(line, 90 // len(panels)) for line in title.split("\n")), fontsize=7)
+        axes.set_xlabel(fill(across, 90 // len(panels)))
     figure.axes[0].set_ylabel(label)
     return figure
 
@@ -201,14 +201,13 @@ def head_panels(
     pairs = check_heads(result, heads)
     columns = min(len(pairs), MOST_COLUMNS)
     blocks = math.ceil(len(pairs) / columns)
-    size = (max(4.4, width * columns), blocks * sum(heights) + 0.5)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=(width * columns, blocks * sum(heights) + 0.5), layout="constrained")
     grid = figure.add_gridspec(blocks * len(heights), columns, height_ratios=heights * blocks)
     panels: list[tuple[xr.Dataset, list[Axes]]] = []
     for index, (layer, head) in enumerate(pairs):
         first, column = index // columns * len(heights), index % columns
         own = [figure.add_subplot(grid[first + row, column]) for row in range(len(heights))]
-        own[0].set_title(f"Layer {layer}, head {head}", loc="left")
+        own[0].set_title(f"Head {layer}.{head}", loc="left")
         for axes, label in zip(own, labels if column == 0 else (), strict=False):
             axes.set_ylabel(label)
         panels.append((one_head(result, layer, head), own))
@@ -321,7 +320,7 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
                         labelpad=6,
                         fontsize=7,
                     )
-            grid[0, column].set_title(f"Layer {layer}, head {head}", loc="left")
+            grid[0, column].set_title(f"Head {layer}.{head}", loc="left")
             grid[0, column].set_ylim(0, 1.45 * grid[0, column].get_ylim()[1])
             grid[0, column].set_xlim(offset[0], offset[-1])
         figure.supxlabel(OFFSET, fontsize=8)
@@ -356,11 +355,11 @@ def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> 
             transform=axes.transAxes,
             ha="right",
             va="top",
-            fontsize=6,
+            fontsize=7,
             color=INK,
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "linewidth": 0},
         )
-    axes.tick_params(labelsize=6)
+    axes.tick_params(labelsize=7)
     axes.locator_params(axis="y", nbins=3)
 
 

@@ -108,7 +108,7 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
                 textcoords="offset points",
                 ha=_side(peak, peaks, len(mean)),
                 va="bottom",
-                fontsize=6.5,
+                fontsize=7,
                 color=MARK,
             )
             axes.plot(frequency[peak], mean[peak], "o", color=MARK, markersize=2.4)
@@ -199,7 +199,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
             count = correlations[f"{prefix}strong_components"].values
             axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
         axes[0].set_ylabel("Correlation")
-        panels.legend_above(figure, axes[0], 8)
+        panels.legend_above(figure, axes[0], 6)
         axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
         axes[-1].set(xlabel="Layer", ylabel="Components")
         axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -330,7 +330,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
         linewidth=0,
     )
     longest = int(bars.argmax())
-    axes.text(1.39 * reach, longest, f"{bars[longest]:.0%}", fontsize=6, va="center", color="0.35")
+    axes.text(1.39 * reach, longest, f"{bars[longest]:.0%}", fontsize=7, va="center", color="0.35")
     for row, other in enumerate(partner):
         if row < other < shown:
             arc = {"arrowstyle": "-", "connectionstyle": "arc3,rad=-0.35", "color": panels.QUERY, "linewidth": 0.9}
@@ -446,4 +446,4 @@ def _draw_curve(axes: Axes, part: xr.Dataset, shown: int) -> None:
         column = int(part["curve_column"])
         cycles, wave = int(part["query_frequency"].values[column]), bool(part["periodic"].values[column])
         title = f"column {column}: {cycles} cycles"
-        axes.set_title(title, loc="right", fontsize=6.5, pad=1, color=panels.QUERY if wave else "0.45")
+        axes.set_title(title, loc="right", fontsize=7, pad=1, color=panels.QUERY if wave else "0.45")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -112,8 +113,9 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     if "window" in result[statistic].dims:
         count = result.sizes["window"]
         title += f", mean over {count} {selection.noun_of(result)}{'s' * (count != 1)}"
-    width = max(heads * cell + 1.75, 0.7 + 0.068 * len(title))  # the title fits in
-    height = layers * cell + 0.9
+    width = style.printed(heads * cell + 1.0)
+    cell, title = min(cell, (width - 1.75) / heads), fill(title, int((width - 0.7) / 0.068))
+    height = layers * cell + 0.9 + 0.14 * title.count("\n")
     with style.figure_style():
         figure = Figure(figsize=(width, height))
         room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
@@ -244,7 +246,7 @@ def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
             axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
             axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
             axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))
-            axes.set_title(f"Layer {layer}, head {head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
+            axes.set_title(f"Head {layer}.{head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
         style.one_scale(figure.axes)
         figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left", fontsize=8)
         figure.supylabel("Mean attention weight", fontsize=8)
@@ -263,7 +265,7 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
     )[best]
 
 
-_MOST = 8  # groups whose numbers fit into the cells
+_MOST = 6  # groups whose numbers fit into the cells
 
 
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:

@@ -72,7 +72,7 @@ def _grey_out(axes: Axes, part: xr.Dataset, *, across: bool) -> None:
     if high < ends[1]:
         span(high + 0.5, ends[1], color=panels.NOISE_BAND, linewidth=0, zorder=0)
         if across:
-            axes.text(0.98, 0.96, "masked", transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color="0.35")
+            axes.text(0.98, 0.96, "masked", transform=axes.transAxes, ha="right", va="top", fontsize=7, color="0.35")
     (axes.set_xlim if across else axes.set_ylim)(ends)
 
 
@@ -89,7 +89,7 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
             at,
             (-2 * np.pi * at * offset / positions + np.pi) % (2 * np.pi) - np.pi,
             panels.tokens(offset),
-            fontsize=6.5,
+            fontsize=7,
             color="#10507C",
             ha="center",
             va="center",
@@ -118,12 +118,12 @@ def cross_correlations(
                 columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
             columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
             columns.set_xticklabels([])
-            columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=6.5, color="0.35")
+            columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=7, color="0.35")
             trace = part["trace"].values[near]
             total.plot(offset[near], trace, color=panels.INK, linewidth=1.1)
             total.set(xlim=(-reach, reach))
             total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
-            total.yaxis.get_offset_text().set_fontsize(6.5)
+            total.yaxis.get_offset_text().set_fontsize(7)
             _mark_peak(total, part)
             for axes in (columns, total):
                 panels.zero_line(axes)

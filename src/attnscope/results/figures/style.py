@@ -179,8 +179,23 @@ def fit_fonts(texts: Iterable[Text]) -> None:
         )
 
 
+COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, and two
+_SQUEEZED = 0.5  # inches that a figure can do without
+
+
+def printed(width: float) -> float:
+    """The width at which a figure of about this width is printed: one column, or two."""
+    return COLUMN if width <= COLUMN + _SQUEEZED else PAGE
+
+
 class Figure(AnyFigure):
-    """A figure of matplotlib whose texts have the fonts that their letters need, whoever saves it."""
+    """A figure of matplotlib at a width of print, whose texts have the fonts that their letters need."""
+
+    def __init__(self, figsize: tuple[float, float], layout: Any = None) -> None:
+        width, height = figsize
+        if layout == "compressed":  # maps, whose cells become smaller on both sides
+            height *= min(1.0, printed(width) / width)
+        super().__init__(figsize=(printed(width), height), layout=layout)
 
     def draw(self, renderer: RendererBase) -> None:
         fit_fonts(self.findobj(Text))
