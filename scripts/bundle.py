@@ -42,7 +42,8 @@ def accuracy(model: EncoderForMaskedLM, data: RestoredWords) -> dict[str, Any]:
     for batch in data.validation():
         labels = batch.pop("labels")
         with torch.no_grad():
-            right += (model(**batch).logits.argmax(-1) == labels)[labels != IGNORED].tolist()
+            replaced = (labels != IGNORED) & (labels != batch["input_ids"])
+            right += (model(**batch).logits.argmax(-1) == labels)[replaced].tolist()
     return {"held_out_words": len(right), "held_out_accuracy": round(sum(right) / len(right), 4)}
 
 

@@ -73,6 +73,9 @@ def test_it_attends_to_the_noun_that_the_reason_fits(reason, noun):
     assert (report.rows[0]["layer"], report.rows[0]["head"]) == (1, 0)
     assert (1, 0) in report.finding.heads
     assert "no test" in report.finding.certainty
+    assert (
+        float(attnscope.find("bundled:pronoun", sentence, query="because", key=noun).weight.sel(layer=1, head=0)) < 0.05
+    )
     other = {"animal": "street", "street": "animal"}[noun]
     assert float(attnscope.find("bundled:pronoun", sentence, query="it", key=other).weight.sel(layer=1, head=0)) < 0.05
 

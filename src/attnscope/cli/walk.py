@@ -20,7 +20,7 @@ from attnscope.support.errors import AttnscopeError
             str | None, None, "Sentence that the decoder of an encoder-decoder says, in quotes.",
             show_default="the model's own translation",
         ),
-        "layer": option(int | None, None, "Layer, counted from 0.", show_default="0; of the bundled model 1"),
+        "layer": option(int | None, None, "Layer, counted from 0.", show_default="0; of the bundled models 1"),
         "head": option(int, 0, "Head, counted from 0."),
         "query_token": option(
             str | None, None, "Token whose row is followed: a position, or a piece of the text.",

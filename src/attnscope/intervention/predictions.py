@@ -121,7 +121,8 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
     restores = any(window.target for window in windows)
-    if tokenizer.mask_token_id is None and not restores:
+    mask_id: Any = tokenizer.mask_token_id
+    if mask_id is None and not restores:
         raise AttnscopeError(
             "the tokenizer has no mask token, which a masked language model needs. Choose another with --tokenizer"
         )
@@ -136,7 +137,7 @@ def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed:
         positions[row, : len(index)] = index
         labels[row, : len(index)] = batch.target.input_ids[row, index]
         if not restores:
-            ids[row, index] = tokenizer.mask_token_id
+            ids[row, index] = mask_id
     shown = type(text)(ids, text.valid, text.special)
     return Questions(WindowBatch(shown, shown), positions, labels, windows)
 

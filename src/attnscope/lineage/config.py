@@ -96,7 +96,13 @@ class TrainConfig(BaseModel):
         "2021, who use 5). Each update takes twice the time. The validation loss excludes it.",
         ge=0,
     )
-    mask_share: float = setting(0.15, "Share of tokens that are masked, for a masked language model.", gt=0, lt=1)
+    mask_share: float = setting(
+        0.15,
+        "Share of tokens that are masked, for a masked language model. With a target, share of its unchanged tokens "
+        "that are predicted too.",
+        gt=0,
+        lt=1,
+    )
     bpe_dropout: float = setting(
         0.0,
         "BPE dropout: share of merges skipped at random in each update (Provilkov et al. 2020); sentence lengths "

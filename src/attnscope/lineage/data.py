@@ -282,7 +282,7 @@ class RestoredWords:
         return epoch_batches(self.train.lengths(), self.config.batch_tokens, self.config.seed, number)
 
     def parts(self, members: np.ndarray, count: int, seed: int) -> list[Batch | None]:  # noqa: ARG002
-        """Lines, with a label at each replaced token, in `count` parts."""
+        """Lines, with a label at each replaced token and at a share of the others, in `count` parts."""
         divided = split_batch(members, self.train.lengths(), count)
         return [self._batch(self.train, part) if len(part) else None for part in divided]
 
@@ -296,10 +296,11 @@ class RestoredWords:
         texts = [[text.source, text.target] for text in (self.train, self.valid)]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
-    @staticmethod
-    def _batch(text: EncodedText, part: np.ndarray) -> Batch:
+    def _batch(self, text: EncodedText, part: np.ndarray) -> Batch:
         batch = collate([text.source[i] for i in part], [text.target[i] for i in part])
-        batch["labels"] = batch["labels"].masked_fill(batch["labels"] == batch["input_ids"], IGNORED)
+        draw = torch.Generator().manual_seed(int(part[0]))
+        others = torch.rand(batch["labels"].shape, generator=draw) > self.config.mask_share
+        batch["labels"] = batch["labels"].masked_fill((batch["labels"] == batch["input_ids"]) & others, IGNORED)
         return batch
 
 

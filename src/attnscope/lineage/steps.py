@@ -93,6 +93,28 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
     return wording[f"title{kind}"].format(**facts), tuple(below)
 
 
+_WIDTHS, _KEYS, _DRAWS = (4, 64, 512), 10, 400
+
+
+@cache
+def saturation(width: int) -> tuple[float, ...]:
+    """Softmax over products of random queries and keys: standard deviation of the scores, mean of the largest weight,
+    and mean norm of the gradient; without division by the root of the width, then with it.
+    """
+    draw = np.random.default_rng(0)
+    query, keys = draw.standard_normal((_DRAWS, width)), draw.standard_normal((_DRAWS, _KEYS, width))
+    products = np.einsum("td,tkd->tk", query, keys)
+    found: list[float] = []
+    for scores in (products, products / width**0.5):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        squares = (weights**2).sum(-1)
+        gradient = squares - 2 * (weights**3).sum(-1) + squares**2  # squared Frobenius norm of diag(a) - a aᵀ
+        gradient = np.sqrt(np.maximum(0, gradient))  # rounding
+        found += [float(scores.std()), float(weights.max(-1).mean()), float(gradient.mean())]
+    return tuple(found)
+
+
 class _Writer:
     """Writes the steps of one walk in one language."""
 
@@ -175,9 +197,11 @@ class _Writer:
         walk = self.walk
         width = walk["Q"].shape[1]
         spread = {"before": float(walk["products"].std()), "after": float(walk["scaled"].std())}
+        tables = [self._square("scores", "S")]
         if abs(walk.scale * width**0.5 - 1) < _SAME:
             text = [self.say("scale.text", width=width, root=width**0.5, **spread)]
             latex, characters = r"\frac{Q K^\top}{\sqrt{d_k}}", "Q Kᵀ / √d_k"
+            tables.append(self._by_width())
         else:
             text = [self.say("scale.other", scale=walk.scale, width=width, usual=width**-0.5, **spread)]
             latex, characters = rf"{plain(walk.scale)}\, Q K^\top", f"{plain(walk.scale)} Q Kᵀ"
@@ -190,8 +214,15 @@ class _Writer:
         if "bias" in walk:
             text.append(self.say("scale.bias"))
             latex, characters = latex + " + B", characters + " + B"
-        table = self._square("scores", "S")
-        return self._step("scale", text, table, latex=f"S = {latex}", characters=f"S = {characters}")
+        return self._step("scale", text, *tables, latex=f"S = {latex}", characters=f"S = {characters}")
+
+    def _by_width(self) -> Table:
+        """Softmax of random products of several widths, without and with the division."""
+        shown = ("column.std", "column.top", "column.gradient")
+        names = [self.wording[name] for name in (*shown, *(f"{name}.divided" for name in shown))]
+        values = zip(*(saturation(width) for width in _WIDTHS), strict=True)
+        rows = [(name, *(number(value, 2) for value in row)) for name, row in zip(names, values, strict=True)]
+        return Table(self.say("scale.widths", keys=_KEYS), ("d_k", *map(str, _WIDTHS)), tuple(rows))
 
     def _without_division(self) -> str:
         walk = self.walk

@@ -16,7 +16,7 @@ from scipy.special import entr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attnscope.bundled import MODEL
+from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import LoadedModel, inner_model, verb
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import load_model
@@ -79,8 +79,9 @@ def walk(
         Target text of an encoder-decoder, which the decoder reads shifted by one token, as in training. By default the
         model's own greedy translation.
     layer, head
-        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of the bundled model
-        layer 1: each head of its first layer attends to a single token, so that the division by √d_k changes little.
+        Counted from 0; layers are attention calls, as in `attnscope.scan`. By default layer 0, and of bundled models
+        layer 1: in one, each head of layer 0 attends to a single token, so that the division by √d_k changes little; in
+        the other, the head of layer 1 attends from "it" to its noun.
     query_token
         Query whose row is shown: a position, or a piece of the sentence (of the target in decoder layers). By default
         the last token that is not special; in the default sentence, "it".
@@ -110,7 +111,7 @@ def walk(
     if isinstance(texts, Tensor):
         raise AttnscopeError("texts is a tensor, which only your own modules accept; pass a sentence to a model")
     if layer is None:
-        bundled = model is None or (isinstance(model, str | Path) and model in {"bundled", MODEL})
+        bundled = model is None or (isinstance(model, str | Path) and model in {*MODELS, MODEL})
         layer = _BUNDLED_LAYER if bundled else 0
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
