@@ -35,7 +35,7 @@ def test_without_data_it_says_what_it_trains(tmp_path):
     found = attnscope("train", *small, *words, cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert "no data: a generated task, and a small transformer (width=8, heads=2" in found.stderr
-    assert "positions rope" in found.stderr
+    assert "positions=rope" in found.stderr
 
 
 def test_its_help_shows_the_defaults_that_it_has(monkeypatch, tmp_path):

@@ -9,7 +9,8 @@ import torch
 
 import attnscope
 from attnscope import AttnscopeError
-from attnscope.results.view import coded, largest_in_tiles
+from attnscope.kernels.call import AttentionCall
+from attnscope.results.view import Maps, _thumb, coded, largest_in_tiles
 
 TEXT = "The keeper lit the lamp before the tide came in, and the lamp burned until the morning."
 
@@ -101,3 +102,20 @@ def test_a_figure_has_the_width_and_the_letters_of_a_paper(view, tmp_path):
     axes = figure.axes[0]
     assert {label.get_fontsize() for label in axes.get_xticklabels()} == {7}
     np.testing.assert_allclose(axes.images[0].get_array(), view.weights.values)
+
+
+def test_small_maps_of_long_texts_show_the_lines_of_the_whole_map():
+    """From some queries of each tile: no more than from all of them, and a head that attends 200 tokens back."""
+    torch.manual_seed(0)
+    key = torch.randn(1, 1, 700, 64)
+    call = AttentionCall(4 * key.roll(200, 2), key, key, scale=1.0, causal=True)
+    maps = Maps({0: call}, {0: "causal"}, {"text": ["x"] * 700})
+    whole = largest_in_tiles(maps.weights(0, 0), 59)
+    np.testing.assert_array_equal(maps.tiles(0, 0, 59), whole)
+    small, whole = maps._small(0, 0, 12), coded(_thumb(whole, 12))
+    assert small.shape == whole.shape == (12, 12)
+    assert (small <= whole).all()
+    assert not small[np.triu_indices(12, 1)].any()
+    line = whole[4:] > 250
+    assert line.sum() > 12
+    assert (small[4:] > 250)[line].mean() > 0.9

@@ -22,7 +22,7 @@ SCRIPT = runpy.run_path(Path(__file__).parents[2] / "scripts" / "messages.py")
 MESSAGES = SCRIPT["messages"]()
 ENTRIES = {one.id: one.string for one in SCRIPT["load"]() if one.id}
 #: Messages that look like prose and have no entry yet. Lower it when entries are added.
-MISSING = 290
+MISSING = 67
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_translation_speaks_japanese(tmp_path):
 def test_the_help_is_in_japanese(command, tmp_path):
     printed = attnscope(*filter(None, [command]), "--help", "--lang", "ja", cwd=tmp_path).stdout
     assert printed.startswith("使い方")
-    assert not english(printed)
+    assert not english(re.sub(r"^ +attnscope .*", "", printed, flags=re.MULTILINE))  # without examples
 
 
 def test_lines_of_japanese_break_between_letters():

@@ -77,9 +77,9 @@ def train(config: Path | None, out: Path, **settings: Any) -> None:
         print_note(describe_preset(asked))
     with progress_bar("train", shown=is_first()) as show:
         if done and is_first():
-            whole = "a finished training of " if folder.state.get("complete") else ""
-            further = f", and continues to {asked.updates}" if asked.updates > done else ""
-            print_note(f"{out} has {whole}{done} updates{'' if whole else ' of a training'}{further}")
+            finished = f"{out} has a finished training of {done} updates"
+            held = finished if folder.state.get("complete") else f"{out} has {done} updates of a training"
+            print_note(held + (f", and continues to {asked.updates}" if asked.updates > done else ""))
         try:
             results = run(asked, out, progress=show)
         except KeyboardInterrupt:

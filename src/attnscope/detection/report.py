@@ -128,7 +128,7 @@ def report(roles: xr.Dataset) -> Report:
 _DEFINITIONS = (
     Quantity("title", "role", detail="page"),
     Quantity("definition", unit="text", detail="page"),
-    Quantity("source", unit="text", detail="page"),
+    Quantity("source", "published in", "text", detail="page"),
 )
 
 

@@ -224,7 +224,12 @@ def _whole(name: str, text: str) -> str | None:
             values = template.values(written)
             if values is None or not template.holds(values):
                 continue
-            shown = [value if (other := translate(value)) == value else other.strip() for value in values]
+            shown = [
+                value  # of the name of a command too
+                if f"attnscope {{{number}}}" in template.message or (other := translate(value)) == value
+                else other.strip()
+                for number, value in enumerate(values)
+            ]
             if all(fits(value, min(2, template.words - 1)) for value in shown):
                 filled = PLACEHOLDER.sub(lambda number: shown[int(number[1])], exact[template.message])  # noqa: B023
                 return _BETWEEN.sub("", filled)

@@ -40,6 +40,8 @@ CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles
 HELD = 1_200_000  # bytes of maps in a page
 _SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number of heads
 _OCTAVES, _STEPS = 16, 254
+_ROWS = 512  # of a map in memory at once
+_EACH_TILE = 8  # queries of each tile of a small map, at least
 _HERE = Path(__file__).parent / "page"
 
 
@@ -62,23 +64,33 @@ class Maps:
         call = self.calls[layer]
         return torch.cat([*weight_rows(call, head, call.query.shape[2])]).cpu().numpy()
 
+    def tiles(self, layer: int, head: int, tile: int) -> np.ndarray:
+        """The largest weight of each tile of a head's map, from some rows at a time."""
+        call = self.calls[layer]
+        rows = weight_rows(call, head, call.query.shape[2], tile * max(1, _ROWS // tile))
+        return np.concatenate([largest_in_tiles(block.cpu().numpy(), tile) for block in rows])
+
     def codes(self, layer: int, head: int, cells: int = CELLS) -> dict[str, Any]:
         """A head's map as bytes: the exponent of each weight, or of the largest in each tile of at most `cells`."""
-        weights = self.weights(layer, head)
-        (n, m), tile = weights.shape, 1
+        call, tile = self.calls[layer], 1
+        n, m = call.query.shape[2], call.key.shape[2]
         while -(-n // tile) * -(-m // tile) > cells:
             tile += 1
-        return {"n": n, "m": m, "tile": tile, "codes": coded(largest_in_tiles(weights, tile))}
+        return {"n": n, "m": m, "tile": tile, "codes": coded(self.tiles(layer, head, tile))}
 
-    def meta(self) -> dict[str, Any]:
-        """Data of a view before any head is opened: layers, tokens, and a small map of each head."""
+    def meta(self, known: Mapping[tuple[int, int], np.ndarray] | None = None) -> dict[str, Any]:
+        """Data of a view before any head is opened: layers, tokens, and a small map of each head.
+
+        Small maps are made from the bytes of `codes` where these are known already.
+        """
         heads = [call.query.shape[1] for call in self.calls.values()]
         most = max(heads)
         side = next(size for count, size in _SIDE.items() if len(heads) * most <= count)
         thumbs = np.zeros((len(heads), most, side, side), np.uint8)
         for row, layer in enumerate(self.calls):
             for head in range(heads[row]):
-                thumbs[row, head] = coded(_thumb(self.weights(layer, head), side))
+                codes = None if known is None else known[layer, head]
+                thumbs[row, head] = self._small(layer, head, side) if codes is None else _thumb(codes, side)
         return {
             "layers": [
                 {"index": layer, "heads": heads[row], "kind": self.kinds[layer]}
@@ -93,6 +105,19 @@ class Maps:
             "side": side,
             "thumbs": base64.b64encode(thumbs.tobytes()).decode("ascii"),
         }
+
+    def _small(self, layer: int, head: int, side: int) -> np.ndarray:
+        """A small map from some queries of each tile, all of them in a short text."""
+        call = self.calls[layer]
+        longest = max(call.query.shape[2], call.key.shape[2])
+        tile, step = -(-longest // side), max(1, longest // (side * _EACH_TILE))
+        queries = torch.arange(0, call.query.shape[2], step, device=call.query.device)
+        some = call if step == 1 else call.take(queries[None])
+        rows = torch.cat([*weight_rows(some, head, len(queries))]).cpu().numpy()
+        first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
+        first_columns = np.arange(0, rows.shape[1], tile)
+        tiled = np.maximum.reduceat(np.maximum.reduceat(rows, first_rows, 0), first_columns, 1)
+        return coded(_thumb(tiled, side))
 
 
 def _words() -> dict[str, str]:
@@ -164,14 +189,19 @@ class View:
         return Path(path)
 
     def _page(self) -> str:
-        meta, held, room = self.maps.meta(), dict[str, Any](), HELD
-        every = [(layer["index"], head) for layer in meta["layers"] for head in range(layer["heads"])]
+        held, known = dict[str, Any](), dict[tuple[int, int], np.ndarray]()
+        every = [(layer, head) for layer, call in self.maps.calls.items() for head in range(call.query.shape[1])]
         first = (self.layer, self.head)
         for place in [first, *(place for place in every if place != first)]:
-            cells = min(CELLS, room) if place == first else room // len(every)
+            cells = min(CELLS, HELD) if place == first else HELD // len(every)
             codes = self.maps.codes(*place, max(cells, 1))
+            known[place] = codes["codes"]
             held["{}.{}".format(*place)] = codes | {"codes": base64.b64encode(codes["codes"].tobytes()).decode("ascii")}
-        data = {"meta": meta, "held": held, "start": {"layer": self.layer, "head": self.head, "token": self.token}}
+        data = {
+            "meta": self.maps.meta(known),
+            "held": held,
+            "start": {"layer": self.layer, "head": self.head, "token": self.token},
+        }
         data["words"] = _words()
         script = (_HERE / "view.js").read_text(encoding="utf-8").replace("export default { render };", "")
         script = script.replace("export function", "function")
