@@ -236,7 +236,7 @@ class WordReader(TextReader):
 def _of_words(
     weights: Float[np.ndarray, "head query key"], uniform: Float[np.ndarray, "1 query key"], sides: _Sides
 ) -> dict[str, Any]:
-    """What goes from a word to another in one window, head by head; nothing without both."""
+    """The weight from a word to another in one window, by head; None without both."""
     rows, columns = np.flatnonzero(sides.rows), np.flatnonzero(sides.columns)
     if not len(rows) or not len(columns):
         return {}
