@@ -101,7 +101,7 @@ def report(results: xr.Dataset) -> Report:
             [f"{describe_own_output(rows)}."],
             "significant at 5%, corrected for all heads" if tested else "not tested",
             [(row["layer"], row["head"]) for row in rows if row["beyond_chance"]],
-            headline=describe_own_output(rows).partition(", by at least")[0],
+            headline=describe_own_output(rows).split(", by ")[0],
         ),
         tables=[
             Table("heads", "Heads that shift to the model's own output", (*_HEADS, *spans), heads, terminal=10),
