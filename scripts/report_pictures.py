@@ -15,11 +15,14 @@ import attnscope
 from attnscope.results.reports import report_of, write_page
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+#: What a picture shows: a tab of the report, and the part of the page.
 PARTS = {
-    "report-heads": "#overview",
-    "report-head": "#head",
-    "report-window": "#window .pair",
-    "report-received": "#received",
+    "report-heads": ("text", "#overview"),
+    "report-text": ("text", ".pair.beside"),
+    "report-received": ("text", "#received"),
+    "report-profile": ("profile", "#head"),
+    "report-examples": ("examples", "#head"),
+    "report-numbers": ("numbers", "#head"),
 }
 
 
@@ -27,13 +30,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         run = Path(folder) / "run"
         attnscope.scan(out=run)
-        page_file = write_page(report_of("scan", attnscope.open_run(run)), Path(folder) / "report.html")
+        result = attnscope.open_run(run)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 1050}, color_scheme="light")
-        page.goto(page_file.as_uri())
-        page.wait_for_timeout(1000)
-        page.screenshot(path=IMAGES / "report.png")
-        for name, selector in PARTS.items():
+        page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
+        for language, name in (("ja", "report.ja"), ("en", "report")):
+            attnscope.set_language(language)
+            page.goto(write_page(report_of("scan", result), Path(folder) / "report.html").as_uri())
+            page.wait_for_selector("#panel-text[data-head]")
+            page.screenshot(path=IMAGES / f"{name}.png")
+        for name, (tab, selector) in PARTS.items():
+            page.click(f"#tab-{tab}")
             page.locator(selector).screenshot(path=IMAGES / f"{name}.png")
         browser.close()
 

@@ -85,7 +85,7 @@ def outline(text):
 
 
 def test_both_readmes_have_the_same_outline_and_length():
-    assert list(outline(JAPANESE)) == list(outline(ENGLISH))
+    assert list(outline(JAPANESE.replace(".ja.png", ".png"))) == list(outline(ENGLISH))
     assert len(ENGLISH.splitlines()) <= 150
 
 

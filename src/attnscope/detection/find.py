@@ -124,7 +124,7 @@ class _Sides(NamedTuple):
 
 
 class WordReader(TextReader):
-    """What goes from one word to another, in every head."""
+    """The weight from one word to another, in every head."""
 
     command = "find"
 
@@ -142,7 +142,7 @@ class WordReader(TextReader):
         return {name: signed[name] for name in names if name in signed} | self.asked
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
-        """What goes from the one word to the other in each window; NaN without both."""
+        """The weight from the one word to the other in each window; NaN without both."""
         read = self.read(items, numbers)
         layers: list[dict[str, np.ndarray]] = []
 

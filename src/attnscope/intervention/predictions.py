@@ -122,7 +122,7 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
     restores = any(window.target for window in windows)
     mask_id: Any = tokenizer.mask_token_id
-    if mask_id is None and not restores:
+    if not restores and mask_id is None:
         raise AttnscopeError(
             "the tokenizer has no mask token, which a masked language model needs. Choose another with --tokenizer"
         )
@@ -137,7 +137,7 @@ def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed:
         positions[row, : len(index)] = index
         labels[row, : len(index)] = batch.target.input_ids[row, index]
         if not restores:
-            ids[row, index] = mask_id
+            ids[row, index] = int(mask_id)
     shown = type(text)(ids, text.valid, text.special)
     return Questions(WindowBatch(shown, shown), positions, labels, windows)
 

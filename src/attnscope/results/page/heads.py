@@ -90,7 +90,8 @@ def profile_tab(heads: Mapping[str, Any]) -> list[Tab]:
 
 
 def _by_head(table: Table) -> bool:
-    return bool(table.rows) and [one.name for one in table.quantities[:2]] == ["layer", "head"]
+    named = [one.name for one in table.quantities[:2]] == ["layer", "head"]
+    return named and bool(table.rows) and all(row["head"] is not None for row in table.rows)
 
 
 def _split(table: Table) -> str:
@@ -185,22 +186,22 @@ def _profiles(rows: Sequence[Row], index: dict[tuple[int, int], int], size: int)
     return {"offsets": offsets, "mean": mean}
 
 
-def tabs_beside(
+def tabs_of_others(
     report: Report, heads: Mapping[str, Any], present: Collection[str], run: Path | None
 ) -> tuple[list[Tab], dict[str, Any]]:
-    """Tabs that another command fills, and the numbers of those whose run lies beside this one."""
+    """Tabs that another command fills, with the numbers of runs in the same folder."""
     if not report.signature.get("corpus"):
         return [], {}
-    beside = _siblings(run, report.signature) if run else {}
+    others = _siblings(run, report.signature) if run else {}
     tabs: list[Tab] = []
     numbers: dict[str, Any] = {}
     for command, (name, title) in TABS.items():
         if name in present or command == report.command:
             continue
-        if command not in beside:
+        if command not in others:
             tabs.append(Tab(name, title, command=command))
             continue
-        address, other = beside[command]
+        address, other = others[command]
         known = of_report(other)
         same = known is not None and all(known[axis] == heads[axis] for axis in ("layers", "heads"))
         if known is not None and same:
@@ -211,7 +212,7 @@ def tabs_beside(
 
 
 def _siblings(run: Path, signature: Mapping[str, Any]) -> dict[str, tuple[str, Report]]:
-    """By command, the page and the report of the finished runs beside a run, of the same model and texts."""
+    """By command, the page and the report of finished runs in the same folder, of the same model and texts."""
     from attnscope.results.open import open_run
     from attnscope.results.reports import report_of
 
@@ -221,9 +222,9 @@ def _siblings(run: Path, signature: Mapping[str, Any]) -> dict[str, tuple[str, R
         with suppress(AttnscopeError, OSError, ValueError, KeyError, TypeError):  # not a run, or damaged
             if other.name == run.name or not (other / "run.json").is_file():
                 continue
-            beside = Signature.of(json.loads((other / "run.json").read_text(encoding="utf-8"))).to_dict()
-            command = beside["command"]
-            same = all(beside.get(name) == signature.get(name) for name in ("model", "corpus"))
+            signed = Signature.of(json.loads((other / "run.json").read_text(encoding="utf-8"))).to_dict()
+            command = signed["command"]
+            same = all(signed.get(name) == signature.get(name) for name in ("model", "corpus"))
             if same and command in TABS and command != signature["command"]:
                 found[command] = f"../{quote(other.name)}/{page.name}", report_of(command, open_run(other))
     return found

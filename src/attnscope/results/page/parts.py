@@ -19,7 +19,7 @@ from attnscope.read.shown import split_character
 from attnscope.results.figures.scan import Map, maps
 from attnscope.results.figures.selection import axis_values, require, side_tokens, sides
 from attnscope.results.figures.style import svg_of, with_minus
-from attnscope.results.page.heads import Tab, tabs_beside
+from attnscope.results.page.heads import Tab, tabs_of_others
 from attnscope.results.render import Cell, Column
 from attnscope.results.translate import messages_of_script, translate, translate_data, translate_html
 from attnscope.store.files import explained, write_output
@@ -146,7 +146,7 @@ def write_page(
     data: dict[str, Any] = {} if packed is None else {"packed": packed}
     if heads is not None:
         opens = next(iter(tabs)).name if tabs else ""
-        others, numbers = tabs_beside(report, heads, {tab.name for tab in tabs}, run)
+        others, numbers = tabs_of_others(report, heads, {tab.name for tab in tabs}, run)
         tabs = sorted([*tabs, *others], key=lambda tab: _ORDER.index(tab.name) if tab.name in _ORDER else len(_ORDER))
         heads = {"spread": "", **heads, "tabs": [tab.name for tab in tabs], "beside": numbers}
         heads["opens"] = {**heads["opens"], "tab": opens or tabs[0].name}

@@ -123,6 +123,15 @@ panels.profile = (index) => {
   }
 };
 
+/** The windows in which the head attends most strongly, with both tokens marked. */
+panels.examples = (index) => {
+  const found = data.examples[numberOf(index)] ?? [];
+  byId("example-list").replaceChildren(...found.map(({ pieces, weight, offset, window, text }) => html("li", {},
+    html("p", { translate: "no" }, html("bdi", {}, ...pieces.map(([part, mark]) => (mark ? html("mark", { class: mark }, part) : part)))),
+    html("p", { class: "hint" }, data.layerKinds[layerOf(index)] === "cross" ? t`weight ${say(weight, 2)}` : t`weight ${say(weight, 2)}, offset ${say(offset)}`, html("span", { translate: "no" }, ` · ${text} · ${window}`)))));
+  byId("no-example").hidden = found.length > 0;
+};
+
 /** Weights between groups: of the head, of its positions alone, and of uniform attention. */
 panels.groups = (index) => {
   const { names, weight, positions, equal } = data.groups;

@@ -21,7 +21,7 @@ from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.page import parts
 from attnscope.results.page.heads import Tab
 from attnscope.results.render import page_table
-from attnscope.results.scan_report import contrasts_table, sample_of, summary_table
+from attnscope.results.scan_report import contrasts_table, examples_of, sample_of, summary_table
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     """The same with a sample at hand."""
     result = report.result
     heads = page_data(result)
-    heads["there"] = _measured(heads)
+    heads |= {"there": _measured(heads), "examples": examples_of(result)}
     packed, pieces = None, ""
     if sample is not None:
         window = parts.pack_windows(sample)
@@ -60,6 +60,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     tabs = [
         *([Tab("text", "Text", "text_panel")] if packed else []),
         *([Tab("profile", "Profile", "profile_panel")] if has_profile else []),
+        *([Tab("examples", "Examples", "examples_panel")] if heads["examples"] else []),
         *([Tab("groups", "Groups", "groups_panel")] if heads["groups"] else []),
         *([Tab("numbers", "Numbers", is_numbers=True)] if heads["quantities"] else []),
     ]
