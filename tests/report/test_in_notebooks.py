@@ -14,7 +14,11 @@ from attnscope.results.notebook import Page
 from tests.report.planted_result import planted, scan_page
 
 NOTEBOOKS = {
-    "first": ["import attnscope", "attnscope.scan(limit=4).attnscope.show()"],
+    "first": [
+        "import attnscope",
+        "page = attnscope.view(attnscope.scan(limit=4))\npage",
+        "print('chosen', page.layer, page.head, page.token)\npage.layer, page.head = 2, 1",
+    ],
     "view": [
         "import attnscope",
         "view = attnscope.view('bundled', 'The tide comes in twice a day, and twice a day it goes out.')\nview",
@@ -104,6 +108,10 @@ def test_a_click_in_jupyterlab_fills_panel_and_map(browser, lab):
     frame = page.frame_locator("iframe[title=attnscope]")
     frame.locator("#panel-text[data-head]").wait_for(timeout=120_000)
     read_after_click(frame, 6, "Layer 1, head 2")
+    page.locator(".jp-CodeCell").nth(2).locator(".jp-InputArea-editor").click()
+    page.keyboard.press("Shift+Enter")
+    page.get_by_text("chosen 1 2 None").wait_for(timeout=60_000)
+    frame.locator("#head-title", has_text="Layer 2, head 1").wait_for()  # as Python chose
     page.close()
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -28,6 +31,9 @@ _STYLE = "font-family: system-ui, sans-serif; line-height: 1.45; max-width: 60em
 class Page:
     """A page in a frame of a notebook. It needs no network and no other file.
 
+    With anywidget (``pip install 'attnscope[notebook]'``) it also has ``layer``, ``head`` and ``token``: those that the
+    reader chose last, which can be set as well.
+
     Attributes
     ----------
     text
@@ -40,16 +46,53 @@ class Page:
         self.text, self.height = text, height
 
     def _repr_html_(self) -> str:
-        # links within the page would lead to the notebook's address
-        text = self.text.replace("<head>", '<head><base href="about:srcdoc">', 1)
         # scripts may run, but the page cannot access the notebook
         return (
-            f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" title="attnscope" '
+            f'<iframe srcdoc="{html.escape(_framed(self.text))}" sandbox="allow-scripts allow-downloads" '
+            'title="attnscope" '
             f'style="width: 100%; height: {self.height}px; border: 1px solid #ccc"></iframe>'
         )
 
     def __repr__(self) -> str:
         return f"<page of {len(self.text):,} characters: shown in a notebook>"
+
+
+def in_widgets() -> bool:
+    """Whether this is a notebook that can show widgets."""
+    return "ipykernel" in sys.modules and find_spec("anywidget") is not None
+
+
+@cache
+def _widget_class() -> Any:
+    """The page as a widget, whose head and token come back to Python as traits."""
+    import anywidget
+    import traitlets
+
+    class PageWidget(Page, anywidget.AnyWidget):
+        _esm = Path(__file__).parent / "page" / "frame.js"
+        layer = traitlets.Int(None, allow_none=True).tag(sync=True)
+        head = traitlets.Int(None, allow_none=True).tag(sync=True)
+        token = traitlets.Int(None, allow_none=True).tag(sync=True)
+        _text = traitlets.Unicode().tag(sync=True)
+        _height = traitlets.Int().tag(sync=True)
+
+        def __init__(self, text: str, height: int) -> None:
+            anywidget.AnyWidget.__init__(self, _text=_framed(text), _height=height)
+            Page.__init__(self, text, height)
+
+        def _repr_mimebundle_(self, **options: Any) -> Any:
+            bundle = anywidget.AnyWidget._repr_mimebundle_(self, **options)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+            if bundle is None:
+                return None
+            data, metadata = bundle
+            return {**data, "text/html": self._repr_html_()}, metadata
+
+    return PageWidget
+
+
+def _framed(text: str) -> str:
+    """A page whose links stay in its frame: in a frame, those within the page would lead to the notebook's address."""
+    return text.replace("<head>", '<head><base href="about:srcdoc">', 1)
 
 
 class Shown:
@@ -101,7 +144,8 @@ class Shown:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "report.html"
             write_page(report_of(self.command, self._result), place)
-            return Page(place.read_text(encoding="utf-8"), height)
+            kind: type[Page] = _widget_class() if in_widgets() else Page
+            return kind(place.read_text(encoding="utf-8"), height)
 
     def __repr__(self) -> str:
         try:

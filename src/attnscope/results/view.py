@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import html
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -286,8 +284,9 @@ def _made(maps: Maps, layer: int | None, head: int | None, name: str) -> View:
     heads = maps.calls[layer].query.shape[1]
     if not 0 <= (head or 0) < heads:
         raise AttnscopeError(f"head is {head}; expected 0 to {heads - 1}")
-    in_notebook = "ipykernel" in sys.modules and find_spec("anywidget") is not None
-    kind: Callable[..., View] = _widget_class() if in_notebook else View
+    from attnscope.results.notebook import in_widgets
+
+    kind: Callable[..., View] = _widget_class() if in_widgets() else View
     return kind(maps, layer, head or 0, name)
 
 

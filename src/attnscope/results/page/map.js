@@ -2,7 +2,7 @@
 
 const data = JSON.parse(byId("data").textContent);
 const heads = data.heads.length, total = data.layers.length * heads;
-const state = { colour: data.opens.labels ? "labels" : data.opens.quantity, head: null, tab: data.opens.tab, window: 0, direction: "from", zoom: "whole", kept: [], map: null };
+const state = { colour: data.opens.labels ? "labels" : data.opens.quantity, head: null, tab: data.opens.tab, window: 0, token: null, direction: "from", zoom: "whole", kept: [], map: null };
 const LINES = 64, BARS = 400; // heads: with a small profile; with a bar; more are drawn on one canvas
 /** What a tab shows of a head; each file of a tab adds its own. */
 const panels = {};
@@ -372,11 +372,12 @@ function writeAddress(remember) {
   if (state.head === null || (!remember && /^#[^\d]/.test(location.hash))) return; // the address of a section stays
   const address = `#${[numberOf(state.head), state.tab, ...places.map((place) => place.write())].filter(Boolean).join("/")}`;
   try { history[remember ? "pushState" : "replaceState"](null, "", address); } catch { /* a notebook's frame has no address */ }
+  if (parent !== window) parent.postMessage({ attnscope: { layer: data.layers[layerOf(state.head)], head: data.heads[state.head % heads], token: state.token } }, "*");
 }
 
 /** Follow an address; false if it names no head. */
-function readAddress() {
-  const [named, ...rest] = location.hash.slice(1).split("/"), [layer, head] = named.split(".").map(Number);
+function readAddress(address = location.hash) {
+  const [named, ...rest] = address.slice(1).split("/"), [layer, head] = named.split(".").map(Number);
   const index = data.layers.indexOf(layer) * heads + data.heads.indexOf(head);
   if (!/^\d+\.\d+$/.test(named) || !data.layers.includes(layer) || !data.heads.includes(head) || !exists(index)) return false;
   chooseHead(index);
@@ -396,8 +397,10 @@ function start() {
   buildTabs();
   paintMap();
   if (!readAddress() && data.opens.head !== null) { chooseTab(state.tab); chooseHead(data.opens.head); }
-  addEventListener("popstate", readAddress);
-  addEventListener("hashchange", readAddress);
+  for (const kind of ["popstate", "hashchange"]) addEventListener(kind, () => readAddress());
+  addEventListener("message", ({ source, data: told }) => { // a notebook's widget chooses a head
+    if (source === parent && told?.attnscope && told.attnscope !== numberOf(state.head)) readAddress(`#${told.attnscope}`);
+  });
   prefersDark.addEventListener("change", redraw);
   addEventListener("beforeprint", () => { printing = true; redraw(); });
   addEventListener("afterprint", () => { printing = false; redraw(); });

@@ -162,7 +162,7 @@ async function loadMap() {
 }
 
 function keepToken(token) {
-  state.kept[chosenText()] = token;
+  state.kept[chosenText()] = state.token = token;
   writeAddress(false);
   if (state.zoom === "near") paintMapOfHead();
   showToken(token);

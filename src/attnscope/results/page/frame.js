@@ -1,0 +1,20 @@
+// A page in a notebook: its frame, whose choice of a head and token is read back in Python, and the other way round.
+
+function render({ model, el }) {
+  const frame = document.createElement("iframe");
+  Object.assign(frame, { title: "attnscope", srcdoc: model.get("_text") });
+  frame.setAttribute("sandbox", "allow-scripts allow-downloads");
+  frame.style.cssText = `width: 100%; height: ${model.get("_height")}px; border: 1px solid #ccc`;
+  const hear = ({ source, data }) => {
+    if (source !== frame.contentWindow || !data?.attnscope) return;
+    for (const name of ["layer", "head", "token"]) model.set(name, data.attnscope[name] ?? null);
+    model.save_changes();
+  };
+  const tell = () => frame.contentWindow?.postMessage({ attnscope: `${model.get("layer")}.${model.get("head")}` }, "*");
+  addEventListener("message", hear);
+  model.on("change:layer change:head", tell);
+  el.append(frame);
+  return () => { removeEventListener("message", hear); model.off("change:layer change:head", tell); };
+}
+
+export default { render };
