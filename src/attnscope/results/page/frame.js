@@ -5,12 +5,15 @@ function render({ model, el }) {
   Object.assign(frame, { title: "attnscope", srcdoc: model.get("_text") });
   frame.setAttribute("sandbox", "allow-scripts allow-downloads");
   frame.style.cssText = `width: 100%; height: ${model.get("_height")}px; border: 1px solid #ccc`;
+  let heard = false; // a choice of the page itself is not told to it again
   const hear = ({ source, data }) => {
     if (source !== frame.contentWindow || !data?.attnscope) return;
+    heard = true;
     for (const name of ["layer", "head", "token"]) model.set(name, data.attnscope[name] ?? null);
+    heard = false;
     model.save_changes();
   };
-  const tell = () => frame.contentWindow?.postMessage({ attnscope: `${model.get("layer")}.${model.get("head")}` }, "*");
+  const tell = () => heard || frame.contentWindow?.postMessage({ attnscope: `${model.get("layer")}.${model.get("head")}` }, "*");
   addEventListener("message", hear);
   model.on("change:layer change:head", tell);
   el.append(frame);
