@@ -74,7 +74,8 @@ def _by_attnscope(folder: Path, ids: Any) -> Any:
     import attnscope
     from attnscope.capture.load import load_model
     from attnscope.measure.stored import SAMPLE
-    from attnscope.results.page.scan import write_report
+    from attnscope.results.page.scan import write_with
+    from attnscope.results.reports import report_of
     from attnscope.store.runs import RunFolder
 
     model = load_model(folder, device="cpu", need_tokenizer=False).model  # before the clock starts
@@ -98,7 +99,7 @@ def _by_attnscope(folder: Path, ids: Any) -> Any:
             out = Path(place) / "run"
             found = attnscope.scan(model, ids, tokenizer=tokenizer, window=ids.shape[1], out=out, show=[])
             with RunFolder(out, json.loads(found.attrs["signature"])) as kept:
-                write_report(found, kept.load(SAMPLE), Path(place) / "page.html")
+                write_with(report_of("scan", found), kept.load(SAMPLE), Path(place) / "page.html")
             return None, None, (Path(place) / "page.html").stat().st_size
 
     return with_page if os.environ.get("PEERS_PAGE") else run

@@ -16,7 +16,6 @@ from attnscope.intervention.verdicts import verdicts
 from attnscope.measure.pools import over_documents
 from attnscope.measure.ranking import heads_far_from_uniform, peaks, rank_heads
 from attnscope.results.figures.explain import explain_figures
-from attnscope.results.page.scan import write_report
 from attnscope.results.reports import report_of
 
 
@@ -34,13 +33,7 @@ READERS = {
     "roles": (counts_of, lambda result: report_of("roles", result)),
     "diff": (changes_of, lambda result: report_of("diff", result)),
     "contrasts": (contrast_rows, describe_contrasts),
-    "scan": (
-        rank_heads,
-        heads_far_from_uniform,
-        peaks,
-        over_documents,
-        lambda result: write_report(result, None, "page.html"),
-    ),
+    "scan": (rank_heads, heads_far_from_uniform, peaks, over_documents),
 }
 WRONG = {
     "a node": EXPLAINED["verdict"],
