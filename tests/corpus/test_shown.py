@@ -1,7 +1,7 @@
 """What is shown of tokens: where words begin, and which characters are split."""
 
 import pytest
-from tests.corpus.test_windows import TOKENIZERS, byte_level, unigram, word_piece
+from tests.corpus.test_windows import TOKENIZERS, byte_level, stored, unigram, word_piece
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -144,3 +144,9 @@ def test_spaces_are_marked_wherever_tokens_are_shown(show):
         *("␣the", "the␣", "␣", "␣␣␣␣", "a b", "the")
     ]
     assert show("\u3000") == "U+3000"
+
+
+def test_a_piece_of_a_character_before_a_special_token_is_a_token_of_its_own():
+    tokenizer = stored("stories260K-llama")
+    ids = tokenizer.convert_tokens_to_ids(["<0xE3>", "</s>", "t", "<0xE3>", "<0x82>", "<0xA2>", "<0xE3>"])
+    assert IdNames(tokenizer).of(ids) == ("<0xE3>", "</s>", "t", "ア₁", "ア₂", "ア₃", "<0xE3>")

@@ -95,9 +95,11 @@ class IdNames:
         return [decoded, decoded.strip(), *([bare] if len(ids) == 1 and len(name) > 1 else [])]
 
     def _is_whole(self, ids: Sequence[int]) -> bool:
-        if ids[-1] in self._special or self._decoded(ids) == "":
+        if ids[-1] in self._special:  # never a piece of a character
+            return len(ids) == 1
+        if self._decoded(ids) == "":
             name = str(self._tokenizer.convert_ids_to_tokens(ids[-1]))
-            return ids[-1] in self._special or len(name) > 1 or name in SPACE_MARKS  # else it is a byte
+            return len(name) > 1 or name in SPACE_MARKS  # else it is a byte
         return UNKNOWN not in self._decoded(ids)
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
