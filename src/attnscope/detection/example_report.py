@@ -44,6 +44,7 @@ def report(result: xr.Dataset) -> Report:
             [_sentence(head, result, examples, features) for head in heads],
             f"features beyond uniform attention in the same windows, false discovery rate {LEVEL:.0%}",
             heads,
+            headline=_headline(heads, features),
         ),
         tables=[
             Table("examples", "Examples", _examples(str(result.attrs["by"])), examples, terminal=strongest),
@@ -74,6 +75,16 @@ def _rows(result: xr.Dataset, dim: str) -> list[Row]:
     """The variables over one dimension, a row for each entry."""
     names = [str(name) for name, values in result.variables.items() if values.dims == (dim,)]
     return [{name: value_of(result[name].values[at]) for name in names} for at in range(result.sizes[dim])]
+
+
+def _headline(heads: list[tuple[int, int]], features: list[Row]) -> str:
+    shared = [(row["layer"], row["head"]) for row in features if row["significant"]]
+    if len(heads) > 1:
+        return f"Heads whose strongest windows share features beyond chance: {len({*shared})} of {len(heads)}"
+    (layer, head), number = heads[0], len(shared)
+    if not number:
+        return f"The strongest windows of head {layer}.{head} have nothing significant in common"
+    return f"Features that the strongest windows of head {layer}.{head} share beyond chance: {number}"
 
 
 def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], features: list[Row]) -> str:

@@ -153,8 +153,15 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
 
 
 def _scores(controls: Sequence[str]) -> list[Quantity]:
-    names = ("layer", "head", "role", "score", "low", "high", "windows_reached", "equal", *controls)
-    return [Quantity(name, unit="share", detail="data") for name in names]
+    others = {"windows_reached": "share of windows at the threshold", "equal": "uniform"}
+    others |= {name: name for name in controls}
+    return [
+        Quantity("layer", unit="count", detail="data"),
+        Quantity("head", unit="head", detail="data"),
+        Quantity("role", detail="data"),
+        Quantity("score", unit="share", detail="data", low="low", high="high"),
+        *(Quantity(name, heading, "share", detail="data") for name, heading in others.items()),
+    ]
 
 
 def _score_rows(roles: xr.Dataset, controls: Sequence[str]) -> list[Row]:

@@ -103,6 +103,10 @@ def _split(table: Table) -> str:
     return next((name for name in words if len({(*_place(row), row.get(name)) for row in table.rows}) == size), "")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _place(row: Row) -> tuple[int, int]:
     return row["layer"], row["head"]
 
@@ -121,7 +125,7 @@ def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> l
     details: tuple[Detail, ...] = ("table", "page") if table.page else ("table", "page", "data")
     for name, rows in groups.items():
         for one in table.shown(*details):
-            words = one.unit in NO_NUMBERS
+            words = not any(_is_number(row.get(one.name)) for row in rows)
             if one.name in left_out or one.unit in {"profile", "text"} or (split and words):
                 continue
             entry = _entry(one, rows, index, size, by_name.get(one.like))
@@ -137,11 +141,11 @@ def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> l
 def _entry(
     one: Quantity, rows: Sequence[Row], index: dict[tuple[int, int], int], size: int, like: Quantity | None
 ) -> dict[str, Any]:
-    number = one.unit not in NO_NUMBERS and not any(isinstance(row.get(one.name), bool | str) for row in rows)
+    number = one.unit != "head" and any(_is_number(row.get(one.name)) for row in rows)
     entry: dict[str, Any] = {
         "help": with_minus(one.meaning),
         "group": one.group,
-        "units": one.unit if one.unit in {"nats", "logits", "share"} else "",
+        "units": one.unit if one.unit in {"nats", "logits"} else "",
         "signed": number and bool(one.significant),
         "largest": 1 if one.unit == "share" else None,
         "values": [None] * size if number else None,

@@ -336,7 +336,7 @@ function drawNumbers(table, quantities, index) {
     const head = one.group && one.group !== group ? [html("tr", { class: "group" }, html("th", { scope: "rowgroup", colspan: 3 + columns.length }, one.group))] : [];
     group = one.group ?? group;
     return [...head, html("tr", one.key === state.colour ? { class: "chosen" } : {},
-      html("th", { scope: "row", title: one.help ?? "" }, `${one.name.replace(`${one.group}: `, "")} `, html("span", { class: "count" }, one.units ?? "")),
+      html("th", { scope: "row", title: one.help ?? "" }, `${one.group ? one.name.replace(`${one.group}: `, "") : one.name} `, html("span", { class: "count" }, one.units ?? "")),
       html("td", { class: one.shown?.[index] ? "number shown" : "number" }, textOf(one, index)), ...columns.map((name) => html("td", { class: "number" }, cellsOf[name]())), html("td", { class: "strip" }, ...(one.values ? [stripOf(one, index)] : [])))];
   }));
 }

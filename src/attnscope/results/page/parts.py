@@ -150,7 +150,12 @@ def write_page(
         tabs = sorted([*tabs, *others], key=lambda tab: _ORDER.index(tab.name) if tab.name in _ORDER else len(_ORDER))
         heads = {"spread": "", **heads, "tabs": [tab.name for tab in tabs], "beside": numbers}
         heads["opens"] = {**heads["opens"], "tab": opens or tabs[0].name}
-        data["data"] = translate_data(heads, _WORDS)
+        finding = {
+            "finding": report.finding.headline or report.finding.sentences[0],
+            "certainty": report.finding.certainty,
+        }
+        named = {"kind": report.command, **finding, "read": report.read, "signature": report.signature}
+        data["data"] = named | translate_data(heads, _WORDS)
         scripts = ["draw.js", "map.js", *scripts]
     scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
     js = _together(*scripts)
