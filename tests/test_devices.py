@@ -166,7 +166,9 @@ def test_every_statistic_of_a_scan_is_that_of_eager_attention(device, no_types):
         expected = attnscope.measure_weights(list(weights), statistics=names, band=3, special=special)
         sides = {dim: expected[dim] for dim in ("every_offset", "offset_bin")}
         of_text = [name for name, values in expected.data_vars.items() if "window" in values.dims]
-        check(found.isel(window=[text]).sel(sides), expected[of_text])
+        # of rows with nearly the same weight either can be the largest
+        one, other = (data.assign(strongest=data.strongest.isel(part=0)) for data in (found, expected[of_text]))
+        check(one.isel(window=[text]).sel(sides), other)
 
 
 VERBS = {

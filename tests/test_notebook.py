@@ -36,7 +36,7 @@ def test_each_result_has_a_summary_with_a_picture_and_a_page(results, command):
     page = shown.show(height=300)
     assert page.text.startswith("<!doctype html>")
     frame = page._repr_html_()
-    assert 'sandbox="allow-scripts"' in frame
+    assert 'sandbox="allow-scripts allow-downloads"' in frame
     assert "<script" not in frame  # all of the page is an attribute's text
     assert "height: 300px" in frame
     assert len(repr(shown).splitlines()) >= 1

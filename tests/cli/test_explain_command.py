@@ -53,7 +53,7 @@ def test_the_default_does_everything_and_again_answers_from_what_it_has(tmp_path
 def test_options_reach_the_analyses_and_the_page(tmp_path, monkeypatch):
     asked = []
 
-    def page(path, _, *, report, **__):
+    def page(path, _, report, **__):
         asked.append((report.heads, "interventions" in report.result.children))
         path.write_text("")
         return path

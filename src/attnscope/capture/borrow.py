@@ -73,7 +73,8 @@ def _borrowed_arguments(arguments: dict[str, Any]) -> Generator[None]:
     """Borrow the models among the arguments of a verb."""
     if isinstance(arguments.get("out"), str | Path):
         arguments["out"] = local_folder(arguments["out"])
-    if arguments.get("model") == "bundled:pronoun" and arguments.get("texts") is None and "by_line" in arguments:
+    model, texts = arguments.get("model"), arguments.get("texts")
+    if isinstance(model, str) and model == "bundled:pronoun" and texts is None and "by_line" in arguments:
         arguments |= {"texts": SENTENCES, "by_line": True}
     with ExitStack() as stack:
         for argument in arguments.values():

@@ -85,7 +85,7 @@ def find(
     >>> import attnscope
     >>> sentence = "The animal didn't cross the street because it was too tired."
     >>> found = attnscope.find("bundled:pronoun", sentence, query="it", key="animal")
-    >>> float(found.weight.max()) > 0.7, found.strongest.values.flat[int(found.weight.argmax())]
+    >>> float(found.weight.max()) > 0.7, found.strongest.values.flat[found.weight.values.argmax()]
     (True, 'animal')
     """
     task = task_for(find, locals(), in_memory=True)

@@ -454,7 +454,8 @@ def measure_weights(
         mass = torch.where((mass - 1).abs() <= slack, (mass > 0).double(), mass)
         mark = marked[:, : own.shape[3]].to(own.device)
         reach = max(own.shape[2:]) - 1
-        _, measured = measure_call(call_of_weights(shares), names, band, reach, Marks(queries, keys, mark), mass)
+        marks = Marks(queries, keys, mark, special_queries=mark if mark.shape == queries.shape else None)
+        _, measured = measure_call(call_of_weights(shares), names, band, reach, marks, mass)
         measured = {name: value.cpu() for name, value in measured.items()}
         run.add(Site(index, f"layer {index}", kind), measured, queries, reach)
     results = collected([run], names, band).assign_attrs(capture="weights")

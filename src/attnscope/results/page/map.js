@@ -203,7 +203,6 @@ function paintMap(pointed = null) {
   });
   if (labels) drawLegend();
   else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
-  byId("significance").hidden = !one?.shown?.some((mark) => mark !== null);
   readOut(state.head);
 }
 

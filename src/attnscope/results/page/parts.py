@@ -142,6 +142,7 @@ def write_page(
     and the cards, each of which has a link at their top. `packed` is read when a window is opened. `run` is the folder
     of the run, whose neighbours are linked.
     """
+    headline = report.finding.headline or next(iter(report.finding.sentences), "") or report.title
     links: list[tuple[str, str]] = []
     data: dict[str, Any] = {} if packed is None else {"packed": packed}
     if heads is not None:
@@ -150,10 +151,7 @@ def write_page(
         tabs = sorted([*tabs, *others], key=lambda tab: _ORDER.index(tab.name) if tab.name in _ORDER else len(_ORDER))
         heads = {"spread": "", **heads, "tabs": [tab.name for tab in tabs], "beside": numbers}
         heads["opens"] = {**heads["opens"], "tab": opens or tabs[0].name}
-        finding = {
-            "finding": report.finding.headline or report.finding.sentences[0],
-            "certainty": report.finding.certainty,
-        }
+        finding = {"finding": headline, "certainty": report.finding.certainty}
         named = {"kind": report.command, **finding, "read": report.read, "signature": report.signature}
         data["data"] = named | translate_data(heads, _WORDS)
         scripts = ["draw.js", "map.js", *scripts]
@@ -167,6 +165,8 @@ def write_page(
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=shown.get("opens", ""),
+        headline=headline,
+        tested=heads is not None and any(any_known(one.get("shown", ())) for one in heads["quantities"]),
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,
@@ -187,6 +187,11 @@ def write_page(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_output(path, translate_html(text))
     return path
+
+
+def any_known(values: Iterable[Any]) -> bool:
+    """Whether any value is not None."""
+    return any(value is not None for value in values)
 
 
 def _together(*names: str) -> str:

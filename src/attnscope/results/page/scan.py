@@ -64,7 +64,8 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         *([Tab("groups", "Groups", "groups_panel")] if heads["groups"] else []),
         *([Tab("numbers", "Numbers", is_numbers=True)] if heads["quantities"] else []),
     ]
-    contrasts = tables.get("by")
+    several = "by" in result.coords and len(set(result.by.values)) > 1
+    contrasts, differences = contrasts_table(result) if several else (None, [])
     return parts.write_page(
         path,
         "scan",
@@ -81,7 +82,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         opens=heads["opens"]["says"],
         groups=page_table(tables["groups"]) if "groups" in tables else None,
         contrasts=None if contrasts is None else page_table(contrasts),
-        differences=contrasts_table(result)[1] if contrasts is not None else [],
+        differences=differences,
         caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
         window=heads.get("window"),
