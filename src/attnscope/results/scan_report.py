@@ -165,8 +165,14 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
 
 
 #: What a head with a label attends to.
-_OBJECTS = {"previous": "the previous token", "next": "the next token", "self": "their own token"}
-_OBJECTS |= {name: f"the {name}" for name in ("first token", "same position")} | {"special tokens": "special tokens"}
+_OBJECTS = {
+    "previous": "the previous token",
+    "next": "the next token",
+    "self": "their own token",
+    "first token": "the first token",
+    "same position": "the same position",
+    "special tokens": "special tokens",
+}
 _NO_PATTERN = ("mixed", "uniform", "uniform over the past")
 
 
