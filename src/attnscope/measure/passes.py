@@ -202,8 +202,8 @@ class Marks:
 
     def eligible(self, call: AttentionCall) -> Eligible:
         """The tokens that an example may have: queries that see enough keys; neither special tokens nor the first."""
-        start, stop = call.extent
-        queries, keys = self.queries & (stop - start >= LEAST_KEYS), self.keys & ~self.special
+        sees = equal_rows(call, Need()).log_sum_exp[:, 0].exp().round()  # keys
+        queries, keys = self.queries & (sees >= LEAST_KEYS), self.keys & ~self.special
         if self.special_queries is not None:
             queries &= ~self.special_queries
         if not self.with_first:
