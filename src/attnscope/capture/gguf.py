@@ -1,0 +1,60 @@
+"""Models in one .gguf file, as llama.cpp stores them: converted once into a folder of the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from huggingface_hub import constants
+from transformers.utils import is_gguf_available
+
+from attnscope.capture.borrow import quiet
+from attnscope.support.errors import AttnscopeError, explaining
+
+SUFFIX = ".gguf"
+
+
+def converted(file: Path) -> Path:
+    """The folder with the weights of a .gguf file as float32 in safetensors, its config and its tokenizer.
+
+    Quantised weights become the numbers that they stand for. Each content of a file has a folder of its own.
+    """
+    with file.open("rb") as opened:
+        if opened.read(4) != b"GGUF":
+            raise AttnscopeError(f"{file} is not a GGUF file: it does not start with GGUF. Download it again")
+        opened.seek(0)
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    folder = Path(constants.HF_HOME) / "attnscope" / "gguf" / digest
+    if not folder.is_dir():
+        if not is_gguf_available():
+            raise AttnscopeError(f"{file} is a GGUF file, which needs gguf: pip install 'attnscope[gguf]'")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            _convert(file, Path(temporary) / digest)
+            try:
+                (Path(temporary) / digest).rename(folder)
+            except OSError:  # another process was faster
+                if not folder.is_dir():
+                    raise
+    return folder
+
+
+def _convert(file: Path, folder: Path) -> None:
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
+    with (
+        quiet(),
+        explaining(f"{file} cannot be converted", "Is it complete, and of an architecture that transformers reads?"),
+    ):
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            **source,
+            dtype=torch.float32,
+            quantization_config=transformers.GgufConfig(dequantize=True),
+            output_loading_info=True,
+        )
+        if report["missing_keys"]:
+            raise AttnscopeError(f"{file} lacks {min(report['missing_keys'])}. Is the file complete?")
+        model.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
