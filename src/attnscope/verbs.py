@@ -53,6 +53,10 @@ VERBS = {
         "explanation.explain", "Explain", "verbs", "DataTree", (), "explanation.report", "results.figures.explain",
         load="explanation.stored:load_explanation",
     ),
+    "circuits": Verb(
+        "explanation.circuits", "Explain", "circuits", "Dataset", ("composition",), "explanation.circuit_report",
+        "results.figures.circuits", load="store.runs:load_part", stored="at once", unit="head",
+    ),
     "walk": Verb("lineage.walk", "Explain", "walk"),
     "intervene": Verb(
         "intervention.intervene", "Test", "verbs", "DataTree", ("heads", "where"), "intervention.verdicts",

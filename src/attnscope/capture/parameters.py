@@ -160,6 +160,10 @@ class SharedRunOptions(RunOptions, UnitOptions, total=False):
     """Where results go, and which processes measure them."""
 
 
+class ModelReading(TextModelOptions, RunOptions, SeedOptions, total=False):
+    """A model of texts and where results go, for a verb that reads no texts."""
+
+
 class TranslationOptions(TextModelOptions, total=False):
     """How a translation model is loaded, and into which language it translates.
 

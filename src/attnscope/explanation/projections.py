@@ -51,6 +51,7 @@ class Projections:
     error: float
     names: dict[str, str]  # modules by role: ``query``, ``key``, ``value``, ``output``
     group: int
+    norms: dict[str, str] = field(default_factory=dict[str, str])  # norms between matrix and score, by role
 
     def of_head(
         self, head: int
@@ -191,6 +192,8 @@ def _assemble(
     shape: torch.Size,
 ) -> Projections:
     form, reason = _form(matches, states)
+    if matches["value"] is not None and not _reads(matches["value"], states[1]):
+        matches = matches | {"value": None}  # as in MLA, whose values come from a latent
     query, key, value = (matches[role] for role in ("query", "key", "value"))
     names = {role: match.event.name for role, match in matches.items() if match is not None}
     heads, value_width = shape[1], shape[3]
@@ -222,6 +225,7 @@ def _assemble(
         error=float("nan"),
         names=names,
         group=call.group,
+        norms={role: match.normalised for role, match in matches.items() if match is not None and match.normalised},
     )
     if form not in {"bilinear", "rope"}:
         return made
@@ -243,8 +247,7 @@ def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tu
     for role, match, own in (("query", query, states[0]), ("key", key, states[1])):
         if match is None:
             return "unknown", f"no linear layer gives its {role}"
-        received = match.event.received
-        if received.numel() != own.numel() or factor_of(received.reshape(own.shape), own) != 1.0:
+        if not _reads(match, own):
             return ("unknown", f"its {role} comes from {match.event.name}, which does not read the layer's input")
     assert query is not None  # noqa: S101 checked above
     assert key is not None  # noqa: S101
@@ -253,6 +256,12 @@ def _form(matches: dict[str, Match | None], states: tuple[Tensor, Tensor]) -> tu
     if (query.rotation is None) != (key.rotation is None):
         return "unknown", "only one of query and key is turned by its position"
     return ("bilinear" if query.rotation is None else "rope"), ""
+
+
+def _reads(match: Match, states: Tensor) -> bool:
+    """Whether a linear layer reads the layer's input."""
+    received = match.event.received
+    return received.numel() == states.numel() and factor_of(received.reshape(states.shape), states) == 1.0
 
 
 def _error(made: Projections, call: AttentionCall, states: tuple[Tensor, Tensor]) -> float:

@@ -1,0 +1,85 @@
+"""What products of weight matrices say of heads, next to random matrices with the same singular values."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Bool, Float, Int
+
+_NEAR_0 = 1e-12
+
+
+def composition_null(
+    writer: Float[np.ndarray, "writer r"], reader: Float[np.ndarray, "reader s"], width: int
+) -> tuple[float, Float[np.ndarray, "writer reader"]]:
+    r"""Mean and variance of the squared composition of random matrices with these singular values, of every pair.
+
+    :math:`c^2 = \sum_{ij} p_i q_j x_{ij}^2` with the shares p and q of the squared singular values, and entries x of a
+    random rotation of n = `width` dimensions: :math:`E x^4 = 3 / n(n+2)`, :math:`E x^2 y^2 = 1 / n(n+2)` in one row or
+    column, and :math:`(n+1) / (n-1)n(n+2)` otherwise.
+    """
+    shares = [values**2 / np.maximum((values**2).sum(-1, keepdims=True), _NEAR_0) for values in (writer, reader)]
+    rows, columns = (shares[0] ** 2).sum(-1)[:, None], (shares[1] ** 2).sum(-1)
+    both, n = rows * columns, width
+    others = (1 - rows) * (1 - columns) * (n + 1) / max(n - 1, 1)
+    fourth = (3 * both + rows + columns - 2 * both + others) / (n * (n + 2))
+    return 1 / n, np.maximum(fourth - 1 / n**2, 0.0)
+
+
+def composition(
+    left: Float[np.ndarray, "writer r width"], right: Float[np.ndarray, "reader width s"], dimensions: int
+) -> tuple[Float[np.ndarray, "writer reader"], Float[np.ndarray, "writer reader"]]:
+    """Frobenius norm of the product of every pair, over both norms; and its p-value for random matrices."""
+    product = left.reshape(-1, left.shape[2]) @ right.swapaxes(0, 1).reshape(right.shape[1], -1)
+    squares = (product.reshape(len(left), left.shape[1], len(right), right.shape[2]) ** 2).sum((1, 3))
+    grams = left @ left.swapaxes(1, 2), right.swapaxes(1, 2) @ right
+    spectra = [np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)) for gram in grams]
+    norms = np.multiply.outer(*((values**2).sum(-1) for values in spectra))
+    share = squares / np.where(norms > 0, norms, np.nan)
+    mean, variance = composition_null(spectra[0], spectra[1], dimensions)
+    variance = np.where(variance > _NEAR_0, variance, np.nan)  # heads as wide as the stream: nothing is random
+    return np.sqrt(share), scipy.stats.gamma.sf(share, mean**2 / variance, 0.0, variance / mean)
+
+
+def turned_p(products: Float[np.ndarray, "head r r"]) -> Float[np.ndarray, " head"]:
+    r"""Two-sided p-value of the trace of each matrix M if it were turned at random.
+
+    With a random rotation Q of r dimensions, :math:`\mathrm{tr}(MQ)` has mean 0 and variance :math:`\|M\|_F^2 / r`, and
+    is close to normal.
+    """
+    norm = np.sqrt((products**2).sum((1, 2)))
+    trace = np.trace(products, axis1=1, axis2=2)
+    return 2 * scipy.stats.norm.sf(np.abs(trace) * products.shape[2] ** 0.5 / np.where(norm > 0, norm, np.nan))
+
+
+def by_offset(
+    query: Float[np.ndarray, "position r"],
+    key: Float[np.ndarray, "position r"],
+    offsets: Int[np.ndarray, " offset"],
+    searched: Bool[np.ndarray, " offset"],
+) -> tuple[Float[np.ndarray, " offset"], float]:
+    """Mean score of positions at each offset, keys about their mean; p-value of the peak with keys in random order.
+
+    A sum of one entry in each row and column of a matrix is close to normal (Hoeffding 1951), corrected for all
+    offsets that are searched.
+    """
+    length = len(query)
+    scores = query @ (key - key.mean(0)).T
+    centred = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    spread = np.sqrt((centred**2).sum() / (length - 1))
+    within = np.abs(offsets) < length
+    curve, z = (np.full(len(offsets), np.nan) for _ in range(2))
+    for at in np.flatnonzero(within):
+        curve[at] = np.diagonal(scores, offsets[at]).mean()
+        of_all = length / (length - abs(offsets[at]))
+        z[at] = np.diagonal(centred, offsets[at]).sum() / max(spread, _NEAR_0) * np.sqrt(of_all)
+    searched = searched & within
+    return curve, float(min(1.0, searched.sum() * scipy.stats.norm.sf(z[searched].max(initial=-np.inf))))
+
+
+def significant(p: Float[np.ndarray, ...]) -> Bool[np.ndarray, ...]:
+    """Which p-values are significant at a false discovery rate of 0.05; NaN are not tested."""
+    known, shown = np.isfinite(p), np.zeros(p.shape, bool)
+    if known.any():
+        shown[known] = scipy.stats.false_discovery_control(p[known]) <= 0.05  # noqa: PLR2004
+    return shown

@@ -1,0 +1,485 @@
+"""`circuits`: what the weights of a model say alone: copying, preferred tokens and offsets, composition of heads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import nn
+
+from attnscope.bundled import MODEL
+from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import ModelReading, loading
+from attnscope.capture.verify import verify
+from attnscope.explanation.arrays.composition import by_offset, composition, significant, turned_p
+from attnscope.explanation.inputs import model_inputs, token_ids
+from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offsets
+from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
+from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding
+from attnscope.kernels.positions import pair_columns
+from attnscope.store.runs import RunFolder, load_part
+from attnscope.support.arguments import Count
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.load import Model
+    from attnscope.explanation.projections import Projections
+    from attnscope.support.progress import Tell
+
+KINDS = ("query", "key", "value")
+_BLOCK = 2048  # tokens of the vocabulary at a time
+_POSITIONS = 512  # rows of a position table
+_DRAWS = 999
+_FLAT = 1e-9  # nats
+_DIRECTIONS, _EXTREME = 4, 16  # directions of a head, and tokens at each end of them, among which pairs are searched
+
+
+@verb()
+def circuits(
+    model: Model | None = None, *, band: Count = 10, tokens: Count = 5, **reading: Unpack[ModelReading]
+) -> xr.Dataset:
+    r"""Read a model's circuits off its weights, without texts: copying, preferred tokens and offsets, composition.
+
+    For a head with :math:`W_{QK} = W_Q W_K^T` and :math:`W_{OV} = W_V W_O` (Elhage et al. 2021, A Mathematical
+    Framework for Transformer Circuits), between embeddings :math:`W_E` and unembedding :math:`W_U`:
+
+    * copying: :math:`W_E W_{OV} W_U` has as many eigenvalues as the head has dimensions; positive ones raise the logit
+      of the token that the head attends to. They are computed from a product of the width of the head.
+    * composition of a head A with a later head B: :math:`\|W_{OV}^A W_{QK}^B\|_F / (\|W_{OV}^A\|_F \|W_{QK}^B\|_F)`
+      through queries; :math:`W_{QK}^{B\,T}` through keys, :math:`W_{OV}^B` through values.
+
+    Norms are folded into the matrices: exactly up to their denominator, one positive number for each token, which no
+    eigenvalue's sign and no ratio depends on. Other sublayers between two heads are left out. RoPE counts at offset 0
+    in W_QK.
+
+    Parameters
+    ----------
+    model
+        A language model, as in `attnscope.scan`.
+    band
+        Largest offset of the preferred offsets.
+    tokens
+        Number of tokens, and of pairs of tokens, that are listed for each head.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``(layer, head)``, NaN where undefined (the attribute ``skipped`` has the reasons):
+
+        * ``copying``: share of the eigenvalues with a positive real part. ``copying_sum``: :math:`\sum\lambda /
+          \sum|\lambda|`, from -1 to 1. ``copying_p``: two-sided, of the sum under a random rotation of the head's
+          values; ``copying_shown``: significant, corrected for all heads.
+        * ``same_token``: mean score of a token with itself less that with others, in standard deviations of all scores
+          of the embeddings; ``same_token_p`` and ``_shown`` under a random rotation of the head's keys.
+        * ``offset_score`` ``(layer, head, offset)``: score by offset from positions alone, in nats: RoPE between the
+          mean tokens, the position table, or the model's bias. ``peak_offset``: where it is highest; ``peak_offset_p``
+          and ``_shown`` under random phases (RoPE), or keys in random order (table); NaN for a bias.
+        * ``copied``, ``copied_logit``, ``suppressed``, ``suppressed_logit`` ``(layer, head, rank)``: tokens whose own
+          logit, less the mean logit, rises and falls most if the head attends to them.
+        * ``query_token``, ``key_token``, ``pair_score`` ``(layer, head, rank)``: pairs with the highest scores, in
+          nats, among the tokens furthest along the head's first directions.
+
+        ``composition`` ``(kind, from_layer, from_head, layer, head)`` with ``composition_p``, one-sided for random
+        matrices with the same singular values, and ``composition_shown``, corrected for all pairs and kinds;
+        ``composition_random``, its root mean square for such matrices.
+
+    Raises
+    ------
+    AttnscopeError
+        If the model is no language model, or its attention is not captured.
+
+    Notes
+    -----
+    The p-values follow from the exact mean and variance over random rotations, by a normal or, for squared
+    compositions, a gamma distribution. The false discovery rate is 0.05 (Benjamini and Hochberg 1995).
+
+    Examples
+    --------
+    >>> found = circuits("bundled")
+    >>> found.copying.dims, found.composition.dims
+    (('layer', 'head'), ('kind', 'from_layer', 'from_head', 'layer', 'head'))
+    """
+    source: Any = MODEL if model is None else model
+    reject_modalities("circuits", source, None, revision=reading["revision"])
+    loaded = load_model(source, **loading(reading), need_tokenizer=False)
+    if loaded.model.main_input_name != "input_ids":
+        raise AttnscopeError(
+            f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not tokens: choose a language model"
+        )
+    tokenizer = loaded.tokenizer
+    with suppress(AttnscopeError):  # tokens are then named by their numbers
+        tokenizer = load_model(loaded.model, **loading(reading)).tokenizer
+    seed, out = reading["seed"], reading["out"]
+    named = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
+    settings = {"band": band, "tokens": tokens, "seed": seed}
+    signature = signature_of("circuits", named, _Nothing(), None, settings)
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+
+    def measured() -> xr.Dataset:
+        weights = _Weights(loaded.model, tokenizer, band, tokens, seed, reading["progress"] or no_progress)
+        return weights.dataset().assign_attrs(attributes)
+
+    if out is None:
+        return measured()
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
+        if not run.complete:
+            run.save("circuits", measured())
+            run.finish(parts=["circuits"])
+        return load_part(run)
+
+
+class _Nothing:
+    """The texts of a verb that reads none."""
+
+    def sha256(self) -> str:
+        return hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class _Heads:
+    """The matrices of one layer's heads ``(head, width, r)``, norms of their input folded in; None if unknown."""
+
+    query: np.ndarray | None
+    key: np.ndarray | None
+    value: np.ndarray | None
+    output: np.ndarray | None  # ``(head, r, width)``, the norm of the output folded in
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, layer: Layer) -> _Heads:
+        made = layer.matrices
+
+        def folded(role: str, matrix: np.ndarray | None, fold: Fold | None) -> np.ndarray | None:
+            if matrix is None or (role != "value" and made.form not in {"bilinear", "rope", "normalised"}):
+                return None
+            if role in made.norms:
+                matrix = matrix * _gains(model.get_submodule(made.norms[role]), len(matrix), matrix.shape[2])
+            matrix = matrix if fold is None else fold.columns(matrix)
+            return matrix if role == "query" else matrix.repeat(made.group, 0)
+
+        output = made.output
+        return cls(
+            folded("query", made.query, layer.query.fold),
+            folded("key", made.key, layer.key.fold),
+            folded("value", made.value, layer.key.fold),
+            output if output is None or layer.written is None else layer.written.rows(output),
+        )
+
+
+def _gains(norm: nn.Module, heads: int, width: int) -> Float[np.ndarray, "head 1 r"]:
+    """The gain of a norm of queries or keys, of each head or of all together."""
+    together = any(parameter.numel() == heads * width for parameter in norm.parameters())
+    fold = fold_of(norm, heads * width if together else width)
+    if fold is None or fold.centred:
+        raise AttnscopeError(
+            f"found {type(norm).__name__} between queries and scores; expected an RMSNorm. This model has no circuits"
+        )
+    return fold.gain.reshape(-1, 1, width)
+
+
+#: Dimensions after ``layer, head`` of each variable; texts are without a number.
+_NUMBERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("copying", "copying_sum", "copying_p", "same_token", "same_token_p"), ()),
+    **dict.fromkeys(("peak_offset", "peak_offset_p"), ()),
+    "offset_score": ("offset",),
+    **dict.fromkeys(("copied_logit", "suppressed_logit", "pair_score"), ("rank",)),
+}
+_TOKENS = ("copied", "suppressed", "query_token", "key_token")
+
+
+@dataclass(eq=False)
+class _Weights:
+    """All heads of a model, and sums over its vocabulary."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    band: int
+    count: int
+    seed: int
+    tell: Tell
+
+    def __post_init__(self) -> None:
+        self.words = word_embedding(self.model)
+        rng = np.random.default_rng(self.seed)  # no number depends on these tokens
+        ids = rng.integers(self.words.num_embeddings, size=2 * self.band + 4).tolist()
+        inputs = model_inputs(self.model, token_ids([ids]))
+        verify(self.model, inputs, text="random tokens")
+        self.stream = residual_stream(self.model, inputs)
+        self.heads = [_Heads.of(self.model, layer) for layer in self.stream.layers]
+        self.counts = [call.query.shape[1] for call in self.stream.calls.values()]
+        first = self.stream.layers[0].query
+        self.width = first.states.shape[1]
+        self.norm = self.stream.embedded or first.fold  # of each token, whose denominator is computed
+        linear = embedding_projection(self.model, self.words.embedding_dim)
+        self.projection: np.ndarray | None = None
+        if linear is not None and self.words.embedding_dim != self.width:
+            self.projection = linear.weight.detach().double().cpu().numpy().T
+        self.end = self.stream.ends.get("decoder") if self.stream.is_linear else None
+        table: Any = self.words if self.end is None else self.model.get_output_embeddings()
+        rows = table.weight.detach().double().cpu().numpy()
+        rows = rows if self.end is not None or self.projection is None else rows @ self.projection
+        self.unembedding = rows if rows.shape[1] == self.width else None
+        self.size = min(self.words.num_embeddings, len(rows))
+
+    def embedded(self, ids: np.ndarray) -> np.ndarray:
+        """Embeddings of tokens."""
+        with torch.no_grad():
+            return self.words(torch.from_numpy(ids).to(self.words.weight.device)).double().cpu().numpy()
+
+    def normed(self, rows: np.ndarray, size: float | None = None) -> np.ndarray:
+        """Rows over their own denominator of the first norm, or over another."""
+        if self.norm is None:
+            return rows
+        rows = rows - rows.mean(-1, keepdims=True) if self.norm.centred else rows
+        own = np.sqrt((rows**2).mean(-1, keepdims=True)) if size is None else size
+        return rows / np.where(own > 0, own, 1.0)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Every token over its denominator, float32."""
+        made = [self.normed(self.embedded(block)).astype(np.float32) for block in self._blocks()]
+        return np.concatenate(made)
+
+    def _blocks(self) -> list[np.ndarray]:
+        return np.split(np.arange(self.size), range(_BLOCK, self.size, _BLOCK))
+
+    @cached_property
+    def sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``U^T E``; second moment and mean of `rows`."""
+        width = self.words.embedding_dim
+        both, second, mean = np.zeros((self.width, width)), np.zeros((width, width)), np.zeros(width)
+        for block in self._blocks():
+            raw = self.embedded(block)
+            if self.unembedding is not None:
+                both += self.unembedding[block].T @ raw
+            rows = self.normed(raw)
+            second += rows.T @ rows / self.size
+            mean += rows.sum(0) / self.size
+        return both, second, mean
+
+    def direct(self, point: Point, matrix: np.ndarray) -> np.ndarray:
+        """A matrix that reads a point of the stream, as one that reads embeddings."""
+        for fold in reversed(self.stream.between(point.stream, -1, point)):
+            matrix = fold.columns(matrix)
+        matrix = matrix if self.projection is None else self.projection @ matrix
+        return matrix if self.stream.embedded is None else self.stream.embedded.columns(matrix)
+
+    def written(self, number: int, output: np.ndarray, point: Point | None) -> np.ndarray:
+        """What the heads of a layer write, as it reaches a point, whose own norm only centres here."""
+        if point is None:
+            return output
+        for fold in self.stream.between(point.stream, self.stream.layers[number].query.order, point):
+            output = fold.rows(output)
+        return output - output.mean(-1, keepdims=True) if point.fold is not None and point.fold.centred else output
+
+    def dataset(self) -> xr.Dataset:
+        """All numbers."""
+        layers, heads = len(self.heads), max(self.counts)
+        sizes = {"offset": 2 * self.band + 1, "rank": self.count}
+        made = {
+            name: np.full((layers, heads, *(sizes[dim] for dim in dims)), np.nan) for name, dims in _NUMBERS.items()
+        }
+        made |= {name: np.full((layers, heads, self.count), "", dtype=object) for name in _TOKENS}
+        reasons: dict[str, str] = {}
+        for number, layer in enumerate(self.stream.layers):
+            self.tell(Progress("heads", 0.8 * number / layers))
+            for name, values in self._layer(number).items():
+                made[name][number, : len(values)] = values
+            if any(matrix is None for matrix in vars(self.heads[number]).values()):
+                reason = layer.matrices.reason or "no linear layer from the layer's input gives its values"
+                reasons[f"layer {layer.matrices.site.index}"] = reason
+        self.tell(Progress("composition", 0.8))
+        sites = [layer.matrices.site for layer in self.stream.layers]
+        variables: dict[str, Any] = {
+            name: (("layer", "head", *_NUMBERS.get(name, ("rank",))), values) for name, values in made.items()
+        }
+        for name in ("copying", "same_token", "peak_offset"):
+            variables[f"{name}_shown"] = (("layer", "head"), significant(made[f"{name}_p"]))
+        return xr.Dataset(
+            variables | self._composition(),
+            coords=layer_coordinates(sites)
+            | {
+                "head": np.arange(heads),
+                "offset": np.arange(-self.band, self.band + 1),
+                "rank": np.arange(1, self.count + 1),
+                "kind": list(KINDS),
+                "from_layer": [site.index for site in sites],
+                "from_head": np.arange(heads),
+            },
+            attrs={
+                "skipped": json.dumps(reasons),
+                "unverified": json.dumps(self.stream.unverified),
+                "unembedding": "embeddings" if self.end is None else "linear",
+                "norms": int(any(layer.query.fold is not None for layer in self.stream.layers)),
+                "vocabulary": self.size,
+                "width": self.width,
+            },
+        )
+
+    def _layer(self, number: int) -> dict[str, np.ndarray]:
+        """Numbers and tokens of one layer's heads."""
+        heads, layer, made = self.heads[number], self.stream.layers[number], dict[str, np.ndarray]()
+        both, second, mean = self.sums
+        if (
+            self.unembedding is not None
+            and heads.value is not None
+            and heads.output is not None
+            and layer.query.stream == "decoder"
+        ):
+            value, output = self.direct(layer.key, heads.value), self.written(number, heads.output, self.end)
+            output = output if self.end is None or self.end.fold is None else output * self.end.fold.gain
+            products = output @ (both @ value)
+            roots = np.linalg.eigvals(products)
+            size = np.abs(roots).sum(-1)
+            size = np.where(size > 0, size, np.nan)
+            made["copying"] = np.where(np.isnan(size), np.nan, (roots.real > 0).mean(-1))
+            made["copying_sum"], made["copying_p"] = roots.sum(-1).real / size, turned_p(products)
+            for name, largest in (("copied", True), ("suppressed", False)):
+                made[f"{name}_logit"], tokens = self._own_logits(value, output, largest=largest)
+                made[name] = self._names(tokens)
+        if heads.query is not None and heads.key is not None:
+            query, key = self.direct(layer.query, heads.query), self.direct(layer.key, heads.key)
+            centred, turned = second - np.outer(mean, mean), key.swapaxes(1, 2)
+            products = turned @ centred @ query
+            spread = np.einsum("hij,hji->h", turned @ centred @ key, query.swapaxes(1, 2) @ second @ query)
+            made["same_token"] = np.trace(products, axis1=1, axis2=2) / np.sqrt(np.where(spread > 0, spread, np.nan))
+            made["same_token_p"] = turned_p(products)
+            pairs = [self._pairs(*sides, layer.matrices.scale) for sides in zip(query, key, strict=True)]
+            made["pair_score"] = np.stack([scores for scores, _ in pairs])
+            for side, name in enumerate(("query_token", "key_token")):
+                made[name] = self._names(np.stack([tokens[side] for _, tokens in pairs]))
+        return made | (self._offsets(number) if layer.key is layer.query else {})
+
+    def _names(self, tokens: np.ndarray) -> np.ndarray:
+        """Tokens as text."""
+        name = (lambda token: f"#{token}") if self.tokenizer is None else self.tokenizer.decode
+        return np.vectorize(lambda token: name(int(token)), otypes=[object])(tokens)
+
+    def _own_logits(self, value: np.ndarray, output: np.ndarray, *, largest: bool) -> tuple[np.ndarray, np.ndarray]:
+        """``(head, rank)``: the most extreme logits of tokens for themselves, less the mean logit, and the tokens."""
+        assert self.unembedding is not None  # noqa: S101 checked by the caller
+        reads = torch.from_numpy(value.swapaxes(0, 1).reshape(value.shape[1], -1)).float()
+        writes = torch.from_numpy(output.reshape(-1, output.shape[2]).T.copy()).float()
+        mean, own = self.unembedding[: self.size].mean(0), list[torch.Tensor]()
+        for block in self._blocks():
+            logits = torch.from_numpy(self.unembedding[block] - mean).float() @ writes
+            product = (torch.from_numpy(self.rows[block]) @ reads) * logits
+            own.append(product.reshape(len(block), len(value), -1).sum(-1))
+        top = torch.cat(own).topk(min(self.count, self.size), 0, largest=largest)
+        return top.values.T.double().numpy(), top.indices.T.numpy()
+
+    def _pairs(self, query: np.ndarray, key: np.ndarray, scale: float) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """The highest scores of pairs, keys about their mean, among tokens at the ends of a few directions."""
+        (left, inner), (right, other) = np.linalg.qr(query), np.linalg.qr(key)
+        turned, _, back = np.linalg.svd(inner @ other.T)
+        sides: list[np.ndarray] = []
+        for directions in (left @ turned[:, :_DIRECTIONS], right @ back[:_DIRECTIONS].T):
+            along, most = self.rows @ directions.astype(np.float32), min(_EXTREME, self.size // 2)
+            order = np.argpartition(along, (most, self.size - most), 0)
+            sides.append(np.unique(np.concatenate([order[:most], order[-most:]])))
+        queries, keys = (self.normed(self.embedded(side)) for side in sides)
+        scores = scale * (queries @ query) @ ((keys - self.sums[2]) @ key).T
+        at = np.unravel_index(np.argsort(-scores, axis=None)[: self.count], scores.shape)
+        return scores[at], tuple(side[place] for side, place in zip(sides, at, strict=True))
+
+    def _offsets(self, number: int) -> dict[str, np.ndarray]:
+        """Scores by offset from positions alone, where they peak, and the p-value of the peak."""
+        heads, made, call = self.heads[number], self.stream.layers[number].matrices, self.stream.calls[number]
+        point = self.stream.layers[number].query
+        offsets, visible = np.arange(-self.band, self.band + 1), visible_offsets(call, self.band)
+        curve, p = np.zeros((self.counts[number], len(offsets))), np.full(self.counts[number], np.nan)
+        if heads.query is not None and heads.key is not None:
+            query, key = self.direct(point, heads.query), self.direct(point, heads.key)
+            if made.rotation is not None:
+                sides = [self.sums[2] @ query, self.sums[2] @ key]
+                if made.query_bias is not None and made.key_bias is not None and not made.norms:
+                    sides = [sides[0] + made.query_bias, sides[1] + made.key_bias.repeat(made.group, 0)]
+                curve, p = self._turning(made, sides, offsets, visible)
+            elif (rows := self._positions(point.stream)) is not None:
+                both = zip(rows @ query * made.scale, rows @ key, strict=True)
+                curve, p = map(np.stack, zip(*(by_offset(*sides, offsets, visible) for sides in both), strict=True))
+        if call.bias is not None:
+            pairs = pairs_at(call.query.shape[2], call.key.shape[2], self.band)
+            curve, p = curve + bias_traces(call, self.band)[0].numpy() / pairs, p * np.nan
+        curve = np.where(visible, curve, np.nan)
+        flat = np.nanmax(curve, 1) - np.nanmin(curve, 1) <= _FLAT
+        peak = np.where(flat, np.nan, offsets[np.nanargmax(curve, 1)])
+        curve[flat] = np.nan
+        return {"offset_score": curve, "peak_offset": peak, "peak_offset_p": np.where(flat, np.nan, p)}
+
+    def _turning(
+        self, made: Projections, sides: list[np.ndarray], offsets: np.ndarray, visible: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """RoPE between the mean tokens, next to random phases."""
+        assert made.rotation is not None  # noqa: S101 checked by the caller
+        rates = made.rotation.rates.cpu().numpy()
+        first, second = pair_columns(made.rotation.layout, len(rates))
+        query, key = (side[:, first] + 1j * side[:, second] for side in sides)
+        square = (made.rotation.cos**2 + made.rotation.sin**2)[0].double().cpu().numpy()
+        product, waves = made.scale * square * query.conj() * key, np.exp(1j * rates[:, None] * offsets)
+        phases = np.exp(2j * np.pi * np.random.default_rng(self.seed).random((_DRAWS, len(rates))))
+        drawn = [((phases * size) @ waves[:, visible]).real.max(1) for size in np.abs(product)]
+        curve = (product @ waves).real
+        beyond = np.array(drawn) >= curve[:, visible].max(1, keepdims=True)
+        return curve, (1 + beyond.sum(1)) / (1 + _DRAWS)
+
+    def _positions(self, stream: str) -> np.ndarray | None:
+        """Rows of the position table over the mean denominator of tokens with positions; None without a table."""
+        tables = position_tables(self.model)
+        table = next((one for one in tables if stream in one.name), tables[0] if tables else None)
+        if table is None or table.rows.shape[1] != self.words.embedding_dim:
+            return None
+        sides = [table.rows[:_POSITIONS], self.embedded(self._blocks()[0])]
+        if self.norm is not None and self.norm.centred:
+            sides = [side - side.mean(-1, keepdims=True) for side in sides]
+        return self.normed(sides[0], float(np.sqrt(sum((side**2).mean() for side in sides))))
+
+    def _composition(self) -> dict[str, Any]:
+        """Every pair of heads, through factors of the width of a head."""
+        layers, heads = len(self.heads), max(self.counts)
+        values = np.full((2, len(KINDS), layers, heads, layers, heads), np.nan)
+        for later, own in enumerate(self.heads):
+            layer, output = self.stream.layers[later], own.output
+            writes = None if output is None else output.swapaxes(1, 2)
+            for kind, (reads, other, point) in enumerate(
+                ((own.query, own.key, layer.query), (own.key, own.query, layer.key), (own.value, writes, layer.key))
+            ):
+                if reads is None or other is None:
+                    continue
+                right = reads @ np.asarray(np.linalg.qr(other, mode="r")).swapaxes(1, 2)  # (head, width, r)
+                for earlier, before in enumerate(self.heads[:later]):
+                    writer = self.stream.layers[earlier].query
+                    output = before.output
+                    if before.value is None or output is None or writer.stream != point.stream:
+                        continue
+                    left = self.triangles[earlier] @ self.written(earlier, output, point)
+                    dimensions = self.width - bool(point.fold is not None and point.fold.centred)
+                    found = np.stack(composition(left, right, dimensions))
+                    values[:, kind, earlier, : found.shape[1], later, : found.shape[2]] = found
+        dims = ("kind", "from_layer", "from_head", "layer", "head")
+        return {
+            "composition": (dims, values[0]),
+            "composition_p": (dims, values[1]),
+            "composition_shown": (dims, significant(values[1])),
+            "composition_random": ((), self.width**-0.5),
+        }
+
+    @cached_property
+    def triangles(self) -> dict[int, np.ndarray]:
+        """R of the value matrices: as much of them as a norm needs."""
+        known = {number: heads.value for number, heads in enumerate(self.heads) if heads.value is not None}
+        return {number: np.asarray(np.linalg.qr(value, mode="r")) for number, value in known.items()}

@@ -1,0 +1,296 @@
+"""The residual stream of a model: where heads read and write it, and the norms on the way, found in one pass."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnscope.capture.eager import without_cache
+from attnscope.capture.families import is_attention, is_norm
+from attnscope.capture.forward import forward
+from attnscope.explanation.inputs import watching_inputs
+from attnscope.explanation.projections import Projections, factor_of, projections
+from attnscope.explanation.tables import word_embedding
+from attnscope.kernels.engines import output_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.watch import Site
+    from attnscope.explanation.inputs import Inputs
+    from attnscope.kernels.call import AttentionCall
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A norm without its denominator, which is one number for each token: centre the row, then multiply."""
+
+    gain: Float[np.ndarray, " width"]
+    centred: bool  # LayerNorm; False for RMSNorm
+
+    def rows(self, rows: Float[np.ndarray, "... width"]) -> Float[np.ndarray, "... width"]:
+        """Rows after the norm."""
+        return (rows - rows.mean(-1, keepdims=True) if self.centred else rows) * self.gain
+
+    def columns(self, matrix: Float[np.ndarray, "... width r"]) -> Float[np.ndarray, "... width r"]:
+        """The matrix that does both: norm, then `matrix`."""
+        matrix = matrix * self.gain[:, None]
+        return matrix - matrix.mean(-2, keepdims=True) if self.centred else matrix
+
+
+@torch.no_grad()
+def fold_of(norm: nn.Module, width: int) -> Fold | None:
+    """The fold of a norm, read off its outputs; None if it is neither a LayerNorm nor an RMSNorm."""
+    norm = deepcopy(norm).cpu().double()
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(1e4 * np.stack([rng.permutation(np.resize([1.0, -1.0], width)), rng.normal(size=width)]))
+    out = norm(torch.cat([rows, -rows, rows + 1e4]))
+    centred = bool((out[4:] - out[:2]).abs().max() < 1e-4 * out.abs().max())
+    base = rows - rows.mean(-1, keepdim=True) if centred else rows
+    base = base / base.square().mean(-1, keepdim=True).sqrt()
+    odd = (out[:2] - out[2:4]) / 2
+    gain = odd[0] / base[0]
+    if not bool((odd[1] - gain * base[1]).abs().max() <= 1e-4 * odd.abs().max()):
+        return None
+    return Fold(gain.double().numpy(), centred)
+
+
+@dataclass(eq=False)
+class _Event:
+    """A module that ran: its input and its output, ``(token, width)`` each."""
+
+    name: str
+    module: nn.Module
+    received: Tensor | None
+    returned: Tensor | None
+
+
+@dataclass(eq=False)
+class Point:
+    """A point at which a stream is read: by a layer, by cross-attention, or by the unembedding."""
+
+    stream: str
+    order: int  # number of layers that wrote before
+    states: Tensor
+    at: int  # number of events before it
+    norm: _Event | None = None
+    fold: Fold | None = None
+
+    @property
+    def before(self) -> Tensor:
+        """The input of its norm."""
+        return self.states if self.norm is None or self.norm.received is None else self.norm.received
+
+
+@dataclass(eq=False)
+class Layer:
+    """One attention call on its stream."""
+
+    matrices: Projections
+    query: Point
+    key: Point  # of keys and values
+    written: Fold | None = None  # norm of its output, before it is added
+    after: _Event | None = None  # norm of the sum of stream and output (post-norm)
+    after_fold: Fold | None = None
+
+
+@dataclass(eq=False)
+class Stream:
+    """Readers and writers of the residual stream."""
+
+    layers: list[Layer]
+    ends: dict[str, Point]  # by stream
+    embedded: Fold | None  # norm of the embeddings that no layer reads as it is (BLOOM, ALBERT)
+    is_linear: bool  # whether the unembedding reads the stream, through a norm at most
+    unverified: list[int] = field(default_factory=list[int])  # layers after which the stream adds something unknown
+    calls: dict[int, AttentionCall] = field(default_factory=dict[int, "AttentionCall"])
+
+    def between(self, stream: str, first: int, last: Point) -> list[Fold]:
+        """Norms on the stream from the output of layer `first` (-1: the embeddings) to the norm of `last`."""
+        own = [layer for layer in self.layers if layer.query.stream == stream]
+        folds: list[Fold | None] = []
+        for number in range(first, last.order):
+            after = own[number].after if number >= 0 else None
+            point = own[number + 1].query if number + 1 < last.order else last
+            if after is not None and point.norm is not after:
+                folds.append(own[number].after_fold)
+            following = own[number + 1] if number + 1 < last.order else None
+            if following is not None and following.after is not None and following.query.norm is not None:
+                folds.append(following.query.fold)
+        return [fold for fold in folds if fold is not None]
+
+
+@torch.no_grad()
+def residual_stream(model: PreTrainedModel, inputs: Inputs) -> Stream:
+    """Find how heads read and write the residual stream, from one pass over one text."""
+    found = projections(model, inputs)
+    recorder = _Recorder(inputs["input_ids"].shape[-1], {made.names.get("output", "") for made in found.values()})
+    unembedding = model.get_output_embeddings()
+    hooks = recorder.hooks(model, unembedding)
+    try:
+        with watching_inputs(model, recorder.observe):
+            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return _assembled(model, found, recorder, unembedding)
+
+
+@dataclass(eq=False)
+class _Recorder:
+    """Every module outside attention, and every attention call."""
+
+    length: int
+    outputs: set[str]
+    events: list[_Event] = field(default_factory=list)
+    calls: list[tuple[Site, AttentionCall, Tensor, Tensor, int]] = field(default_factory=list)
+
+    def hooks(self, model: PreTrainedModel, unembedding: nn.Module | None) -> list[Any]:
+        inside = tuple(f"{name}." for name, module in model.named_modules() if is_attention(module))
+        return [
+            module.register_forward_hook(partial(self._note, name))
+            for name, module in model.named_modules()
+            if module is unembedding or is_norm(module) or name in self.outputs or not name.startswith(inside)
+        ]
+
+    def _note(self, name: str, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
+        received = arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
+        returned = returned[0] if isinstance(returned, tuple) and returned else returned
+        self.events.append(_Event(name, module, self._rows(received), self._rows(returned)))
+
+    def _rows(self, states: Any) -> Tensor | None:
+        if not isinstance(states, Tensor) or not states.is_floating_point() or states.numel() % self.length:
+            return None
+        return states.detach().cpu().reshape(self.length, -1).clone() if states.shape[0] in {1, self.length} else None
+
+    def observe(self, site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
+        rows = [states.detach().cpu().reshape(self.length, -1).clone() for states in (query_states, key_states)]
+        self.calls.append((site, call, rows[0], rows[1], len(self.events)))
+        return output_of(call)
+
+
+SMALL = 1e-5  # rounding of sums, as a share of the largest entry
+
+
+class _Written(NamedTuple):
+    """What a layer left behind."""
+
+    layer: Layer
+    base: Tensor  # stream that it adds to
+    total: Tensor  # stream after it
+    at: int  # number of events before it
+
+    def leads_to(self, events: list[_Event], point: Point) -> bool:
+        """Whether the stream at a point is that after this layer, plus what one module adds."""
+        after = self.layer.after
+        if point.norm is not None and (point.norm is after or point.fold is None):
+            return point.fold is not None
+        if self._is_before(events, point, self.total):
+            return True
+        # the norm of a later sublayer, in a pre-norm layer whose own input has no norm (the first of ModernBERT)
+        if after is not None and after.received is not None and self._is_before(events, point, after.received):
+            self.layer.after = self.layer.after_fold = None
+            return True
+        return False
+
+    def _is_before(self, events: list[_Event], point: Point, total: Tensor) -> bool:
+        target = point.before
+        if target.shape != total.shape:
+            return False
+        if float((target - total).abs().max()) <= SMALL * float(target.abs().max()):
+            return True
+        between = [one.returned for one in events[self.at : point.at] if one.returned is not None]
+        return any(_sum(target, stream, added) for added in between for stream in (total, self.base))
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape and factor_of(one, other) is not None
+
+
+def _assembled(
+    model: PreTrainedModel, found: dict[Site, Projections], recorder: _Recorder, unembedding: nn.Module | None
+) -> Stream:
+    """Order the events along each stream."""
+    events, folds = recorder.events, dict[int, Fold | None]()
+
+    def fold(event: _Event | None) -> Fold | None:
+        if event is None or event.received is None:
+            return None
+        if id(event.module) not in folds:
+            folds[id(event.module)] = fold_of(event.module, event.received.shape[1])
+        return folds[id(event.module)]
+
+    def point(stream: str, order: int, states: Tensor, at: int) -> Point:
+        norm = next((one for one in reversed(events[:at]) if is_norm(one.module) and _same(states, one.returned)), None)
+        return Point(stream, order, states, at, norm, fold(norm))
+
+    made = Stream([], {}, None, is_linear=False)
+    two = bool(model.config.is_encoder_decoder)
+    written: dict[str, _Written] = {}
+    for site, call, query_states, key_states, at in recorder.calls:
+        stream = "encoder" if two and site.kind == "self" else "decoder"
+        order = sum(layer.query.stream == stream for layer in made.layers)
+        query = point(stream, order, query_states, at)
+        if stream in written and not written[stream].leads_to(events, query):
+            made.unverified.append(written[stream].layer.matrices.site.index)
+        key = query
+        if site.kind == "cross":
+            ahead = sum(layer.query.stream == "encoder" for layer in made.layers)
+            key = made.ends.setdefault("encoder", point("encoder", ahead, key_states, at))
+        layer = Layer(found[site], query, key)
+        made.layers.append(layer)
+        made.calls[site.index] = call
+        name = found[site].names.get("output", "")
+        place = next((place for place in range(at, len(events)) if events[place].name == name), None)
+        output = None if place is None else events[place].returned
+        if place is None or output is None:
+            made.unverified.append(site.index)
+            written.pop(stream, None)
+            continue
+        later = [one for one in events[place:] if is_norm(one.module) and one.received is not None]
+        branch = next((one for one in later[:2] if _same(one.received, output)), None)
+        if branch is not None and branch.returned is not None:
+            layer.written, output = fold(branch), branch.returned
+        base, total = query.before, query.before + output
+        for one in later:
+            if query.norm is not None and _sum(one.received, query.before, output):
+                total = one.received
+                break
+            if _sum(one.received, query.states, output):
+                layer.after, layer.after_fold = one, fold(one)
+                base, total = query.states, one.returned
+                break
+        assert total is not None  # noqa: S101 norms return what they receive
+        written[stream] = _Written(layer, base, total, place)
+    first, width = made.layers[0].query, word_embedding(model).embedding_dim
+    for one in events:
+        if is_norm(one.module) and one.received is not None and one is not first.norm:
+            narrow = one.received.shape[1] == width != first.states.shape[1]
+            if narrow or (made.layers[0].after is None and _same(first.before, one.returned)):
+                made.embedded = fold(one)
+                break
+    read = next((one for one in reversed(events) if one.module is unembedding and one.received is not None), None)
+    if read is not None and read.received is not None and "decoder" in written:
+        order = sum(layer.query.stream == "decoder" for layer in made.layers)
+        end = point("decoder", order, read.received, len(events))
+        made.is_linear = written["decoder"].leads_to(events, end)
+        made.ends["decoder"] = end
+    return made
+
+
+def _sum(received: Tensor | None, stream: Tensor, output: Tensor) -> bool:
+    """Whether a norm receives the stream plus the output of a layer."""
+    if received is None or received.shape != stream.shape or received.shape != output.shape:
+        return False
+    rest, whole = (received - stream).double(), float(received.double().abs().max())
+    wide = output.double()
+    power = float((wide * wide).sum())
+    factor = float((rest * wide).sum()) / power if power else 0.0
+    return factor >= 0 and float((rest - factor * wide).abs().max()) <= SMALL * whole and (factor > 0 or not power)
