@@ -28,6 +28,7 @@ from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offset
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding
 from attnscope.kernels.positions import pair_columns
+from attnscope.measure.texts import window_length
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
@@ -126,12 +127,17 @@ def circuits(
         tokenizer = load_model(loaded.model, **loading(reading)).tokenizer
     seed, out = reading["seed"], reading["out"]
     named = LoadedModel(loaded.model, tokenizer, loaded.name, loaded.identity)
+    length = min(2 * band + 4, window_length(named, None))
+    if band >= length:
+        raise AttnscopeError(
+            f"band (--band) is {band}; this model's largest offset is {length - 1}: use a smaller band"
+        )
     settings = {"band": band, "tokens": tokens, "seed": seed}
     signature = signature_of("circuits", named, _Nothing(), None, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
     def measured() -> xr.Dataset:
-        weights = _Weights(loaded.model, tokenizer, band, tokens, seed, reading["progress"] or no_progress)
+        weights = _Weights(loaded.model, tokenizer, length, band, tokens, seed, reading["progress"] or no_progress)
         return weights.dataset().assign_attrs(attributes)
 
     if out is None:
@@ -207,6 +213,7 @@ class _Weights:
 
     model: PreTrainedModel
     tokenizer: Any
+    length: int  # of the text that shows how heads read and write
     band: int
     count: int
     seed: int
@@ -215,7 +222,7 @@ class _Weights:
     def __post_init__(self) -> None:
         self.words = word_embedding(self.model)
         rng = np.random.default_rng(self.seed)  # no number depends on these tokens
-        ids = rng.integers(self.words.num_embeddings, size=2 * self.band + 4).tolist()
+        ids = rng.integers(self.words.num_embeddings, size=self.length).tolist()
         inputs = model_inputs(self.model, token_ids([ids]))
         verify(self.model, inputs, text="random tokens")
         self.stream = residual_stream(self.model, inputs)
@@ -454,6 +461,8 @@ class _Weights:
         values = np.full((2, len(KINDS), layers, heads, layers, heads), np.nan)
         for later, own in enumerate(self.heads):
             layer, output = self.stream.layers[later], own.output
+            if output is not None and any(fold and fold.centred for fold in (layer.query.fold, layer.after_fold)):
+                output = output - output.mean(-1, keepdims=True)  # the rest is never read
             writes = None if output is None else output.swapaxes(1, 2)
             for kind, (reads, other, point) in enumerate(
                 ((own.query, own.key, layer.query), (own.key, own.query, layer.key), (own.value, writes, layer.key))

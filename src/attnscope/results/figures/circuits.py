@@ -91,6 +91,6 @@ def _drawn(graph: Any) -> Figure:
                 connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
             )  # fmt: skip
             axes.plot([], [], color=colour, label=kind)
-        axes.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), ncols=3, frameon=False)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False)
         axes.set_axis_off()
     return figure
