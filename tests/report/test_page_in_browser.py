@@ -186,7 +186,7 @@ def test_pointing_at_a_token_shades_what_it_looks_at(visit, path, made, kind, of
     first = page.locator("#partners tbody tr").first.text_content()
     assert first.startswith(made.sample["token"].values[0, 10 + offset])
     page.mouse.move(0, 0)
-    assert shades(page).argmax() == 6 + offset  # back to the token that is kept
+    assert shades(page).argmax() == 25 + offset  # back to the token that is kept
 
 
 def test_to_this_token_reads_a_column(visit, path, made):
@@ -223,7 +223,7 @@ def test_pointing_at_the_map_names_query_key_and_weight(visit, path, made):
     share = f"{100 * listed.sum() / 48:.1f}%"
     assert page.text_content("#map-share") == f"; token by token: {share} of this head's weight"
     page.check("input[value=near]")
-    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [15, 15]
+    assert page.evaluate("drawn.cell(byId('map').clientWidth - 10, byId('map').clientHeight - 10)") == [32, 32]
 
 
 def test_hostile_tokens_are_text(visit, path):
@@ -270,7 +270,7 @@ def test_cross_attention_goes_from_the_target_to_the_source(visit, made, tmp_pat
     assert shades(page).argmax() == 9  # the source stands first
     assert not shades(page)[48:].any()
     source.locator('[data-token="5"]').hover()  # no query: nothing is shown of it
-    assert "t6 (position 6)" in page.text_content("#partners caption")
+    assert "t7 (position 7)" in page.text_content("#partners caption")
     page.check("input[value=to]")
     source.locator('[data-token="5"]').click()
     assert shades(page).argmax() == 48 + 6
@@ -336,3 +336,40 @@ def test_figures_are_drawn_and_fit_any_screen_in_light_and_dark(visit, explanati
     for _ in fitting_schemes(page, width):
         plate = page.evaluate("getComputedStyle(document.querySelector('.plate')).backgroundColor")
         assert plate == page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
+
+
+def test_speakers_of_a_chat_are_underlined(visit, made, tmp_path):
+    sample = made.sample
+    roles = np.full(sample["token"].shape, "", object)
+    roles[0, 1:10], roles[0, 10:20] = "user", "assistant"
+    page = visit(scan_page(made.result, sample.assign_coords(role=(("window", "query"), roles)), tmp_path / "r.html"))
+    assert page.locator('.token[data-role="user"]').count() == 9
+    assert page.locator(".roles span").all_text_contents() == ["user", "assistant"]
+    assert page.locator(".token").nth(12).get_attribute("title") == "position 12, assistant"
+
+
+def test_frames_of_a_sound_are_a_timeline(visit, made, tmp_path):
+    names = made.sample["token"].values.copy()
+    names[:] = [f"{index * 0.25:.2f}s" for index in range(names.shape[1])]
+    page = visit(
+        scan_page(made.result, made.sample.assign_coords(token=(("window", "query"), names)), tmp_path / "r.html")
+    )
+    boxes = page.eval_on_selector_all(
+        ".timeline .token", "all => all.slice(0, 8).map(t => t.getBoundingClientRect().y)"
+    )
+    assert len(set(boxes[:4])) == len(set(boxes[4:])) == 1  # four frames a second, a line each
+    assert boxes[4] > boxes[3]
+    assert page.locator(".second").all_text_contents()[:3] == ["0 s", "1 s", "2 s"]
+
+
+def test_a_page_in_japanese_knows_cross_attention(visit, made, tmp_path):
+    result = made.result.assign_coords(layer_kind=("layer", ["cross"] * 3))
+    attnscope.set_language("ja")
+    try:
+        path = scan_page(result, translated(made.sample, "cross", tokens=12), tmp_path / "r.html")
+    finally:
+        attnscope.set_language("en")
+    page = visit(path)
+    choose(page, 0)
+    assert page.text_content("#head-layer").endswith("交差注意")
+    assert page.evaluate("crossed()")

@@ -318,11 +318,12 @@ _BEST = {
 def report(aligned: Aligned) -> Report:
     """The report of `align`, the best heads first."""
     score, level, pairs = aligned.score, aligned.baselines, count(len(aligned.links), "sentence pair")
-    sentences = [f"{pairs}; no gold alignments to compare with."]
+    sentences, headline = [f"{pairs}; no gold alignments to compare with."], f"{pairs} aligned; no gold alignments"
     if score is not None:
         rates = map(percent, (score.error_rate, score.precision, score.recall))
         error_rate, precision, recall = rates
         sentences = [f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}."]
+        headline = f"Alignment error rate {error_rate} over {pairs}"
     if score is not None and level is not None:
         sentences.append(f"Baselines: {level.in_words(score.error_rate)}.")
     one: Row = {"layer": aligned.layer, "head": aligned.head, "chosen_on_gold": aligned.chosen_on_gold}
@@ -348,6 +349,7 @@ def report(aligned: Aligned) -> Report:
             sentences,
             "the head was chosen on these sentences" if aligned.chosen_on_gold else "",
             [] if aligned.layer is None or aligned.head is None else [(aligned.layer, aligned.head)],
+            headline=headline,
         ),
         tables=[
             Table(

@@ -217,6 +217,9 @@ def sample_dataset(
                 f"{side}tokens": ("window", [len(text) for text in of_windows]),
             }
         )
+        if any(text.roles for text in of_windows):
+            roles = [[*text.roles, *[""] * rows][:rows] for text in of_windows]
+            sample = sample.assign_coords({f"{side}role": (("window", "query"), np.array(roles, dtype=object))})
     first = {side: of_windows[0] for side, of_windows in texts.items()}
     long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)
     keys = _received(observed, texts, len(kinds), heads)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
+from attnscope.results.translate import translate
 from attnscope.store.signature import Signature
 from attnscope.support.errors import AttnscopeError
 
@@ -43,6 +44,8 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
     `kinds` has the kind of attention of each head by layer and head, where the tables need not have all heads.
     """
     tables = [table for table in report.tables if _by_head(table)]
+    most = max((len({*map(_place, table.rows)}) for table in tables), default=0)
+    tables = [table for table in tables if len({*map(_place, table.rows)}) > 1 or most == 1]  # not of one chosen head
     named = kinds is not None
     kinds = kinds or {_place(row): row.get("attention") or "" for table in tables for row in table.rows}
     if not kinds:
@@ -156,7 +159,9 @@ def _entry(
     for row in rows:
         at = index[_place(row)]
         text, interval = text_of(one, row, like)
-        entry["text"][at], entry["interval"][at] = with_minus(text), with_minus(interval)
+        is_word = isinstance(row.get(one.name), bool) or one.name == "label"  # others are tokens and names
+        entry["text"][at] = translate(text) if is_word else with_minus(text)
+        entry["interval"][at] = translate(with_minus(interval))
         entry["shown"][at] = row.get(one.significant) if one.significant else None
         if number and row.get(one.name) is not None:
             entry["values"][at] = float(f"{row[one.name]:.5g}")

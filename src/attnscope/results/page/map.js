@@ -290,12 +290,14 @@ function chooseHead(index, remember = false) {
   } else paintMap();
   const layer = layerOf(index), main = majority(index);
   byId("head-title").textContent = at(index);
-  byId("head-layer").textContent = [data.layerNames[layer], data.layerKinds[layer]].filter((text) => text && text !== String(data.layers[layer])).join(", ");
+  byId("head-layer").textContent = [data.layerNames[layer], kindOf(layer)].filter((text) => text && text !== String(data.layers[layer])).join(", ");
   byId("head-label").replaceChildren(...(main ? [swatch(main.colour), " ", html("strong", {}, html("bdi", {}, main.name)), data.texts > 1 ? t` on ${share(main.share)} of ${data.noun}s` : ""] : []));
   readOut(index);
   writeAddress(remember);
   panels[state.tab]?.(index);
 }
+
+const kindOf = (layer) => ({ self: t`self-attention`, causal: t`causal self-attention`, cross: t`cross-attention` })[data.layerKinds[layer]] ?? "";
 
 function chooseTab(tab, remember = false) {
   state.tab = tab;

@@ -37,7 +37,7 @@ _DIGITS = 5
 _PIXELS = 96  # for an inch
 _ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "groups")
 #: Names of the words in a page's data that are no names, tokens or numbers.
-_WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "layerKinds", "group"})
+_WORDS = frozenset({"name", "units", "help", "noun", "unit", "title", "reading", "names", "group"})
 _CELLS = 400  # heads that are drawn as cells; more are one canvas
 _PAGES = Environment(
     loader=PackageLoader("attnscope.results.page", "."),
@@ -142,7 +142,7 @@ def write_page(
     and the cards, each of which has a link at their top. `packed` is read when a window is opened. `run` is the folder
     of the run, whose neighbours are linked.
     """
-    headline = report.finding.headline or next(iter(report.finding.sentences), "") or report.title
+    headline = (report.finding.headline or next(iter(report.finding.sentences), "") or report.title).rstrip(".")
     links: list[tuple[str, str]] = []
     data: dict[str, Any] = {} if packed is None else {"packed": packed}
     if heads is not None:
@@ -245,7 +245,8 @@ def encode(weights: np.ndarray) -> np.ndarray:
 def _text(sample: xr.Dataset, side: str) -> dict[str, Any]:
     """Tokens of one text, as many as the page shows, and how many there are in all."""
     tokens = side_tokens(sample, side)
-    return {
+    roles = {"roles": sample[f"{side}role"].values[: len(tokens)].tolist()} if f"{side}role" in sample.coords else {}
+    return roles | {
         "tokens": tokens,
         "special": [bool(mark) for mark in sample[f"{side}special"].values[: len(tokens)]],
         "total": int(sample[f"{side}tokens"]),

@@ -72,7 +72,7 @@ function openWindow() {
   names = texts.map((text) => text.tokens.map(visible));
   chips = names.map(() => []);
   const picture = pictureOf(shared, state.window), middle = picture && picture.start + Math.floor(picture.rows / 2) * picture.columns + Math.floor(picture.columns / 2);
-  state.kept = texts.map(({ tokens, special }) => middle ?? Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + 5));
+  state.kept = texts.map(({ tokens, special }) => middle ?? Math.min(tokens.length - 1, Math.max(0, special.indexOf(false)) + Math.min(40, Math.floor(tokens.length / 2))));
   views = viewsOf(shared, state.window).map((view) => ({ ...view, ...viewBox(view) }));
   onImage = placesOf(views);
   // the end of the text, which can attend to all of its images
@@ -108,15 +108,22 @@ function sayShare() {
   else if (map.tile) tiled.textContent = t`This head is stored in tiles (sums and largest weights). Run attnscope scan … --show ${name} to see single tokens.`;
 }
 
+/** Speakers of a chat, whose tokens are underlined. */
+const ROLES = ["system", "user", "assistant", "tool"];
+/** Frames in a second of a sound, whose tokens are named by the second at which they begin; 0 for text. */
+const framesOf = (tokens) => (tokens.length > 2 && tokens.slice(0, 3).every((name) => /^\d+\.\d+s$/.test(name)) ? Math.round(2 / (parseFloat(tokens[2]) - parseFloat(tokens[0]))) : 0);
+
 /** The tokens of one text, to point at: those in which a token is chosen answer. */
 function buildText(text) {
-  const { tokens, special } = shared.windows[state.window][text];
+  const { tokens, special, roles = [] } = shared.windows[state.window][text], frames = framesOf(tokens);
   const title = html("p", { class: "hint", id: `text-${text}` });
   const picture = pictureOf(shared, state.window), boxes = picture && patchBoxes(picture);
-  const box = html("div", { class: picture ? "tokens image" : views.length ? "tokens pictured" : "tokens", role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
+  const box = html("div", { class: `tokens${picture ? " image" : views.length ? " pictured" : frames ? " timeline" : ""}`, role: "listbox", "aria-labelledby": `tokens-title text-${text}`, "aria-orientation": "horizontal" });
   tokens.forEach((_, i) => {
-    const chip = html("span", { role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: t`position ${i}` }, picture || onImage.has(i) ? names[text][i] : running(tokens[i]));
+    const chip = html("span", { role: "option", tabindex: -1, class: special[i] ? "token special" : "token", dir: "auto", "data-token": i, title: roles[i] ? t`position ${i}, ${roles[i]}` : t`position ${i}` }, frames ? "" : picture || onImage.has(i) ? names[text][i] : running(tokens[i]));
     chips[text].push(chip);
+    if (ROLES.includes(roles[i])) chip.dataset.role = roles[i];
+    if (frames && i % frames === 0) box.append(html("span", { class: "second", "aria-hidden": "true" }, `${i / frames} s`));
     const placed = onImage.get(i);
     if (placed) {
       const { view, place } = placed;
@@ -134,14 +141,16 @@ function buildText(text) {
   box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") { event.preventDefault(); keepToken(tokenOf(event) ?? kept()); }
-    const from = tokenOf(event), placed = onImage.get(from), line = picture?.columns ?? 1;
+    const from = tokenOf(event), placed = onImage.get(from), line = (frames || picture?.columns) ?? 1;
     const below = (across) => (placed ? placed.view.tokens[placed.place + across * placed.view.columns] - from : across * line);
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: below(-1), ArrowDown: below(1) }[event.key];
     if (from === null || !step) return;
     event.preventDefault();
     if (chips[text][from + step]) moveFocus(chips[text], from, from + step);
   });
-  byId("texts").append(html("div", {}, title, box));
+  if (frames) box.style.setProperty("--frames", frames);
+  const marks = ROLES.filter((role) => roles.includes(role)).map((role) => html("span", { "data-role": role }, role));
+  byId("texts").append(html("div", {}, title, ...(marks.length ? [html("p", { class: "hint roles" }, ...marks)] : []), box));
 }
 
 async function loadMap() {
