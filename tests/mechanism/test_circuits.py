@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attnscope import AttnscopeError, circuits
-from attnscope.explanation.arrays.composition import by_offset, composition, composition_null, turned_p
+from attnscope.explanation.arrays.composition import by_offset, composition, composition_null, spectrum, turned_p
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.testing.catalogue import build
@@ -231,7 +231,7 @@ def test_random_matrices_are_significant_as_often_as_they_should():
     left, right = rng.normal(size=(60, 6, 40)) ** 3, rng.normal(size=(60, 40, 6)) ** 3
     left = left @ np.linalg.qr(rng.normal(size=(60, 40, 40)))[0]
     right = np.linalg.qr(rng.normal(size=(60, 40, 40)))[0] @ right
-    p = np.diag(composition(left, right, 40)[1])  # independent pairs
+    p = np.diag(composition(left, right, spectrum(left), spectrum(right.mT), 40)[1])  # independent pairs
     assert scipy.stats.kstest(p, "uniform").pvalue > 0.01
     own = rng.normal(size=(400, 12, 12)) @ rng.normal(size=(12, 12))
     turned = own @ np.linalg.qr(rng.normal(size=(400, 12, 12)))[0]

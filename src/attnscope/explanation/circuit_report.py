@@ -24,9 +24,10 @@ _HEADS = (
         "copying",
         unit="share",
         meaning="share of eigenvalues of the path from embeddings to logits with a positive real part: 1 copies tokens",
-        significant="copying_shown",
     ),
-    Quantity("copying_sum", "sum", "above", "sum of the eigenvalues over the sum of their sizes", detail="page"),
+    Quantity(
+        "copying_sum", "sum", "above", "sum of the eigenvalues over the sum of their sizes", significant="copying_shown"
+    ),
     Quantity("copying_p", "p of the sum", "p", "for randomly turned values", detail="page"),
     Quantity("copied", "copies", "text", "tokens whose own logit rises most if the head attends to them"),
     Quantity("suppressed", "suppresses", "text", "tokens whose own logit falls most", detail="page"),
@@ -145,5 +146,5 @@ def report(circuits: xr.Dataset) -> Report:
         result=circuits,
         notes=notes,
         care=care,
-        colour="copying",
+        colour="copying_sum",
     )

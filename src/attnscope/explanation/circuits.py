@@ -22,7 +22,7 @@ from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ModelReading, loading
 from attnscope.capture.verify import verify
-from attnscope.explanation.arrays.composition import by_offset, composition, significant, turned_p
+from attnscope.explanation.arrays.composition import by_offset, composition, root_of, significant, spectrum, turned_p
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offsets
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
@@ -137,7 +137,7 @@ def circuits(
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
     def measured() -> xr.Dataset:
-        weights = _Weights(loaded.model, tokenizer, length, band, tokens, seed, reading["progress"] or no_progress)
+        weights = Weights(loaded.model, tokenizer, length, band, tokens, seed, reading["progress"] or no_progress)
         return weights.dataset().assign_attrs(attributes)
 
     if out is None:
@@ -208,7 +208,7 @@ _TOKENS = ("copied", "suppressed", "query_token", "key_token")
 
 
 @dataclass(eq=False)
-class _Weights:
+class Weights:
     """All heads of a model, and sums over its vocabulary."""
 
     model: PreTrainedModel
@@ -217,10 +217,11 @@ class _Weights:
     band: int
     count: int
     seed: int
-    tell: Tell
+    tell: Tell = no_progress
 
     def __post_init__(self) -> None:
         self.words = word_embedding(self.model)
+        self._written: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
         rng = np.random.default_rng(self.seed)  # no number depends on these tokens
         ids = rng.integers(self.words.num_embeddings, size=self.length).tolist()
         inputs = model_inputs(self.model, token_ids([ids]))
@@ -317,7 +318,7 @@ class _Weights:
         for name in ("copying", "same_token", "peak_offset"):
             variables[f"{name}_shown"] = (("layer", "head"), significant(made[f"{name}_p"]))
         return xr.Dataset(
-            variables | self._composition(),
+            variables | self.composition(),
             coords=layer_coordinates(sites)
             | {
                 "head": np.arange(heads),
@@ -355,9 +356,7 @@ class _Weights:
             size = np.where(size > 0, size, np.nan)
             made["copying"] = np.where(np.isnan(size), np.nan, (roots.real > 0).mean(-1))
             made["copying_sum"], made["copying_p"] = roots.sum(-1).real / size, turned_p(products)
-            for name, largest in (("copied", True), ("suppressed", False)):
-                made[f"{name}_logit"], tokens = self._own_logits(value, output, largest=largest)
-                made[name] = self._names(tokens)
+            made |= self._own_logits(value, output)
         if heads.query is not None and heads.key is not None:
             query, key = self.direct(layer.query, heads.query), self.direct(layer.key, heads.key)
             centred, turned = second - np.outer(mean, mean), key.swapaxes(1, 2)
@@ -365,10 +364,7 @@ class _Weights:
             spread = np.einsum("hij,hji->h", turned @ centred @ key, query.swapaxes(1, 2) @ second @ query)
             made["same_token"] = np.trace(products, axis1=1, axis2=2) / np.sqrt(np.where(spread > 0, spread, np.nan))
             made["same_token_p"] = turned_p(products)
-            pairs = [self._pairs(*sides, layer.matrices.scale) for sides in zip(query, key, strict=True)]
-            made["pair_score"] = np.stack([scores for scores, _ in pairs])
-            for side, name in enumerate(("query_token", "key_token")):
-                made[name] = self._names(np.stack([tokens[side] for _, tokens in pairs]))
+            made |= self._pairs(query, key, layer.matrices.scale)
         return made | (self._offsets(number) if layer.key is layer.query else {})
 
     def _names(self, tokens: np.ndarray) -> np.ndarray:
@@ -376,8 +372,8 @@ class _Weights:
         name = (lambda token: f"#{token}") if self.tokenizer is None else self.tokenizer.decode
         return np.vectorize(lambda token: name(int(token)), otypes=[object])(tokens)
 
-    def _own_logits(self, value: np.ndarray, output: np.ndarray, *, largest: bool) -> tuple[np.ndarray, np.ndarray]:
-        """``(head, rank)``: the most extreme logits of tokens for themselves, less the mean logit, and the tokens."""
+    def _own_logits(self, value: np.ndarray, output: np.ndarray) -> dict[str, np.ndarray]:
+        """The most extreme logits of tokens for themselves, less the mean logit, and the tokens, ``(head, rank)``."""
         assert self.unembedding is not None  # noqa: S101 checked by the caller
         reads = torch.from_numpy(value.swapaxes(0, 1).reshape(value.shape[1], -1)).float()
         writes = torch.from_numpy(output.reshape(-1, output.shape[2]).T.copy()).float()
@@ -386,22 +382,31 @@ class _Weights:
             logits = torch.from_numpy(self.unembedding[block] - mean).float() @ writes
             product = (torch.from_numpy(self.rows[block]) @ reads) * logits
             own.append(product.reshape(len(block), len(value), -1).sum(-1))
-        top = torch.cat(own).topk(min(self.count, self.size), 0, largest=largest)
-        return top.values.T.double().numpy(), top.indices.T.numpy()
+        made, scores = dict[str, np.ndarray](), torch.cat(own)
+        for name, largest in (("copied", True), ("suppressed", False)):
+            top = scores.topk(min(self.count, self.size), 0, largest=largest)
+            made |= {f"{name}_logit": top.values.T.double().numpy(), name: self._names(top.indices.T.numpy())}
+        return made
 
-    def _pairs(self, query: np.ndarray, key: np.ndarray, scale: float) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _pairs(self, query: np.ndarray, key: np.ndarray, scale: float) -> dict[str, np.ndarray]:
         """The highest scores of pairs, keys about their mean, among tokens at the ends of a few directions."""
-        (left, inner), (right, other) = np.linalg.qr(query), np.linalg.qr(key)
-        turned, _, back = np.linalg.svd(inner @ other.T)
-        sides: list[np.ndarray] = []
-        for directions in (left @ turned[:, :_DIRECTIONS], right @ back[:_DIRECTIONS].T):
-            along, most = self.rows @ directions.astype(np.float32), min(_EXTREME, self.size // 2)
-            order = np.argpartition(along, (most, self.size - most), 0)
-            sides.append(np.unique(np.concatenate([order[:most], order[-most:]])))
-        queries, keys = (self.normed(self.embedded(side)) for side in sides)
-        scores = scale * (queries @ query) @ ((keys - self.sums[2]) @ key).T
-        at = np.unravel_index(np.argsort(-scores, axis=None)[: self.count], scores.shape)
-        return scores[at], tuple(side[place] for side, place in zip(sides, at, strict=True))
+        roots = root_of(query), root_of(key)
+        turned, _, back = np.linalg.svd(roots[0] @ roots[1].swapaxes(1, 2))
+        sides = query @ np.linalg.pinv(roots[0]) @ turned, key @ np.linalg.pinv(roots[1]) @ back.swapaxes(1, 2)
+        directions = np.stack([side[:, :, :_DIRECTIONS] for side in sides])  # (side, head, width, direction)
+        along = self.rows @ np.moveaxis(directions, 2, 0).reshape(self.rows.shape[1], -1).astype(np.float32)
+        most, scores, tokens = min(_EXTREME, self.size // 2), list[np.ndarray](), list[list[np.ndarray]]()
+        order = np.argpartition(along, (most, self.size - most), 0)
+        ends = np.concatenate([order[:most], order[-most:]]).reshape(2 * most, 2, len(query), -1)
+        for head in range(len(query)):
+            chosen = [np.unique(ends[:, side, head]) for side in (0, 1)]
+            queries, keys = (self.normed(self.embedded(side)) for side in chosen)
+            own = scale * (queries @ query[head]) @ ((keys - self.sums[2]) @ key[head]).T
+            at = np.unravel_index(np.argsort(-own, axis=None)[: self.count], own.shape)
+            scores.append(own[at])
+            tokens.append([side[place] for side, place in zip(chosen, at, strict=True)])
+        made = {name: self._names(np.stack([one[side] for one in tokens])) for side, name in enumerate(_TOKENS[2:])}
+        return made | {"pair_score": np.stack(scores)}
 
     def _offsets(self, number: int) -> dict[str, np.ndarray]:
         """Scores by offset from positions alone, where they peak, and the p-value of the peak."""
@@ -455,7 +460,7 @@ class _Weights:
             sides = [side - side.mean(-1, keepdims=True) for side in sides]
         return self.normed(sides[0], float(np.sqrt(sum((side**2).mean() for side in sides))))
 
-    def _composition(self) -> dict[str, Any]:
+    def composition(self) -> dict[str, Any]:
         """Every pair of heads, through factors of the width of a head."""
         layers, heads = len(self.heads), max(self.counts)
         values = np.full((2, len(KINDS), layers, heads, layers, heads), np.nan)
@@ -469,15 +474,15 @@ class _Weights:
             ):
                 if reads is None or other is None:
                     continue
-                right = reads @ np.asarray(np.linalg.qr(other, mode="r")).swapaxes(1, 2)  # (head, width, r)
+                right = reads @ root_of(other).swapaxes(1, 2)  # (head, width, r)
+                values_right = spectrum(right.swapaxes(1, 2))
                 for earlier, before in enumerate(self.heads[:later]):
                     writer = self.stream.layers[earlier].query
-                    output = before.output
-                    if before.value is None or output is None or writer.stream != point.stream:
+                    if before.value is None or before.output is None or writer.stream != point.stream:
                         continue
-                    left = self.triangles[earlier] @ self.written(earlier, output, point)
+                    left, values_left = self.written_by(earlier, point)
                     dimensions = self.width - bool(point.fold is not None and point.fold.centred)
-                    found = np.stack(composition(left, right, dimensions))
+                    found = np.stack(composition(left, right, values_left, values_right, dimensions))
                     values[:, kind, earlier, : found.shape[1], later, : found.shape[2]] = found
         dims = ("kind", "from_layer", "from_head", "layer", "head")
         return {
@@ -487,8 +492,14 @@ class _Weights:
             "composition_random": ((), self.width**-0.5),
         }
 
-    @cached_property
-    def triangles(self) -> dict[int, np.ndarray]:
-        """R of the value matrices: as much of them as a norm needs."""
-        known = {number: heads.value for number, heads in enumerate(self.heads) if heads.value is not None}
-        return {number: np.asarray(np.linalg.qr(value, mode="r")) for number, value in known.items()}
+    def written_by(self, number: int, point: Point) -> tuple[np.ndarray, np.ndarray]:
+        """A factor of what heads write, as it reaches a point, and its singular values."""
+        folds = self.stream.between(point.stream, self.stream.layers[number].query.order, point)
+        key = (number, bool(point.fold is not None and point.fold.centred), *map(id, folds))
+        if key not in self._written:
+            value, output = self.heads[number].value, self.heads[number].output
+            assert value is not None  # noqa: S101 checked by the caller
+            assert output is not None  # noqa: S101
+            left = root_of(value) @ self.written(number, output, point)
+            self._written[key] = left, spectrum(left)
+        return self._written[key]

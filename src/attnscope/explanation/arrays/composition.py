@@ -26,17 +26,30 @@ def composition_null(
     return 1 / n, np.maximum(fourth - 1 / n**2, 0.0)
 
 
+def root_of(matrix: Float[np.ndarray, "head width r"]) -> Float[np.ndarray, "head r r"]:
+    """A square R with ``R^T R = W^T W``: as much of W as norms of products need."""
+    values, vectors = np.linalg.eigh(matrix.swapaxes(1, 2) @ matrix)
+    return np.sqrt(np.maximum(values, 0.0))[:, :, None] * vectors.swapaxes(1, 2)
+
+
+def spectrum(matrix: Float[np.ndarray, "head r width"]) -> Float[np.ndarray, "head r"]:
+    """Singular values of wide matrices, rising."""
+    return np.sqrt(np.maximum(np.linalg.eigvalsh(matrix @ matrix.swapaxes(1, 2)), 0.0))
+
+
 def composition(
-    left: Float[np.ndarray, "writer r width"], right: Float[np.ndarray, "reader width s"], dimensions: int
+    left: Float[np.ndarray, "writer r width"],
+    right: Float[np.ndarray, "reader width s"],
+    left_values: Float[np.ndarray, "writer r"],
+    right_values: Float[np.ndarray, "reader s"],
+    dimensions: int,
 ) -> tuple[Float[np.ndarray, "writer reader"], Float[np.ndarray, "writer reader"]]:
     """Frobenius norm of the product of every pair, over both norms; and its p-value for random matrices."""
     product = left.reshape(-1, left.shape[2]) @ right.swapaxes(0, 1).reshape(right.shape[1], -1)
     squares = (product.reshape(len(left), left.shape[1], len(right), right.shape[2]) ** 2).sum((1, 3))
-    grams = left @ left.swapaxes(1, 2), right.swapaxes(1, 2) @ right
-    spectra = [np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0.0)) for gram in grams]
-    norms = np.multiply.outer(*((values**2).sum(-1) for values in spectra))
+    norms = np.multiply.outer((left_values**2).sum(-1), (right_values**2).sum(-1))
     share = squares / np.where(norms > 0, norms, np.nan)
-    mean, variance = composition_null(spectra[0], spectra[1], dimensions)
+    mean, variance = composition_null(left_values, right_values, dimensions)
     variance = np.where(variance > _NEAR_0, variance, np.nan)  # heads as wide as the stream: nothing is random
     return np.sqrt(share), scipy.stats.gamma.sf(share, mean**2 / variance, 0.0, variance / mean)
 
