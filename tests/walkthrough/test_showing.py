@@ -13,7 +13,7 @@ from rich.console import Console
 from attnscope.bundled import MODEL
 from attnscope.kernels.heads import SelfAttention
 from attnscope.lineage.steps import LANGUAGES, markdown, steps, terminal, words
-from attnscope.lineage.walk import walk, walk_inputs, walk_toy
+from attnscope.lineage.walk import walk, walk_inputs, walk_toy, with_forms
 from tests.families import inputs, tiny
 from tests.walkthrough.translator import TARGET, walk_translator
 
@@ -31,6 +31,9 @@ def walks():
     nasty = "Costs $5 * 3 | `a_b` <i>x</i> #1 ~ [l](u) \\ $$ 猫\n☕ {place}"
     return [
         walk_toy(),
+        with_forms(walk_toy(causal=True)),
+        walk_toy(padding=True),
+        walk_toy(padding=True, causal=True),
         walk(device="cpu"),
         walk(MODEL, "吾輩は猫である。", layer=2, head=1, query_token="猫", device="cpu"),
         walk(MODEL, nasty, device="cpu"),
@@ -84,6 +87,11 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(walks, language
         lines = console.file.getvalue().splitlines()
         assert max(cell_len(line.rstrip()) for line in lines) <= width
         assert not [line for line in lines if re.search(r"[\d.-]…", line) and "₁" not in line]
+
+
+def test_words_of_the_lessons_are_found_in_japanese():
+    shown = "".join(words("ja").values())
+    assert not [word for word in ("パディング", "凸結合", "長距離依存", "自己回帰") if word not in shown]
 
 
 def test_a_split_character_is_explained_and_spaces_are_marked():

@@ -11,10 +11,14 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
+from attnscope.kernels.efficient import sliding_window_attention
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
+from attnscope.lineage.steps import same_output
 from attnscope.lineage.walk import walk, walk_inputs, walk_toy
 from tests.families import MAKERS, inputs, tiny
 from tests.planted import overflowing_bert
+from tests.translation.small_translators import small_model, small_tokenizer
+from tests.walkthrough.translator import SENTENCE, TARGET, translator
 
 TOKENS = 24
 
@@ -33,6 +37,67 @@ def test_the_toy_is_what_pytorch_computes():
     assert_allclose(
         toy["head_output"], F.scaled_dot_product_attention(*(y[None] for y in (query, key, value)))[0], atol=1e-12
     )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_toy_attends_where_it_was_planted(seed):
+    plain = walk_toy(seed=seed)
+    assert plain.tokens[plain.token] == "it"
+    assert plain.keys[plain["weights"][2].argmax()] == "animal"
+    assert plain.keys[plain["weights"][0].argmax()] == "tired"
+    assert plain["weights"][2].max() > 0.6
+    other = same_output(plain["weights"][2], plain["V"])
+    assert np.abs(other - plain["weights"][2]).sum() > 0.01
+    assert other.min() >= 0
+    assert_allclose(other.sum(), 1)
+    assert_allclose(other @ plain["V"], plain["head_output"][2], atol=1e-13)
+
+
+def test_affinely_independent_values_have_no_other_weights():
+    """A simplex has one mixture for each point; the mean of two values that are in the batch as well has two."""
+    corners = np.eye(3)
+    assert same_output(np.full(3, 1 / 3), corners) is None
+    other = same_output(np.array([0.0, 0.0, 0.0, 1.0]) + 0.0, np.vstack([corners, corners.mean(0)]))
+    assert_allclose(other, [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_gets_no_weight_with_its_mask_and_some_without(causal):
+    toy = walk_toy(padding=True, causal=causal)
+    Q, K, V = (torch.from_numpy(toy[name])[None] for name in "QKV")
+    mask = torch.tensor([True, True, False, False]) & (torch.ones(4, 4).tril().bool() if causal else torch.tensor(True))
+    assert_allclose(toy["head_output"], F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)[0], atol=1e-12)
+    assert (toy["weights"][:, 2:] == 0).all()
+    assert (toy["padded_weights"][2:, 2] > 0.1).all()
+    assert (toy["padded_weights"][:2, 2:].sum() == 0) == causal
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal-pre", "rope-pre", "marian"])
+def test_sinusoids_are_rotated_from_position_to_position(kind):
+    """Equations 1 to 3 of Yamamoto et al.: the rows and frequencies are computed here from their definition."""
+    model = small_model(kind) if kind == "marian" else translator(kind)  # with its own positions
+    found = walk(model, SENTENCE, tokenizer=small_tokenizer(), device="cpu", targets=TARGET, layer=0)
+    assert ("positions" in found) == (kind != "rope-pre")
+    if "positions" in found:
+        table, shift = found["positions"], found["shift"]
+        width = table.shape[1]
+        angle = np.arange(len(table))[:, None] / 10000 ** (2 * np.arange(width // 2) / width)
+        waves = (np.sin(angle), np.cos(angle))
+        expected = np.concatenate(waves, 1) if kind == "marian" else np.stack(waves, -1).reshape(len(table), -1)
+        assert_allclose(table, expected, atol=1e-6)
+        assert_allclose(shift @ shift.T, np.eye(width), atol=1e-12)
+        assert found.errors["positions"] < 1e-6
+        assert_allclose(expected[:-1] @ shift.T, expected[1:], atol=1e-12)
+
+
+def test_forms_are_those_of_the_head_itself():
+    found = walk(MODEL, "A short sentence.", device="cpu", forms=True)
+    error = found.forms.output_error.mean(("window", "head"))
+    assert error.sel(form="full") == 0
+    Q, K, V = (torch.from_numpy(found[name])[None, None] for name in "QKV")
+    window = sliding_window_attention(Q, K, V, left=8, right=8)[0, 0].numpy()
+    lost = np.linalg.norm(window - found["head_output"]) / np.linalg.norm(found["head_output"])
+    assert_allclose(error.sel(form="window of 8"), lost, rtol=1e-6)
 
 
 @pytest.mark.parametrize("layer", range(3))
@@ -168,6 +233,21 @@ def test_a_module_of_one_head_multiplies_out(module, x):
     if isinstance(returned, tuple):
         assert_allclose(walked["weights"], returned[1][0].detach(), atol=1e-6)
     assert max(walked.errors.values()) < 1e-5
+
+
+def test_our_head_loads_a_lesson_s_parameters(x):
+    lesson, ours = Lesson(), SelfAttention(8)
+    assert set(dict(ours.named_parameters())) == {f"W_{name}.{part}" for name in "qkv" for part in ("weight", "bias")}
+    ours.load_state_dict(lesson.state_dict() | {f"W_{name}.bias": torch.zeros(8) for name in "qkv"})
+    for mine, theirs in zip(ours(x), lesson(x), strict=True):
+        assert_allclose(mine.detach(), theirs.detach(), atol=1e-6)
+
+
+def test_watch_says_what_to_do_with_a_lesson(x):
+    with attnscope.watch(Lesson()) as watched:
+        Lesson()(x)
+    with pytest.raises(AttnscopeError, match=r"pass its weights to attnscope\.measure_weights.*or use attnscope\.walk"):
+        watched.result()
 
 
 @pytest.mark.parametrize(

@@ -26,14 +26,17 @@ from attnscope.support.errors import AttnscopeError
             str | None, None, "Token whose row is followed: a position, or a piece of the text.",
             show_default="the last; of the default sentence 'it'",
         ),
-        "toy": option(bool, False, "Example without a model: one head over random numbers.", "--toy"),
+        "toy": option(bool, False, "Example without a model: one head with planted weights.", "--toy"),
+        "causal": option(bool, False, "Mask later tokens, with --toy.", "--causal"),
+        "padding": option(bool, False, "Show a sentence with padding, and its mask, with --toy.", "--padding"),
+        "forms": option(bool, False, "Compare with sparse and linear forms of attention.", "--forms"),
         "markdown": option(Path | None, None, "File for Markdown with LaTeX; - prints it."),
         "seed": option(int | None, None, "Seed of the numbers of --toy.", show_default="0"),
     },
 )  # fmt: skip
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
-    toy, markdown, seed = (arguments.pop(name) for name in ("toy", "markdown", "seed"))
+    toy, markdown, seed, *masks = (arguments.pop(name) for name in ("toy", "markdown", "seed", "causal", "padding"))
     text, target = arguments.pop("text"), arguments.pop("target")
     model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     conflicts = {
@@ -44,18 +47,20 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
     for flags, given in conflicts.items():
         if toy and given:
             raise AttnscopeError(f"--toy has its own model and numbers: leave out {flags}, or --toy")
-    if seed is not None and not toy:
-        raise AttnscopeError("--seed is for --toy: add --toy, or leave out --seed")
+    if not toy and (seed is not None or any(masks)):
+        raise AttnscopeError("--seed, --causal and --padding are for --toy: add --toy, or leave them out")
     if " " in model and not Path(model).exists():
         raise AttnscopeError(f"the first argument is the model: for the bundled one, attnscope walk bundled {model!r}")
     from attnscope.lineage.steps import markdown as as_markdown
     from attnscope.lineage.steps import terminal
     from attnscope.lineage.walk import walk as run_walk
-    from attnscope.lineage.walk import walk_toy
+    from attnscope.lineage.walk import walk_toy, with_forms
 
     with progress_bar("walk") as show:
         if toy:
-            steps = walk_toy(seed=seed or 0, token=_number(arguments["query_token"]))
+            token, (causal, padding) = arguments["query_token"] or "it", masks
+            steps = walk_toy(seed=seed or 0, token=token, causal=causal, padding=padding)
+            steps = with_forms(steps) if arguments["forms"] else steps
         else:
             steps = run_walk(texts=text, targets=target, progress=show, **arguments)
     if markdown is None:
@@ -63,9 +68,3 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
         console.print(terminal(steps, language(), width=console.width))
     else:
         emit_to(None if str(markdown) == "-" else markdown, as_markdown(steps, language()), "--markdown")
-
-
-def _number(token: str | None) -> int:
-    if token is not None and not token.isdecimal():
-        raise AttnscopeError(f"--query-token is {token!r}: the toy's tokens go by position, from 0 to 3")
-    return int(token or 0)

@@ -42,16 +42,16 @@ class SelfAttention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         check_least(1, width=width)
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
+        self.W_q = nn.Linear(width, width)  # named as lessons name them, so that their state_dict loads
+        self.W_k = nn.Linear(width, width)
+        self.W_v = nn.Linear(width, width)
 
     def forward(
         self, x: Float[Tensor, "batch token width"], mask: Bool[Tensor, ...] | None = None
     ) -> tuple[Float[Tensor, "batch token width"], Float[Tensor, "batch token token"]]:
         """Output and weights; `mask` is True where a query may attend."""
-        check_width("tokens", x, self.query.in_features)
-        return attend(self.query(x), self.key(x), self.value(x), mask)
+        check_width("tokens", x, self.W_q.in_features)
+        return attend(self.W_q(x), self.W_k(x), self.W_v(x), mask)
 
 
 @runtime_checkable  # shapes and types are checked in tests

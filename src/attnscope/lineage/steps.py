@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import xarray as xr
 import yaml
 from rich import box
 from rich.cells import cell_len, set_cell_size
@@ -19,7 +21,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from attnscope.lineage.walk import Walk, entropy
+from attnscope.kernels.reference import masked_softmax
+from attnscope.lineage.walk import TOY, Walk, entropy
 from attnscope.read.shown import split_character, with_marked_spaces
 from attnscope.support.errors import AttnscopeError
 
@@ -44,6 +47,7 @@ class Table:
     headings: tuple[str, ...]  # one for each column; the first column has the names of the rows
     rows: tuple[tuple[str, ...], ...]
     marked: int | None = None  # the row of the token that is followed
+    shades: bool = False  # whether a page shades its cells by their numbers
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,14 @@ def words(language: str) -> dict[str, str]:
     return yaml.safe_load((Path(__file__).parent / f"walk.{language}.yaml").read_text(encoding="utf-8"))
 
 
-def steps(walk: Walk, language: str = "en", *, columns: int = 8) -> list[Step]:
+def steps(walk: Walk, language: str = "en", *, columns: int = 8, rows: int = _MOST_ROWS) -> list[Step]:
     """Explain a walk step by step."""
-    writer = _Writer(walk, words(language), columns)
-    written = [writer.input(), writer.projections(), writer.products(), writer.division(), writer.mask()]
-    written += [writer.softmax(), writer.sum()]
+    writer = _Writer(walk, words(language), columns, rows)
+    written = [writer.input(), *([writer.positions()] if "positions" in walk else []), writer.projections()]
+    written += [writer.products(), writer.division(), writer.mask(), writer.softmax(), writer.dimension()]
+    written += [writer.sum(), writer.convex(), writer.exchange(), writer.other_weights()]
+    if walk.forms is not None:
+        written.append(writer.forms(walk.forms))
     if not walk.is_toy:
         written = [writer.tokens(), *written, writer.heads(), writer.result()]
     return [*written, writer.check()]
@@ -80,6 +87,8 @@ def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
     wording = words(language)
     facts = vars(walk) | {"layers": walk.layers, "tokens": len(walk.tokens), "width": walk["X"].shape[1]}
     kind = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
+    if walk.drawn:
+        facts |= {"sentences": " / ".join(" ".join(sentence) for sentence in TOY), "number": 1 + ("padding" in walk)}
     below = [wording[f"place{kind}"].format(**facts)]
     if "cross" in walk.kinds:
         layers = {
@@ -118,7 +127,7 @@ def saturation(width: int) -> tuple[float, ...]:
 class _Writer:
     """Writes the steps of one walk in one language."""
 
-    def __init__(self, walk: Walk, wording: dict[str, str], columns: int) -> None:
+    def __init__(self, walk: Walk, wording: dict[str, str], columns: int, rows: int) -> None:
         self.walk, self.wording, self.columns = walk, wording, columns
         self.at = walk.token
         self.row = walk["weights"][self.at]
@@ -127,8 +136,8 @@ class _Writer:
         is_cross = walk.kind == "cross"
         self.marked_key = None if is_cross else self.at
         of_queries = np.zeros(len(walk.tokens)) if is_cross else self.row
-        self.rows = _named(shown_tokens(of_queries, self.at, _MOST_ROWS), walk.tokens)
-        self.key_rows = _named(shown_tokens(self.row, self.marked_key, _MOST_ROWS), walk.keys)
+        self.rows = _named(shown_tokens(of_queries, self.at, rows), walk.tokens)
+        self.key_rows = _named(shown_tokens(self.row, self.marked_key, rows), walk.keys)
         self.key_columns = _named(shown_tokens(self.row, self.marked_key, columns), walk.keys)
 
     def say(self, key: str, **facts: Any) -> str:
@@ -162,7 +171,19 @@ class _Writer:
         if "memory" in walk:
             text.append(self.say("X.memory"))
             tables.append(self._of_keys("memory", "M"))
-        return self._step("X", text, *tables, latex=r"X \in \mathbb{R}^{n \times d}")
+        shape = walk["X"].shape
+        formula = {"latex": r"X \in \mathbb{R}^{n \times d}", "characters": f"X: {shape[0]} × {shape[1]}"}
+        return self._step("X", text, *tables, **formula)
+
+    def positions(self) -> Step:
+        """The rotation by which a sinusoid moves to the next position."""
+        walk = self.walk
+        shift = corner(
+            walk["shift"], "R(1)", [(i, str(i)) for i in range(min(6, len(walk["shift"])))], self.columns - 1
+        )
+        text = self.say("positions.text", error=f"{walk.errors['positions']:.0e}", count=len(walk.tokens))
+        formula = {"latex": r"PE(p + k) = R(k)\, PE(p)", "characters": "PE(p + k) = R(k) PE(p)"}
+        return self._step("positions", [text], self._of_queries("positions", "PE"), shift, **formula)
 
     def projections(self) -> Step:
         """Q, K and V, with their matrices where these are known."""
@@ -240,14 +261,24 @@ class _Writer:
 
     def mask(self) -> Step:
         """The keys that each query may attend to."""
-        allowed = self.walk["allowed"]
+        walk, allowed = self.walk, self.walk["allowed"]
         facts = {"count": allowed.shape[1], "seen": int(allowed[self.at].sum())}
         if allowed.all():
             return self._step("mask", [self.say("mask.none", **facts)])
         causal = np.array_equal(allowed, np.tril(np.ones_like(allowed)))
-        text = self.say("mask.causal" if causal else "mask.other", **facts)
-        table = self._square("allowed", "M")
-        return self._step("mask", [text], table, latex=r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty")
+        latex, characters = r"S_{ij} = -\infty \text{ if } M_{ij} = -\infty", "S_ij = −∞  if  M_ij = −∞"
+        if "padding" not in walk:
+            text = [self.say("mask.causal" if causal else "mask.other", **facts)]
+            return self._step("mask", text, self._square("allowed", "M"), latex=latex, characters=characters)
+        tables = [self._square("allowed", "M")]
+        kept = np.broadcast_to(~walk["padding"], allowed.shape)
+        if walk.kind == "causal":
+            symbols = {"M_padding": kept, "M_causal": np.tril(np.ones_like(allowed)), "M": allowed}
+            tables = [self._square("allowed", symbol, array) for symbol, array in symbols.items()]
+        lost = float(walk["padded_weights"][self.at, walk["padding"]].sum())
+        text = [self.say("mask.padding", **facts), self.say("mask.missing" if lost else "mask.hidden", lost=lost)]
+        bare = self._square("padded_weights", self.wording["mask.without"])
+        return self._step("mask", text, *tables, bare, latex=latex, characters=characters)
 
     def softmax(self) -> Step:
         """The weights, and the row that is followed in full."""
@@ -313,6 +344,93 @@ class _Writer:
         latex, characters = r"O = A V, \quad o_i = \sum_j A_{ij} v_j", "O = A V:  o_i = Σ_j A_ij v_j"
         return self._step("sum", text, self._of_queries("head_output", "O"), table, latex=latex, characters=characters)
 
+    def dimension(self) -> Step:
+        """What a missing transpose and a softmax over the wrong dimension would do."""
+        walk = self.walk
+        n, width = walk["K"].shape
+        scores, allowed = (torch.from_numpy(walk[name].T) for name in ("scores", "allowed"))
+        wrong = masked_softmax(scores, allowed).numpy().T
+        text = [self.say("dim.transpose", queries=len(walk.tokens), keys=n, width=width)]
+        if len(walk.tokens) == width:
+            text.append(self.say("dim.same"))
+        text.append(self.say("dim.text", row=float(wrong[self.at].sum())))
+        right, other = walk["weights"].sum(-1), wrong.sum(-1)
+        rows = [(name, number(right[row], 2), number(other[row], 2)) for row, name in self.rows]
+        headings = (self.wording["dim.rows"], "dim=-1", "dim=-2")
+        table = Table(self.wording["dim.sums"], headings, tuple(rows), marked=_index(self.rows, self.at))
+        formula = {"latex": r"\sum_j A_{ij} = 1 \neq \sum_i A_{ij}", "characters": "Σ_j A_ij = 1,  but  Σ_i A_ij ≠ 1"}
+        return self._step("dim", text, self._square("weights", "softmax(S, dim=-2)", wrong), table, **formula)
+
+    def convex(self) -> Step:
+        """The output lies among the values."""
+        walk, allowed = self.walk, self.walk["allowed"][self.at]
+        values, total = walk["V"][allowed], float(self.row.sum())
+        parts = {"min v_j": values.min(0), "o": walk["head_output"][self.at], "max v_j": values.max(0)}
+        table = corner(
+            np.stack(list(parts.values())),
+            self.say("convex.caption"),
+            list(enumerate(parts)),
+            self.columns - 1,
+            marked=1,
+        )
+        key = "convex.text" if total > 1 - _SAME else "convex.sink"
+        text = self.say(key, least=float(self.row.min()), total=total)
+        formula = {"latex": r"A_{ij} \geq 0, \quad \sum_j A_{ij} = 1", "characters": "A_ij ≥ 0,  Σ_j A_ij = 1"}
+        return self._step("convex", [text], table, **(formula if key == "convex.text" else {}))
+
+    def exchange(self) -> Step:
+        """The same weights over other values: V in reverse order."""
+        walk = self.walk
+        before, after = walk["head_output"][self.at], self.row @ walk["V"][::-1]
+        change = float(np.linalg.norm(after - before) / (np.linalg.norm(before) or 1))
+        table = corner(np.stack([before, after]), "A V, A V′", [(0, "o"), (1, "o′")], self.columns - 1, marked=0)
+        formula = {"latex": r"O' = A V'", "characters": "O′ = A V′"}
+        return self._step("exchange", [self.say("exchange.text", change=change)], table, **formula)
+
+    def other_weights(self) -> Step:
+        """Another row of weights with the same output, if there is one."""
+        walk, there = self.walk, np.flatnonzero(self.row)
+        other = same_output(self.row[there], walk["V"][there])
+        if other is None:
+            return self._step("other", [self.say("other.none", count=len(there), width=walk["V"].shape[1])])
+        whole = np.zeros_like(self.row)
+        whole[there] = other
+        error = float(np.abs(whole @ walk["V"] - walk["head_output"][self.at]).max())
+        moved = float(np.abs(whole - self.row).sum() / 2)
+        shown = sorted(np.argsort(-np.abs(whole - self.row), kind="stable")[:_LARGEST].tolist())
+        rows = [(f"{i} {visible(walk.keys[i])}", number(self.row[i], 3), number(whole[i], 3)) for i in shown]
+        table = Table(self.wording["other.caption"], (self.wording["column.token"], "a", "a′"), tuple(rows))
+        text = self.say("other.text", moved=moved, error=f"{error:.0e}")
+        formula = {"latex": r"a' V = a V, \quad a' \neq a", "characters": "a′ V = a V,  a′ ≠ a"}
+        return self._step("other", [text], table, **formula)
+
+    def forms(self, lost: xr.Dataset) -> Step:
+        """Full attention, a window, blocks and linear attention: what each costs and loses."""
+        walk = self.walk
+        n, causal = len(walk.tokens), walk.kind == "causal"
+        reach = {"window": 9 if causal else 17, "blocks": 9}  # keys of a query: 8 on a side and itself, 8 and the first
+
+        def weights(name: str, n: int) -> str:
+            if name == "linear":
+                return "–"
+            every = n * (n + 1) // 2 if causal else n * n
+            return f"{every if name == 'full' else min(every, n * reach[name.partition(' ')[0]]):,}"
+
+        lengths = (n, 1000, 100_000)
+        mean = lost[["weight_moved", "output_error"]].mean(("window", "head"))
+        rows = [
+            (
+                self.wording[f"form.{name.partition(' ')[0]}"],
+                number(float(mean.weight_moved.sel(form=name)), 3),
+                number(float(mean.output_error.sel(form=name)), 3),
+                *(weights(name, length) for length in lengths),
+            )
+            for name in lost.form.values.tolist()
+        ]
+        headings = (self.wording["form"], self.wording["form.moved"], self.wording["form.error"])
+        headings = (*headings, *(f"n = {length:,}" for length in lengths))
+        return self._step("forms", [self.say("forms.text")], Table(self.say("forms.caption"), headings, tuple(rows)))
+
     def heads(self) -> Step:
         """The outputs of all heads, concatenated."""
         walk = self.walk
@@ -363,21 +481,39 @@ class _Writer:
         caption = self._caption(symbol, name, len(self.key_rows))
         return corner(self.walk[name], caption, self.key_rows, self.columns - 1, marked=self.marked_key)
 
-    def _square(self, name: str, symbol: str) -> Table:
+    def _square(self, name: str, symbol: str, values: np.ndarray | None = None) -> Table:
         """Some rows and columns of a matrix of queries by keys."""
-        values, allowed = self.walk[name], self.walk["allowed"]
-        digits = 3 if name == "weights" else decimals_for(values.astype(float))
+        values, allowed = self.walk[name] if values is None else values, self.walk["allowed"]
+        digits = 3 if "weights" in name else decimals_for(values.astype(float))
 
         def cell(row: int, column: int) -> str:
             if name == "allowed":
-                return self.wording["allowed" if allowed[row, column] else "masked"]
+                return self.wording["allowed" if values[row, column] else "masked"]
             return "" if name == "weights" and not allowed[row, column] else number(values[row, column], digits)
 
         lines = [(shown, *(cell(row, column) for column, _ in self.key_columns)) for row, shown in self.rows]
         names = (shown.partition(" ") for _, shown in self.key_columns)
         headings = ("", *(f"{position}\n{short(token, _HEADING)}" for position, _, token in names))
         caption = self._caption(symbol, name, len(self.rows))
-        return Table(caption, headings, tuple(lines), marked=_index(self.rows, self.at))
+        return Table(caption, headings, tuple(lines), marked=_index(self.rows, self.at), shades=True)
+
+
+def same_output(row: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    """Other weights ``a'`` with ``a' @ values == row @ values``, not negative, of the same sum; None if none exist.
+
+    They differ by a null vector of the values and of the sum, as far as no weight becomes negative. It is the one that
+    takes most from the largest weight that can change.
+    """
+    constraints = np.column_stack([values, np.ones(len(row))]).T
+    _, sizes, right = np.linalg.svd(constraints)
+    rank = int((sizes > sizes.max() * max(constraints.shape) * np.finfo(float).eps).sum())
+    null = right[rank:]
+    free = (null**2).sum(0)  # how much of each token's direction leaves the output as it is
+    if not len(null):
+        return None
+    step = -null.T @ null[:, np.argmax(row * free)]
+    down = step < 0
+    return np.maximum(0.0, row + step * (row[down] / -step[down]).min())
 
 
 def _named(positions: list[int], tokens: tuple[str, ...]) -> Named:
@@ -451,7 +587,8 @@ def corner(values: np.ndarray, caption: str, rows: Named, columns: int, *, marke
     cells = [
         (name, *(number(value, digits) for value in line), *more) for (_, name), line in zip(rows, part, strict=True)
     ]
-    return Table(caption, ("", *map(str, range(count)), *more), tuple(cells), marked=_index(rows, marked))
+    headings = ("", *map(str, range(count)), *more)
+    return Table(caption, headings, tuple(cells), marked=_index(rows, marked), shades=True)
 
 
 _HEADING = 6  # columns of a terminal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import permutations, product
@@ -28,9 +29,10 @@ from attnscope.explanation.projections import Projections, projections
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.heads import SelfAttention
-from attnscope.kernels.positions import Rotation
+from attnscope.kernels.positions import Rotation, layout_permutation, sinusoidal_shift, sinusoidal_table
 from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.translate import translate_lines
+from attnscope.measure.forms import compare_call
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
 from attnscope.support.checks import check_seed
@@ -59,6 +61,7 @@ def walk(
     layer: int | None = None,
     head: int = 0,
     query_token: int | str | None = None,
+    forms: bool = False,
     progress: Tell | None = None,
     **options: Unpack[TextModelOptions],
 ) -> Walk:
@@ -85,6 +88,8 @@ def walk(
     query_token
         Query whose row is shown: a position, or a piece of the sentence (of the target in decoder layers). By default
         the last token that is not special; in the default sentence, "it".
+    forms
+        Compare the head with sparse and linear forms of attention, over the same queries, keys and values.
     progress
         Called with a `Progress` before loading the model, before the forward pass, and at the end.
 
@@ -107,7 +112,8 @@ def walk(
             )
         check_number("layer", layer or 0, 1)
         check_number("head", head, 1)
-        return walk_module(inner, texts, token=query_token)
+        walked = walk_module(inner, texts, token=query_token)
+        return with_forms(walked) if forms else walked
     if isinstance(texts, Tensor):
         raise AttnscopeError("texts is a tensor, which only your own modules accept; pass a sentence to a model")
     if layer is None:
@@ -125,7 +131,7 @@ def walk(
     queries = source if target is None or walked.kind == "self" else target
     if query_token is None and texts in {None, SENTENCE} and queries is source:
         query_token = _FOLLOWED
-    return replace(
+    walked = replace(
         walked,
         tokens=queries.window.tokens,
         keys=(source if walked.kind == "cross" else queries).window.tokens,
@@ -133,6 +139,19 @@ def walk(
         target="" if target is None else target.text,
         translated=translated,
     )
+    return with_forms(walked) if forms else walked
+
+
+def with_forms(walk: Walk) -> Walk:
+    """A walk with sparse and linear forms of attention over its queries, keys and values."""
+    if walk.kind == "cross" or walk.softcap is not None or {"bias", "padding"} & set(walk.arrays):
+        raise AttnscopeError(
+            "the sparse and linear forms are for self-attention without bias, soft cap and padding: choose another "
+            "layer or model, or leave out --forms"
+        )
+    query, key, value = (torch.from_numpy(walk[symbol])[None, None] for symbol in "QKV")
+    mask = torch.from_numpy(walk["allowed"])[None, None]
+    return replace(walk, forms=compare_call(AttentionCall(query, key, value, scale=walk.scale, mask=mask)))
 
 
 @torch.no_grad()
@@ -195,7 +214,7 @@ def walk_inputs(
                 f"{limit:.0e}): this form of attention is not supported. Try --dtype float32"
             )
     names = tokens or tuple(map(str, range(queries)))
-    return Walk(
+    walked = Walk(
         model=name or type(model).__name__,
         module=site.name,
         layer=layer,
@@ -213,6 +232,14 @@ def walk_inputs(
         arrays=arrays,
         errors=errors,
     )
+    if not walked.starts_stack or site.kind == "cross":
+        return walked
+    tables = (getattr(part, "weight", None) for part in model.modules())
+    found = (_sinusoids(table, queries, walked["X"].shape[1]) for table in tables if isinstance(table, Tensor))
+    if not (waves := next(filter(None, found), None)):
+        return walked
+    arrays = arrays.assign(waves)
+    return replace(walked, arrays=arrays, errors=errors | {"positions": _shift_error(arrays)})
 
 
 def _head_steps(
@@ -377,15 +404,18 @@ class Walk:
         By symbol, with the dimensions ``query``, ``key`` and those of the matrices: ``X``, ``W_Q``, ``b_Q`` and so on
         (where they are known), ``Q``, ``K``, ``V``, ``products`` (Q Kᵀ), ``scaled``, ``scores`` (after soft cap and
         bias), ``allowed``, ``weights``, ``unscaled_weights`` (without the division), ``head_output``, ``concatenated``,
-        ``result``.
+        ``result``. With sinusoids also ``positions`` and ``shift``, with padding ``padding`` (by key) and
+        ``padded_weights`` (without its mask).
     errors
         Largest difference from the model's own numbers, as a share of the largest of these.
     texts
         Number of texts in the batch; the arrays are those of the first.
     target, translated
         Target text of an encoder-decoder, if known, and whether it is the model's own translation.
+    forms
+        Full, windowed, blocked and linear attention, from `attnscope.measure.forms.compare_call`, if requested.
     drawn
-        Whether X and the matrices were drawn at random.
+        Whether it is the example of `walk_toy`.
     """
 
     model: str
@@ -407,6 +437,7 @@ class Walk:
     texts: int = 1
     target: str = ""
     translated: bool = False
+    forms: xr.Dataset | None = None
     drawn: bool = False
 
     @property
@@ -515,17 +546,85 @@ def check_number(what: str, number: int, count: int) -> int:
     return number
 
 
-_TEXTS, _TOKENS, _WIDTH = 2, 4, 8
+TOY = (("animal", "street", "it", "tired"), ("cat", "it", "<pad>", "<pad>"))
+_WIDTH, _STRENGTH, _NOISE = 8, 3.0, 0.1
+# columns in which sinusoids hardly change from token to token
+_ANIMAL, _PLACE, _PRONOUN, _ADJECTIVE = 4, 5, 6, 7
+_MEANINGS = {"animal": _ANIMAL, "cat": _ANIMAL, "street": _PLACE, "it": _PRONOUN, "tired": _ADJECTIVE}
 
 
 @torch.no_grad()
-def walk_toy(*, token: int = 0, seed: int = 0) -> Walk:
-    """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over 2 texts of 4 tokens of random numbers."""
+def walk_toy(*, token: int | str = _FOLLOWED, seed: int = 0, causal: bool = False, padding: bool = False) -> Walk:
+    """Walk through `attnscope.kernels.heads.SelfAttention` of width 8, over two sentences whose weights are planted.
+
+    "it" looks for an animal, an animal for an adjective; the values have rank 2. X is a word's vector, a sinusoid of
+    its position, and noise of that seed. With `padding`, the second sentence is shown, and its padding is masked.
+    """
     check_seed(seed)
+    words = TOY[int(padding)]
+    if isinstance(token, str) and not token.isdecimal() and token not in words:
+        raise AttnscopeError(f"the toy has no token {token!r}: choose one of {', '.join(words)}, or 0 to 3")
+    at = int(token) if isinstance(token, int) or token.isdecimal() else words.index(token)
+    draw, tokens = torch.Generator().manual_seed(seed), len(words)
+    table = sinusoidal_table(tokens, _WIDTH)
+    x = table.float().repeat(len(TOY), 1, 1)
+    for text, position in product(range(len(TOY)), range(tokens)):
+        if (column := _MEANINGS.get(TOY[text][position])) is not None:
+            x[text, position] += _NOISE * torch.randn(_WIDTH, generator=draw)
+            x[text, position, column] += 1
     with own_random_numbers():
-        torch.default_generator.manual_seed(seed)
-        x, attention = torch.rand(_TEXTS, _TOKENS, _WIDTH), SelfAttention(_WIDTH)
-    return replace(walk_module(attention, x, token=token), drawn=True)
+        attention = SelfAttention(_WIDTH)
+    query, key = (_NOISE * torch.randn(_WIDTH, _WIDTH, generator=draw) for _ in "QK")
+    query[_PRONOUN, _ANIMAL] += _STRENGTH
+    query[_ANIMAL, _ADJECTIVE] += _STRENGTH
+    key[[_ANIMAL, _ADJECTIVE], [_ANIMAL, _ADJECTIVE]] += _STRENGTH
+    value = torch.zeros(_WIDTH, 2)
+    value[[_ANIMAL, _PLACE, _PRONOUN, _ADJECTIVE]] = torch.tensor([[2.0, 1], [3, 1], [2, 2], [1, 0]])
+    value[3] = -value[[_PLACE, _ADJECTIVE]].sum(0)  # the cosines in their columns, which are nearly 1
+    value = value @ (torch.randn(2, _WIDTH, generator=draw) * 8).round() / 8  # of rank 2 in float32 too
+    for layer, matrix in zip((attention.W_q, attention.W_k, attention.W_v), (query, key, value), strict=True):
+        layer.weight.copy_(matrix.T)
+        layer.bias.zero_()
+    allowed = torch.ones(len(TOY), tokens, tokens, dtype=torch.bool)
+    padded = torch.tensor([[word == "<pad>" for word in sentence] for sentence in TOY])
+    if causal:
+        allowed = allowed.tril()
+    bare = allowed[0].numpy()
+    if padding:
+        allowed &= ~padded[:, None]
+    walked = walk_module(attention, x, token=at, mask=allowed, text=int(padding))
+    arrays = walked.arrays.assign(_sinusoids(table, tokens, _WIDTH))
+    if padding:
+        unpadded = follow(walked["Q"], walked["K"], walked["V"], walked.scale, bare)
+        arrays = arrays.assign(padding=("key", padded[1].numpy()), padded_weights=unpadded["weights"])
+    kind = "causal" if causal else "self"
+    errors = walked.errors | {"positions": _shift_error(arrays)}
+    return replace(walked, tokens=words, keys=words, arrays=arrays, errors=errors, kinds=(kind,), drawn=True)
+
+
+def _sinusoids(table: Tensor, tokens: int, width: int) -> dict[str, Any]:
+    """The first rows of a table if they are sinusoids, and the matrix that shifts each row to the next."""
+    if width % 2 or table.ndim != 2 or table.shape[1] != width or len(table) < tokens:  # noqa: PLR2004
+        return {}
+    for order in (torch.arange(width), layout_permutation(width)):
+        wave = sinusoidal_table(tokens, width)[:, order]
+        if torch.allclose(table[:tokens].double().cpu(), wave, atol=1e-5):
+            shift = sinusoidal_shift(1, width)[order][:, order]
+            return {
+                "positions": (("position", "width"), _numbers(table[:tokens])),
+                "shift": (("width", "to"), _numbers(shift)),
+            }
+    return {}
+
+
+def _shift_error(arrays: xr.Dataset) -> float:
+    """Largest difference of PE(p + k) from R(1)ᵏ PE(p), for every p and k."""
+    table, shift = arrays["positions"].values, arrays["shift"].values
+    turned, worst = table, 0.0
+    for k in range(1, len(table)):
+        turned = turned @ shift.T
+        worst = max(worst, difference(turned[:-k], table[k:]))
+    return worst
 
 
 _INSTEAD = "For other forms of attention, pass the weights to attnscope.measure_weights"
@@ -533,8 +632,12 @@ _LOWERED = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 @torch.no_grad()
-def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None) -> Walk:
+def walk_module(
+    module: nn.Module, x: Tensor, *, token: int | str | None = None, mask: Tensor | None = None, text: int = 0
+) -> Walk:
     """Walk through a module of one head: three linear layers, products, softmax, weighted sum, causal or not.
+
+    A `mask` of shape ``(text, token, token)``, True where a query may attend, is the module's second argument.
 
     The layers of queries, keys and values are identified by reproducing the module's output.
     """
@@ -547,7 +650,7 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
     tokens, width = x.shape[-2:]
     if tokens > MOST_TOKENS:
         raise AttnscopeError(f"X has {tokens} tokens; expected at most {MOST_TOKENS}")
-    layers, own = _run(module, x)
+    layers, own = _run(module, x, mask, text)
     if len(layers) != len("QKV"):
         raise AttnscopeError(
             f"{name} calls {count(len(layers), 'linear layer')} on X; expected three, for queries, keys and values. "
@@ -557,7 +660,9 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
     if isinstance(token, str) and not (token.isascii() and token.isdecimal()):
         raise AttnscopeError(f"query_token is {token!r:.40}; expected a position in X, from 0")
     number = check_number("token", tokens - 1 if token is None else int(token), tokens)
-    arrays, scale, causal = _fitted(name, _of_first_text(x), layers, own, TOLERANCE.get(x.dtype, 1e-4))
+    masks = [None, np.tril(np.ones((tokens, tokens), dtype=bool))] if mask is None else [mask[text].numpy()]
+    limit = TOLERANCE.get(x.dtype, 1e-4)
+    arrays, scale, causal = _fitted(name, _of_text(x, text), layers, own, masks, limit)
     return Walk(
         model=f"{name}({width})",
         kinds=("causal" if causal else "self",),
@@ -571,8 +676,8 @@ def walk_module(module: nn.Module, x: Tensor, *, token: int | str | None = None)
     )
 
 
-def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], dict[str, np.ndarray]]:
-    """The linear layers that are called on X; the output of the first text, and its weights where there are any."""
+def _run(module: nn.Module, x: Tensor, mask: Tensor | None, text: int) -> tuple[list[nn.Linear], dict[str, np.ndarray]]:
+    """The linear layers that are called on X; the output of one text, and its weights where there are any."""
     layers: list[nn.Linear] = []
 
     def note(layer: nn.Module, inputs: tuple[Any, ...], _: Any) -> None:
@@ -585,32 +690,36 @@ def _run(module: nn.Module, x: Tensor) -> tuple[list[nn.Linear], dict[str, np.nd
             if isinstance(part, nn.Linear):
                 hooks.callback(part.register_forward_hook(note).remove)
         with explaining(f"{name} fails on X of shape {tuple(x.shape)}", "Try another shape"):
-            returned: Any = module(x)
+            returned: Any = module(x) if mask is None else module(x, mask)
     output, *rest = (returned if isinstance(returned, tuple | list) else (returned,)) or (None,)
     if not isinstance(output, Tensor) or output.shape[:-1] != x.shape[:-1]:
         raise AttnscopeError(
             f"{name} returns no output of shape {(*x.shape[:-1], 'width')} (or that and its weights). {_INSTEAD}"
         )
     if rest and isinstance(rest[0], Tensor) and rest[0].shape == (*x.shape[:-1], x.shape[-2]):
-        return layers, {"weights": _of_first_text(rest[0]), "head_output": _of_first_text(output)}
-    return layers, {"head_output": _of_first_text(output)}
+        return layers, {"weights": _of_text(rest[0], text), "head_output": _of_text(output, text)}
+    return layers, {"head_output": _of_text(output, text)}
 
 
 def _fitted(
-    name: str, X: np.ndarray, layers: list[nn.Linear], own: dict[str, np.ndarray], limit: float
+    name: str,
+    X: np.ndarray,
+    layers: list[nn.Linear],
+    own: dict[str, np.ndarray],
+    masks: Sequence[np.ndarray | None],
+    limit: float,
 ) -> tuple[xr.Dataset, float, bool]:
     """The steps that give the module's own numbers, their scale, and whether they are causal."""
-    for order, causal, divided in product(permutations(layers), (False, True), (True, False)):
+    for order, allowed, divided in product(permutations(layers), masks, (True, False)):
         query, key, value = order
         if (query.out_features, value.out_features) != (key.out_features, own["head_output"].shape[-1]):
             continue
         scale = query.out_features**-0.5 if divided else 1.0
         matrices = {symbol: _affine(layer) for symbol, layer in zip("QKV", order, strict=True)}
-        allowed = np.tril(np.ones((len(X), len(X)), dtype=bool)) if causal else None
         Q, K, V = (X @ matrix + bias for matrix, bias in matrices.values())
         arrays = follow(Q, K, V, scale, allowed)
         if all(difference(arrays[part].values, array) <= limit for part, array in own.items()):
-            return arrays.assign(_with_matrices(X, X, matrices)), scale, causal
+            return arrays.assign(_with_matrices(X, X, matrices)), scale, allowed is not None
     raise AttnscopeError(
         f"{name} does not compute softmax(Q Kᵀ / √d_k) V of its three linear layers, with or without a causal mask "
         f"(call .eval() if it has dropout). {_INSTEAD}"
@@ -623,5 +732,5 @@ def _affine(layer: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
     return layer.weight.double().cpu().numpy().T, zeros if bias is None else bias.double().cpu().numpy()
 
 
-def _of_first_text(tensor: Tensor) -> np.ndarray:
-    return _numbers(tensor[0] if tensor.ndim == 3 else tensor)  # noqa: PLR2004
+def _of_text(tensor: Tensor, text: int) -> np.ndarray:
+    return _numbers(tensor[text] if tensor.ndim == 3 else tensor)  # noqa: PLR2004
