@@ -55,7 +55,7 @@ VERBS = {
     ),
     "circuits": Verb(
         "explanation.circuits", "Explain", "circuits", "Dataset", ("composition",), "explanation.circuit_report",
-        "results.figures.circuits", load="store.runs:load_part", stored="at once", unit="head",
+        "results.figures.circuits", load="store.runs:load_part",
     ),
     "walk": Verb("lineage.walk", "Explain", "walk"),
     "intervene": Verb(

@@ -1,5 +1,6 @@
 """Circuits in weights: equal to dense products, true of planted and trained models, and next to random matrices."""
 
+import json
 import os
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from attnscope import AttnscopeError, circuits
+from attnscope import AttnscopeError, circuits, open_run
 from attnscope.explanation.arrays.composition import by_offset, composition, composition_null, spectrum, turned_p
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
+from attnscope.results.figures.circuits import graph_of
 from attnscope.testing.catalogue import build
+from tests.cli.command import attnscope
 from tests.families import tiny
 
 HEADS, R, D = 4, 8, 32
@@ -259,3 +262,18 @@ def test_unfit_models_and_bands_are_rejected():
         circuits(tiny("vit"))
     with pytest.raises(AttnscopeError, match="band"):
         circuits(tiny("gpt2"), band=64)
+
+
+def test_the_command_has_tables_a_page_and_the_graph(tmp_path):
+    done = attnscope("circuits", "--out", "run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert [*shown["tables"]] == ["heads", "pairs"]
+    assert len(shown["tables"]["heads"]) == 12
+    assert {path.name for path in (tmp_path / "run/figures").iterdir()} == {"copying.svg", "composition.svg"}
+    stored = open_run(tmp_path / "run")
+    strongest = shown["tables"]["pairs"][0]
+    graph = graph_of(stored)
+    weight = graph.edges[strongest["from"], strongest["to"], strongest["through"]]["weight"]
+    np.testing.assert_allclose(weight, strongest["composition"] - strongest["random"])
+    assert "Composition of heads" in (tmp_path / "run/report.html").read_text(encoding="utf-8")

@@ -1,0 +1,85 @@
+"""Circuits next to TransformerLens: composition scores and copying eigenvalues of random models (GPT-2, Llama).
+
+    python -m venv lens && lens/bin/pip install 'transformer_lens>=4' -e .
+    lens/bin/python benchmarks/transformer_lens.py
+
+TransformerLens needs an environment of its own. Printed is the largest difference over all heads and pairs, and the
+script fails above 1e-5.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.remove(str(Path(__file__).parent))  # where this file would hide the package of its name
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import attnscope
+
+_ALLOWED = 1e-5
+
+
+def random_model(seed: int) -> Any:
+    """GPT-2 or Llama with grouped queries, tied or untied, with random weights and gains in float64."""
+    torch.manual_seed(seed)
+    tied = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": seed % 4 < 2}
+    if seed % 2:
+        sizes = {"hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+        llama = LlamaConfig(**sizes, intermediate_size=64, vocab_size=90, max_position_embeddings=64, **tied)
+        model: Any = LlamaForCausalLM(llama)
+    else:
+        model = GPT2LMHeadModel(GPT2Config(n_embd=48, n_head=4, n_layer=3, vocab_size=90, n_positions=64, **tied))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=1.0 if parameter.ndim == 1 else 0.0, std=0.3)
+    return model.double().eval()
+
+
+def lens_of(model: Any) -> Any:
+    """The same model in TransformerLens, with norms folded and writing weights centred."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        backend = Tokenizer(WordLevel({f"t{number}": number for number in range(90)}, unk_token="t0"))  # noqa: S106
+        special = dict.fromkeys(("pad_token", "eos_token", "bos_token"), "t0")
+        PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
+        lens = TransformerBridge.boot_transformers(folder, device="cpu", dtype=torch.float64)
+    lens.enable_compatibility_mode(disable_warnings=True, center_unembed=False, fold_value_biases=False)
+    return lens
+
+
+def main() -> None:
+    """Compare a few models."""
+    worst = 0.0
+    for seed in range(8):
+        model = random_model(seed)
+        lens, found = lens_of(model), attnscope.circuits(model)
+        ids = torch.arange(20)[None] % 90
+        same = (lens(ids).log_softmax(-1) - model(ids).logits.log_softmax(-1)).abs().max().item()
+        own = found.composition.transpose("kind", "from_layer", "from_head", "layer", "head")
+        pairs = 0.0
+        for mode, kind in zip("QKV", ("query", "key", "value"), strict=True):
+            theirs = lens.all_composition_scores(mode).scores.detach().double().numpy()
+            mine = own.sel(kind=kind).values
+            pairs = max(pairs, float(np.nanmax(np.abs(mine - theirs))))
+        eigenvalues = (lens.W_E @ lens.OV @ lens.W_U).eigenvalues.detach()
+        copying = (eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)).numpy()
+        share = (eigenvalues.real > 0).double().mean(-1).numpy()
+        differences = [np.abs(copying - found.copying_sum.values).max(), np.abs(share - found.copying.values).max()]
+        print(
+            f"{type(model).__name__} {seed}: logits {same:.0e}, composition {pairs:.0e}, copying {max(differences):.0e}"
+        )
+        worst = max(worst, pairs, *map(float, differences))
+    raise SystemExit(f"above {_ALLOWED}: {worst}" if worst > _ALLOWED else 0)
+
+
+if __name__ == "__main__":
+    main()
