@@ -287,7 +287,7 @@ class Weights:
         return matrix if self.stream.embedded is None else self.stream.embedded.columns(matrix)
 
     def written(self, number: int, output: np.ndarray, point: Point | None) -> np.ndarray:
-        """What the heads of a layer write, as it reaches a point, whose own norm only centres here."""
+        """The output matrices of a layer as they reach a point, whose own norm only centres here."""
         if point is None:
             return output
         for fold in self.stream.between(point.stream, self.stream.layers[number].query.order, point):
@@ -493,7 +493,7 @@ class Weights:
         }
 
     def written_by(self, number: int, point: Point) -> tuple[np.ndarray, np.ndarray]:
-        """A factor of what heads write, as it reaches a point, and its singular values."""
+        """A factor of the value-output matrices as they reach a point, and its singular values."""
         folds = self.stream.between(point.stream, self.stream.layers[number].query.order, point)
         key = (number, bool(point.fold is not None and point.fold.centred), *map(id, folds))
         if key not in self._written:

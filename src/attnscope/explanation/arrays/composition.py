@@ -1,4 +1,4 @@
-"""What products of weight matrices say of heads, next to random matrices with the same singular values."""
+"""Products of weight matrices of heads, next to random matrices with the same singular values."""
 
 from __future__ import annotations
 
