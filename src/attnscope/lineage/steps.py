@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.walk import TOY, Walk, entropy
 from attnscope.read.shown import split_character, with_marked_spaces
 from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.lineage.recurrent_walk import RecurrentWalk
 
 LANGUAGES = ("en", "ja")
 _SAME = 1e-3  # tolerance for equal factors
@@ -69,8 +72,10 @@ def words(language: str) -> dict[str, str]:
     return yaml.safe_load((Path(__file__).parent / f"walk.{language}.yaml").read_text(encoding="utf-8"))
 
 
-def steps(walk: Walk, language: str = "en", *, columns: int = 8, rows: int = _MOST_ROWS) -> list[Step]:
+def steps(walk: Walk | RecurrentWalk, language: str = "en", *, columns: int = 8, rows: int = _MOST_ROWS) -> list[Step]:
     """Explain a walk step by step."""
+    if not isinstance(walk, Walk):
+        return walk.steps(language, columns)
     writer = _Writer(walk, words(language), columns, rows)
     written = [writer.input(), *([writer.positions()] if "positions" in walk else []), writer.projections()]
     written += [writer.products(), writer.division(), writer.mask(), writer.softmax(), writer.dimension()]
@@ -82,8 +87,10 @@ def steps(walk: Walk, language: str = "en", *, columns: int = 8, rows: int = _MO
     return [*written, writer.check()]
 
 
-def heading(walk: Walk, language: str = "en") -> tuple[str, tuple[str, ...]]:
+def heading(walk: Walk | RecurrentWalk, language: str = "en") -> tuple[str, tuple[str, ...]]:
     """The title of a walk, and the lines below it."""
+    if not isinstance(walk, Walk):
+        return walk.heading(language)
     wording = words(language)
     facts = vars(walk) | {"layers": walk.layers, "tokens": len(walk.tokens), "width": walk["X"].shape[1]}
     kind = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
@@ -602,7 +609,7 @@ _COLUMNS = 10  # of a matrix in Markdown
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|$~])")
 
 
-def markdown(walk: Walk, language: str = "en") -> str:
+def markdown(walk: Walk | RecurrentWalk, language: str = "en") -> str:
     r"""Write a walk as Markdown, with formulas between ``$$``."""
     title, below = heading(walk, language)
     parts = [f"# {escape(title)}", *map(escape, below)]
@@ -638,7 +645,7 @@ _WIDE = r"\u3041-\u30ff\u3400-\u9fff"  # kana and kanji
 _UNIT = re.compile(rf"\d+ \S+ · |「?(?:[{_WIDE}]|[^\s{_WIDE}「]+)[、。」）：₀-₉]*\s*|\s+|「")
 
 
-def terminal(walk: Walk, language: str = "en", *, width: int = 80) -> Group:
+def terminal(walk: Walk | RecurrentWalk, language: str = "en", *, width: int = 80) -> Group:
     """Lay a walk out for rich: ``Console().print(terminal(walk))``."""
     title, below = heading(walk, language)
     columns = max(3, min(_MOST_COLUMNS, (width - _NAMES) // _COLUMN))

@@ -33,6 +33,7 @@ from attnscope.kernels.positions import Rotation, layout_permutation, sinusoidal
 from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.translate import translate_lines
 from attnscope.measure.forms import compare_call
+from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
 from attnscope.support.checks import check_seed
@@ -43,6 +44,7 @@ from attnscope.support.state import own_random_numbers
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
+    from attnscope.lineage.recurrent_walk import RecurrentWalk
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 _FOLLOWED = "it"  # in that sentence
@@ -64,7 +66,7 @@ def walk(
     forms: bool = False,
     progress: Tell | None = None,
     **options: Unpack[TextModelOptions],
-) -> Walk:
+) -> Walk | RecurrentWalk:
     r"""Follow one head of a model over one sentence, from its input X to the output of its layer.
 
     Each number is computed here in float64, by the equations of Vaswani et al. (2017, section 3.2), and compared with
@@ -96,7 +98,8 @@ def walk(
     Returns
     -------
     Walk
-        The numbers. Use `attnscope.lineage.steps.steps` to explain them, and `markdown` or `terminal` to format them.
+        The numbers; of a recurrent translator of `attnscope train`, a `RecurrentWalk` with all decoder steps. Use
+        `attnscope.lineage.steps.steps` to explain them, and `markdown` or `terminal` to format them.
 
     Raises
     ------
@@ -123,6 +126,10 @@ def walk(
     tell(Progress("loading the model", 0.0))
     loaded = load_model(model, **options)
     tell(Progress("walk", 0.5))
+    if isinstance(loaded.model, RecurrentForConditionalGeneration):
+        if forms:
+            raise AttnscopeError(_NO_FORMS)
+        return _walk_recurrent(loaded, SENTENCE if texts is None else texts, targets, (layer, head), query_token)
     source, target, translated = _read_texts(SENTENCE if texts is None else texts, targets, loaded)
     sides = {"input_ids": source} if target is None else {"input_ids": source, "decoder_input_ids": target}
     inputs = {name: torch.tensor([side.window.ids], device=loaded.model.device) for name, side in sides.items()}
@@ -142,16 +149,38 @@ def walk(
     return with_forms(walked) if forms else walked
 
 
+_NO_FORMS = (
+    "the sparse and linear forms are for self-attention without bias, soft cap and padding: choose another layer or "
+    "model, or leave out --forms"
+)
+
+
 def with_forms(walk: Walk) -> Walk:
     """A walk with sparse and linear forms of attention over its queries, keys and values."""
     if walk.kind == "cross" or walk.softcap is not None or {"bias", "padding"} & set(walk.arrays):
-        raise AttnscopeError(
-            "the sparse and linear forms are for self-attention without bias, soft cap and padding: choose another "
-            "layer or model, or leave out --forms"
-        )
+        raise AttnscopeError(_NO_FORMS)
     query, key, value = (torch.from_numpy(walk[symbol])[None, None] for symbol in "QKV")
     mask = torch.from_numpy(walk["allowed"])[None, None]
     return replace(walk, forms=compare_call(AttentionCall(query, key, value, scale=walk.scale, mask=mask)))
+
+
+def _walk_recurrent(
+    loaded: LoadedModel, text: str, target: str | None, at: tuple[int, int], token: int | str | None
+) -> RecurrentWalk:
+    from attnscope.lineage.recurrent_walk import walk_recurrent  # its steps are in words, which need this module
+
+    for name, number in zip(("layer", "head"), at, strict=True):
+        check_number(name, number, 1)
+    source = _window("the sentence", text, loaded.tokenizer, MOST_TOKENS)
+    side = None
+    if target is not None:
+        side = _Side(
+            "the target", target, _window("the target", target, TargetTokenizer(loaded.tokenizer), MOST_TOKENS)
+        )
+    elif token is not None and not str(token).isdecimal():
+        raise AttnscopeError(f"query_token is {token!r}; pass a position, or a target (--target) that contains it")
+    place = None if token is None else int(token) if side is None else side.position(token)
+    return walk_recurrent(loaded, source, None if side is None else side.window, place)
 
 
 @torch.no_grad()
