@@ -107,7 +107,7 @@ def _strongest(pairs: list[Row]) -> str:
 
 @reads("circuits")
 def report(circuits: xr.Dataset) -> Report:
-    """What the weights alone say of every head, and of every pair of heads."""
+    """The findings, tables and notes of a result of `circuits`."""
     heads, pairs = _heads(circuits), pairs_of(circuits)
     copying = [row for row in heads if row["copying_shown"] and row["copying_sum"] > 0]
     tested = sum(row["copying_p"] is not None for row in heads)

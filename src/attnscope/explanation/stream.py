@@ -180,7 +180,7 @@ SMALL = 1e-5  # rounding of sums, as a share of the largest entry
 
 
 class _Written(NamedTuple):
-    """What a layer left behind."""
+    """The stream before and after a layer."""
 
     layer: Layer
     base: Tensor  # stream that it adds to

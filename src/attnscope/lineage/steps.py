@@ -352,7 +352,7 @@ class _Writer:
         return self._step("sum", text, self._of_queries("head_output", "O"), table, latex=latex, characters=characters)
 
     def dimension(self) -> Step:
-        """What a missing transpose and a softmax over the wrong dimension would do."""
+        """The effect of a missing transpose, and of a softmax over the wrong dimension."""
         walk = self.walk
         n, width = walk["K"].shape
         scores, allowed = (torch.from_numpy(walk[name].T) for name in ("scores", "allowed"))
