@@ -13,9 +13,11 @@ from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
+from attnscope.capture.load import load_model
 from attnscope.lineage import compare as compare_module
 from attnscope.lineage.compare import (
     System,
+    gradient_shares,
     learning_curves,
     length_limits,
     read_systems,
@@ -51,6 +53,23 @@ def out(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tree(out):
     return attnscope.compare(CONFIGS, out=out, **OPTIONS)
+
+
+def test_gradients_by_source_position_are_those_of_the_written_equations(tree, out):
+    """Autograd through the model's own code, against the float64 equations of `walk`."""
+    gradients = tree["gradients"].to_dataset()
+    forward_only = f"none{compare_module.FORWARD}"
+    assert gradients["system"].values.tolist() == ["none", forward_only, "additive"]
+    assert np.allclose(gradients["share"].sum("tenth"), 1)
+    assert (gradients["lower"] <= gradients["share"]).all()
+    pairs = zip(lines(out / "text" / "source.txt"), lines(out / "text" / "reference.txt"), strict=True)
+    source, target = max(pairs, key=lambda pair: len(pair[0].split()))
+    for name in CONFIGS:
+        loaded = load_model(out / "systems" / name, device="cpu")
+        (shares,) = gradient_shares(loaded, ParallelText([source], [target]))
+        norms = attnscope.walk(loaded.model, source, targets=target, tokenizer=loaded.tokenizer)["gradient"][:-1]
+        tenths = [norms[[i for i in range(len(norms)) if 10 * i // len(norms) == k]].sum() for k in range(10)]
+        assert np.allclose(shares, np.array(tenths) / norms.sum(), atol=1e-5)
 
 
 def test_bleu_is_that_of_the_written_files(tree, out):

@@ -78,6 +78,13 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
     )
     if known:
         alignment["gold"] = (("target_word", "source_word"), np.eye(len(TARGET), len(SOURCE), dtype=bool))
-    tree = xr.DataTree.from_dict({"scores": scores, "curves": curves, "alignment": alignment})
+    share = np.linspace(0.05, 0.15, 10) * np.ones((len(NAMES), 1))
+    ends = {"share": share, "lower": share - 0.01, "upper": share + 0.01}
+    gradients = xr.Dataset({name: (("system", "tenth"), values) for name, values in ends.items()})
+    gradients = gradients.assign_coords(system=list(NAMES), tenth=range(1, 11)).assign(
+        sentences=("system", [9] * len(NAMES))
+    )
+    nodes = {"scores": scores, "curves": curves, "alignment": alignment, "gradients": gradients}
+    tree = xr.DataTree.from_dict(nodes)
     tree.attrs = {"signature": json.dumps({"by": "<i>hand</i>"}), "run": "somewhere"}
     return tree

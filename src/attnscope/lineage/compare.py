@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,18 +15,20 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import xarray as xr
+from scipy import special
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
 from attnscope.lineage.align import attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model, read_log
 from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
-from attnscope.lineage.data import HELD_OUT, training_pairs
+from attnscope.lineage.data import HELD_OUT, collate, encode_pairs, training_pairs
 from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope.lineage.score import NO_ATTENTION, score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
+from attnscope.measure.documents import LEAST
 from attnscope.read.files import lines_of, shown
 from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
@@ -37,12 +41,14 @@ from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_threads
 
 _SHOWN_WORDS = 24  # of each side of the sentence pair in the picture
-_NODES = ("scores", "curves", "alignment")
+_NODES = ("scores", "curves", "alignment", "gradients")
 _OF_ALIGNMENT = (  # of `AligningHead.rates`
     *("error_rate", "error_rate_lower", "error_rate_upper", "precision", "recall"),
     *("diagonal", "chance", "chance_level"),
 )
 _BUCKETS = 6  # of length, about as many as a curve needs
+_TENTHS, _LONG = 10, 100  # parts of a source; number of sentences, the longest ones, whose gradients are measured
+FORWARD = ", forward state only"  # after the name of a fixed vector
 
 
 @validated
@@ -101,7 +107,7 @@ def compare(
     Returns
     -------
     xarray.DataTree
-        Three nodes, which are also stored in `out`, each as a file such as ``scores.npz``:
+        Four nodes, which are also stored in `out`, each as a file such as ``scores.npz``:
 
         ``scores``
             What `attnscope.score` gives, with the first system as the baseline; and by system ``parameters``,
@@ -119,6 +125,11 @@ def compare(
             One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
             without attention; ``read_from``, the heads used; ``translation (system)``; ``gold``, the known links if
             any.
+        ``gradients``
+            ``share (system, tenth)``: share of each tenth of the source in the gradient of the loss (its norm by the
+            embedding of each token, under teacher forcing), mean over the 100 longest sentences of at least ten
+            tokens, with ``lower`` and ``upper``, Student's 95% interval over sentences, and ``sentences``, their
+            number. A fixed vector has a second row, with the gradient through its forward state alone.
 
         Attributes: ``signature`` (JSON) and ``run``, the folder.
 
@@ -169,6 +180,7 @@ def compare(
             "scores": scores.merge(_by_system(chosen, outputs, text)),
             "curves": learning_curves({system.name: system.folder for system in chosen}),
             "alignment": _alignment(text, shown, outputs),
+            "gradients": _gradients(outputs),
         }
         signature = Signature(
             "compare",
@@ -247,6 +259,57 @@ def _alignment(text: ParallelText, shown: int, outputs: dict[str, SystemOutput])
     return dataset
 
 
+def gradient_shares(loaded: LoadedModel, text: ParallelText, *, forward_only: bool = False) -> np.ndarray:
+    """Share of each tenth of a source in the gradient of its loss, ``(sentence, tenth)``.
+
+    With `forward_only`, of a recurrent encoder the states that read backwards pass no gradient.
+    """
+    model: Any = loaded.model
+    pairs = encode_pairs(loaded.tokenizer, text, longest=int(loaded.tokenizer.model_max_length))
+    order = sorted(range(len(pairs.index)), key=lambda i: -len(pairs.source[i]))
+    shares: list[np.ndarray] = []
+    for i in [i for i in order if len(pairs.source[i]) > _TENTHS][:_LONG]:
+        batch = {k: v.to(model.device) for k, v in collate([pairs.source[i]], [pairs.target[i]]).items()}
+        embedded: list[torch.Tensor] = []
+
+        def note(*arguments: Any, embedded: list[torch.Tensor] = embedded) -> None:
+            if not embedded:  # the decoder calls it too
+                embedded.append(arguments[2].requires_grad_())
+
+        with ExitStack() as hooks, torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            hooks.callback(model.get_input_embeddings().register_forward_hook(note).remove)
+            if forward_only:
+                hooks.callback(model.get_encoder().register_forward_hook(_without_backward_states).remove)
+            (gradient,) = torch.autograd.grad(model(**batch).loss, embedded)
+        norms = gradient[0, :-1].norm(dim=-1).double().cpu().numpy()  # without </s>
+        tenths = np.bincount(np.arange(len(norms)) * _TENTHS // len(norms), norms, _TENTHS)
+        shares.append(tenths / (tenths.sum() or 1.0))
+    return np.array(shares).reshape(-1, _TENTHS)
+
+
+def _without_backward_states(*arguments: Any) -> Any:
+    """A hook of a recurrent encoder: the second half of each annotation passes no gradient."""
+    output = arguments[2]
+    first, second = output.last_hidden_state.chunk(2, -1)
+    output.last_hidden_state = torch.cat([first, second.detach()], -1)
+    return output
+
+
+def _gradients(outputs: Mapping[str, SystemOutput]) -> xr.Dataset:
+    """Mean shares with Student's intervals over sentences."""
+    rows = {name + end: of for name, output in outputs.items() for end, of in output.gradients.items()}
+    share, reach = (np.full((len(rows), _TENTHS), np.nan) for _ in range(2))
+    for row, of in enumerate(rows.values()):
+        if len(of) >= LEAST:
+            share[row] = of.mean(0)
+            reach[row] = special.stdtrit(len(of) - 1, 0.975) * of.std(0, ddof=1) / math.sqrt(len(of))
+    by = ("system", "tenth")
+    variables = {"share": (by, share), "lower": (by, share - reach), "upper": (by, share + reach)}
+    coordinates = {"system": list(rows), "tenth": np.arange(1, _TENTHS + 1)}
+    counts = ("system", np.array([len(of) for of in rows.values()]))
+    return xr.Dataset({**variables, "sentences": counts}, coordinates)
+
+
 _METRICS = ("bleu", "loss")
 _SPENT = ("tokens", "seconds")
 
@@ -304,6 +367,7 @@ class SystemOutput:
     record: dict[str, Any]
     weights: np.ndarray | None  # ``(target word, source word)`` on the shown pair; None without attention
     read_from: str  # the heads that they are of, in words
+    gradients: dict[str, np.ndarray]  # ``(sentence, tenth)``: see `gradient_shares`; by the end of a name
 
 
 @dataclass(frozen=True)
@@ -335,7 +399,10 @@ class Work:
                     f"{system.folder} contains a {type(loaded.model).__name__}; expected a translation model"
                 )
             lines, record = self._stored(system, loaded) or self._translate(system, loaded)
-            return SystemOutput(lines, record, *self._weights(loaded, record["aligned"]))
+            shares = {"": gradient_shares(loaded, self.text)}
+            if not attends(loaded.model):
+                shares[FORWARD] = gradient_shares(loaded, self.text, forward_only=True)
+            return SystemOutput(lines, record, *self._weights(loaded, record["aligned"]), shares)
 
     def _signature(self, loaded: LoadedModel) -> dict[str, Any]:
         return Signature(

@@ -133,16 +133,16 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
                 "try --dtype float32"
             )
     rows = {
-        "h": ("source annotation", h),
+        "h": ("source,annotation", h),
         "c": ("annotation", c),
         "gradient": ("source", gradient[0].norm(dim=-1)),
         "exchange": ("source", (equations.encode(exchanged)[1] - c).norm(dim=-1) / c.norm()),
-        "s": ("step state", numbers["s"]),
-        "context": ("step annotation", numbers["context"]),
+        "s": ("step,state", numbers["s"]),
+        "context": ("step,annotation", numbers["context"]),
         "cross_entropy": ("step", losses.detach()),
         "free_cross_entropy": ("free_step", -chosen),
     }
-    rows |= {name: ("step source", numbers[name]) for name in ("e", "alpha") if name in numbers}
+    rows |= {name: ("step,source", numbers[name]) for name in ("e", "alpha") if name in numbers}
     return RecurrentWalk(
         model=loaded.name,
         attention=model.config.attention,
@@ -154,7 +154,7 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
         translated=target is None,
         parting=next((t for t, pair in enumerate(zip(wanted, made, strict=False)) if len({*pair}) > 1), None),
         token=check_number("token", max(0, len(names) - 2) if token is None else token, len(names)),
-        arrays=xr.Dataset({name: (dims.split(), tensor.numpy()) for name, (dims, tensor) in rows.items()}),
+        arrays=xr.Dataset({name: (dims.split(","), tensor.numpy()) for name, (dims, tensor) in rows.items()}),
         errors=errors,
     )
 

@@ -398,12 +398,32 @@ def report(tree: xr.DataTree) -> Report:
         tables=[
             *_tables(scores, _EFFORT),
             Table("sentence", f"One sentence: line {sentence.attrs['line']}", _SENTENCE, texts, terminal=0),
+            _gradient_table(tree["gradients"].to_dataset()),
             Table("learning_curves", "Learning curves", columns, lines, terminal=0, page=0),
         ],
         result=tree,
         notes=[*notes, *_cut_sentences(scores), *_signatures(scores.attrs["signature"])],
         care=_CARE,
     )
+
+
+_GRADIENTS = (
+    Quantity("system"),
+    Quantity("tenth", "tenth of the source", "count"),
+    Quantity("share", "share of the gradient", "percent", low="lower", high="upper", interval=True),
+    Quantity("sentences", unit="count", detail="data"),
+)
+
+
+def _gradient_table(gradients: xr.Dataset) -> Table:
+    rows: list[Row] = [
+        {"system": str(at["system"].item()), "tenth": int(at["tenth"])}
+        | {str(name): value_of(values.item()) for name, values in at.data_vars.items()}
+        for system in range(gradients.sizes["system"])
+        for at in (gradients.isel(system=system, tenth=tenth) for tenth in range(gradients.sizes["tenth"]))
+        if not math.isnan(float(at["share"]))
+    ]
+    return Table("gradients", "Gradient of the loss by source position", _GRADIENTS, rows, terminal=0)
 
 
 def _by_length(scores: xr.Dataset) -> list[str]:

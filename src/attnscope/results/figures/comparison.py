@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _MARKERS = "osD^vPX"
 _LONGEST_NAME = 28
+_GRADIENTS = (
+    "Bands are 95% intervals over long sentences; the dashed line is an equal share. A fixed vector reads the source "
+    "in both directions. Its forward state alone shows how much of the beginning is lost."
+)
 
 
 def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
@@ -129,6 +133,26 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
     return figure
 
 
+def gradient_by_position(gradients: xr.Dataset) -> Figure:
+    """Draw the share of each tenth of the source in the gradient of the loss, with 95% intervals as bands."""
+    names, tenths = [str(name) for name in gradients["system"].values], gradients["tenth"].values
+    with figure_style():
+        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        for row, colour in enumerate(system_colours(len(names))):
+            share, low, high = (100 * gradients[name].values[row] for name in ("share", "lower", "upper"))
+            axes.fill_between(tenths, low, high, color=colour, alpha=0.18, linewidth=0)
+            marker, label = _MARKERS[row % len(_MARKERS)], drawable(names[row], longest=2 * _LONGEST_NAME)
+            axes.plot(tenths, share, color=colour, marker=marker, markersize=4, linewidth=1.5, label=label)
+        axes.axhline(100 / len(tenths), color="0.6", linewidth=0.8, linestyle="--")
+        axes.set(xlabel="Tenth of the source, from its beginning", ylabel="Share of the gradient, %", ylim=(0, None))
+        axes.set_xticks(tenths)
+        axes.grid(axis="y", color="0.92", linewidth=0.6)
+        axes.set_axisbelow(True)
+        _legend(figure)
+    return figure
+
+
 def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
     """Draw the attention of each system on one sentence pair, with the gold links as squares."""
     weights = {
@@ -166,6 +190,10 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
             "Learning curves",
             "Greedy translations of the validation text. The validation points decide which weights are saved.",
         ),
+        "gradients": (
+            "Gradient of the loss by source position",
+            "The loss is backpropagated through time to the embedding of each source token. " + _GRADIENTS,
+        ),
         "alignment": ("Alignments of one sentence", rows + " Squares are the known links." * ("gold" in alignment)),
     }
 
@@ -181,6 +209,9 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
     figures = {"bleu": score_intervals(scores), "length": score_by_length(scores)}
     if curves.sizes["validation"]:
         figures["learning"] = learning_curve_figure(curves)
+    gradients = tree["gradients"].to_dataset()
+    if gradients["share"].notnull().any():
+        figures["gradients"] = gradient_by_position(gradients)
     if not bool(np.isnan(alignment["weights"]).all()):
         figures["alignment"] = alignments_side_by_side(alignment)
     return figures
