@@ -57,7 +57,7 @@ VERBS = {
         "explanation.circuits", "Explain", "circuits", "Dataset", ("composition",), "explanation.circuit_report",
         "results.figures.circuits", load="store.runs:load_part",
     ),
-    "walk": Verb("lineage.walk", "Explain", "walk"),
+    "walk": Verb("lineage.walk", "Explain", "walk", page="results.page.walk"),
     "intervene": Verb(
         "intervention.intervene", "Test", "verbs", "DataTree", ("heads", "where"), "intervention.verdicts",
         "results.figures.intervene", load="store.runs:load_tree",

@@ -25,7 +25,7 @@ FLAGS_ALONE = {
     "find": {"from", "to"},  # in Python query and key: from is a keyword
     "generate": {"prompt"},  # in Python: a string among the texts
     "translate": {"out"},  # in Python: .texts of the result
-    "walk": {"markdown", "toy", "seed", "causal", "padding"},
+    "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
 PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "find": {"query", "key"}, "translate": {"scores"}}
 

@@ -31,12 +31,14 @@ from attnscope.support.errors import AttnscopeError
         "padding": option(bool, False, "Show a sentence with padding, and its mask, with --toy.", "--padding"),
         "forms": option(bool, False, "Compare with sparse and linear forms of attention.", "--forms"),
         "markdown": option(Path | None, None, "File for Markdown with LaTeX; - prints it."),
+        "page": option(Path | None, None, "HTML file with one step a screen."),
         "seed": option(int | None, None, "Seed of the numbers of --toy.", show_default="0"),
     },
 )  # fmt: skip
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
-    toy, markdown, seed, *masks = (arguments.pop(name) for name in ("toy", "markdown", "seed", "causal", "padding"))
+    names = ("toy", "markdown", "page", "seed", "causal", "padding")
+    toy, markdown, page, seed, *masks = map(arguments.pop, names)
     text, target = arguments.pop("text"), arguments.pop("target")
     model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     conflicts = {
@@ -63,8 +65,12 @@ def walk(arguments: dict[str, Any], _: options.Output) -> None:
             steps = with_forms(steps) if arguments["forms"] else steps
         else:
             steps = run_walk(texts=text, targets=target, progress=show, **arguments)
-    if markdown is None:
+    if page is not None:
+        from attnscope.results.page.walk import write
+
+        new_console().print(f"written: {write(steps, page)}", soft_wrap=True)
+    if markdown is None and page is None:
         console = new_console()
         console.print(terminal(steps, language(), width=console.width))
-    else:
+    elif markdown is not None:
         emit_to(None if str(markdown) == "-" else markdown, as_markdown(steps, language()), "--markdown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import permutations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -41,6 +42,7 @@ from attnscope.support.errors import AttnscopeError, explaining, out_of_memory, 
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
+from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
@@ -497,6 +499,9 @@ class Walk:
     def __getitem__(self, symbol: str) -> np.ndarray:
         """Return one array."""
         return self.arrays[symbol].values
+
+    def _repr_html_(self) -> str:
+        return import_module(f"attnscope.{VERBS['walk'].page}").framed(self)
 
     def __contains__(self, symbol: str) -> bool:
         """Whether there is such an array."""

@@ -1,0 +1,71 @@
+"""The page of a walk: one step a screen, its formula, and its matrices as heat maps."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from attnscope.lineage.steps import heading, steps
+from attnscope.results.notebook import Page
+from attnscope.results.page.parts import write_page
+from attnscope.results.schema import Finding, Report
+from attnscope.results.translate import language
+
+if TYPE_CHECKING:
+    from attnscope.lineage.steps import Table
+    from attnscope.lineage.walk import Walk
+
+_MOST = 40  # rows and columns of a matrix
+_HEIGHT = 760  # pixels, in a notebook
+
+
+def write(walk: Walk, path: Path | str, run: Path | None = None) -> Path:
+    """Write a walk as one page in the language of pages; its arrow keys go from step to step."""
+    title, (read, *below) = heading(walk, language())
+    worst = max(walk.errors.values(), default=0.0)
+    finding = Finding(
+        below, f"every number was compared with the model's own; the largest difference is {worst:.0e}", (), title
+    )
+    report = Report("walk", title, walk.model, read.rstrip(".。"), finding, [], walk.arrays)
+    shown = [
+        {
+            "title": step.title,
+            "formula": _formula(step.plain_formula),
+            "text": step.text,
+            "tables": [(table, _shaded(table)) for table in step.tables],
+        }
+        for step in steps(walk, language(), columns=_MOST, rows=_MOST)
+    ]
+    return write_page(path, "walk", report, scripts=("draw.js", "walk.js"), run=run, steps=shown)
+
+
+def framed(walk: Walk) -> str:
+    """The page in the frame of a notebook."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Page(write(walk, Path(folder) / "walk.html").read_text(encoding="utf-8"), _HEIGHT)._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+def _formula(characters: str) -> Markup:
+    """A formula in characters, with its indices below the line."""
+    return Markup(re.sub(r"_([A-Za-z]+)", r"<sub>\1</sub>", str(escape(characters))))  # noqa: S704 escaped
+
+
+def _shaded(table: Table) -> list[list[tuple[str, float | None]]]:
+    """Cells of a table with their share of its largest number; None where there is nothing to shade."""
+    values = [[_number(cell) if table.shades else None for cell in row[1:]] for row in table.rows]
+    most = max((abs(value) for row in values for value in row if value is not None), default=0.0) or 1.0
+    return [
+        [(cell, None if value is None else round(value / most, 3)) for cell, value in zip(row[1:], line, strict=True)]
+        for row, line in zip(table.rows, values, strict=True)
+    ]
+
+
+def _number(cell: str) -> Any:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
