@@ -70,7 +70,7 @@ class TestBadInput:
         found = walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET, layer=2)
         assert found.tokens[0] == "<s>"
 
-    def test_a_recurrent_model(self):
+    def test_a_recurrent_model_has_one_layer(self):
         model = small("additive-gru", vocab_size=64)
-        with pytest.raises(AttnscopeError, match=r"no self-attention.* Use scan .* or align"):
-            walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET)
+        with pytest.raises(AttnscopeError, match="layer"):
+            walk(model, SENTENCE, tokenizer=small_tokenizer(), targets=TARGET, layer=1)

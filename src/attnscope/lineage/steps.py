@@ -414,7 +414,7 @@ class _Writer:
     def forms(self, lost: xr.Dataset) -> Step:
         """Full attention, a window, blocks and linear attention: what each costs and loses."""
         walk = self.walk
-        n, causal = len(walk.tokens), walk.kind == "causal"
+        causal = walk.kind == "causal"
         reach = {"window": 9 if causal else 17, "blocks": 9}  # keys of a query: 8 on a side and itself, 8 and the first
 
         def weights(name: str, n: int) -> str:
@@ -423,7 +423,7 @@ class _Writer:
             every = n * (n + 1) // 2 if causal else n * n
             return f"{every if name == 'full' else min(every, n * reach[name.partition(' ')[0]]):,}"
 
-        lengths = (n, 1000, 100_000)
+        lengths = (1000, 100_000)
         mean = lost[["weight_moved", "output_error"]].mean(("window", "head"))
         rows = [
             (
