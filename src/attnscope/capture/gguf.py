@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import constants
-from transformers.utils import is_gguf_available
+from transformers.utils.import_utils import is_gguf_available
 
 from attnscope.capture.borrow import quiet
 from attnscope.support.errors import AttnscopeError, explaining
@@ -43,18 +44,20 @@ def converted(file: Path) -> Path:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
-    with (
-        quiet(),
-        explaining(f"{file} cannot be converted", "Is it complete, and of an architecture that transformers reads?"),
-    ):
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            **source,
+    source = str(file.parent)
+    advice = "Is it complete, and of an architecture that transformers reads?"
+    with quiet(), explaining(f"{file} cannot be converted", advice):
+        made: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            source,
+            gguf_file=file.name,
+            local_files_only=True,
             dtype=torch.float32,
             quantization_config=transformers.GgufConfig(dequantize=True),
             output_loading_info=True,
         )
+        model, report = made
         if report["missing_keys"]:
             raise AttnscopeError(f"{file} lacks {min(report['missing_keys'])}. Is the file complete?")
         model.save_pretrained(folder)
-        transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=file.name, local_files_only=True)
+        tokenizer.save_pretrained(folder)

@@ -95,7 +95,7 @@ def heading(walk: Walk | RecurrentWalk, language: str = "en") -> tuple[str, tupl
     facts = vars(walk) | {"layers": walk.layers, "tokens": len(walk.tokens), "width": walk["X"].shape[1]}
     kind = ".toy" if walk.drawn else ".module" if walk.is_toy else ""
     if walk.drawn:
-        facts |= {"sentences": " / ".join(" ".join(sentence) for sentence in TOY), "number": 1 + ("padding" in walk)}
+        facts |= {"sentences": " / ".join(" · ".join(sentence) for sentence in TOY), "number": 1 + ("padding" in walk)}
     below = [wording[f"place{kind}"].format(**facts)]
     if "cross" in walk.kinds:
         layers = {
@@ -423,19 +423,19 @@ class _Writer:
             every = n * (n + 1) // 2 if causal else n * n
             return f"{every if name == 'full' else min(every, n * reach[name.partition(' ')[0]]):,}"
 
-        lengths = (1000, 100_000)
+        length = 1000
         mean = lost[["weight_moved", "output_error"]].mean(("window", "head"))
         rows = [
             (
                 self.wording[f"form.{name.partition(' ')[0]}"],
                 number(float(mean.weight_moved.sel(form=name)), 3),
                 number(float(mean.output_error.sel(form=name)), 3),
-                *(weights(name, length) for length in lengths),
+                weights(name, length),
             )
             for name in lost.form.values.tolist()
         ]
         headings = (self.wording["form"], self.wording["form.moved"], self.wording["form.error"])
-        headings = (*headings, *(f"n = {length:,}" for length in lengths))
+        headings = (*headings, f"n = {length:,}")
         return self._step("forms", [self.say("forms.text")], Table(self.say("forms.caption"), headings, tuple(rows)))
 
     def heads(self) -> Step:

@@ -16,6 +16,7 @@ from attnscope.results.schema import Finding, Report
 from attnscope.results.translate import language
 
 if TYPE_CHECKING:
+    from attnscope.lineage.recurrent_walk import RecurrentWalk
     from attnscope.lineage.steps import Table
     from attnscope.lineage.walk import Walk
 
@@ -23,7 +24,7 @@ _MOST = 40  # rows and columns of a matrix
 _HEIGHT = 760  # pixels, in a notebook
 
 
-def write(walk: Walk, path: Path | str, run: Path | None = None) -> Path:
+def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None) -> Path:
     """Write a walk as one page in the language of pages; its arrow keys go from step to step."""
     title, (read, *below) = heading(walk, language())
     worst = max(walk.errors.values(), default=0.0)
