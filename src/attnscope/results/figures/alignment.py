@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.patches import Rectangle
 
+from attnscope.capture.load import load_model
+from attnscope.lineage.checkpoints import Checkpoints
+from attnscope.lineage.links import Forcing
 from attnscope.results.figures.panels import colour_bar, heat, write_cells
 from attnscope.results.figures.style import (
     MARK,
@@ -18,8 +22,10 @@ from attnscope.results.figures.style import (
     legend_columns,
     name_columns,
     name_heads,
+    save_figure,
 )
 from attnscope.results.page.parts import Section, picture
+from attnscope.store.folder import OwnedFolder, damage
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent
 
@@ -69,6 +75,51 @@ def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
         for pair in aligned.pairs
     ]
     return [*made, Section("pairs", "Sentence pairs", _PAIRS, pictures, folded=True)] if pictures else made
+
+
+def alignment_in_training(
+    folder: str | Path,
+    source: str,
+    target: str,
+    path: str | Path | None = None,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+) -> Figure:
+    """Draw how the attention of one sentence pair is learned: a map for each checkpoint of a training.
+
+    Parameters
+    ----------
+    folder
+        Folder of `attnscope train`. With ``keep=8`` it has the last eight checkpoints.
+    source, target
+        The sentence and its translation, which the decoder reads as in training.
+    path
+        File to write, by its ending ``.svg``, ``.pdf`` or ``.png``.
+    layer, head
+        A head of the cross-attention, counted from 0; by default the mean over all.
+
+    Raises
+    ------
+    AttnscopeError
+        If the folder has no checkpoint, a checkpoint is damaged, or the model has no attention to the source.
+    """
+    owned = OwnedFolder(Path(folder), "train").look()
+    checkpoints, loaded = Checkpoints(owned), load_model(folder)
+    if not checkpoints.updates():
+        raise AttnscopeError(f"{folder} has no checkpoints: train with --keep 8")
+    if damaged := owned.damaged(name for name in owned.files if name.endswith("/model.safetensors")):
+        raise damage(owned.path / damaged[0], ". Repeat attnscope train to repair it")
+    maps: dict[str, np.ndarray] = {}
+    for update in checkpoints.updates():
+        loaded.model.load_state_dict(checkpoints.mean_weights([update]), strict=False)  # tied weights are stored once
+        (pair,) = Forcing(loaded.model, loaded.tokenizer, [source], [target]).pairs(range(1))
+        words = pair.words(layer, head)
+        maps[f"Update {update:,}"] = words.weights
+    figure = alignment_maps(maps, words.source, words.target)
+    if path is not None:
+        save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
+    return figure
 
 
 def pair_map(pair: ShownPair, title: str = "") -> Figure:
