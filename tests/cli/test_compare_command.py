@@ -48,7 +48,7 @@ def test_the_tables_fit_a_terminal_and_name_the_files(compared, place):
         assert part in " ".join(compared.stdout.split())
     assert "train additive" in compared.stderr
     assert {path.name for path in (place / "out" / "figures").glob("*.svg")} == {
-        "bleu.svg", "length.svg", "learning.svg", "alignment.svg",
+        "bleu.svg", "length.svg", "learning.svg", "gradients.svg", "alignment.svg",
     }  # fmt: skip
 
 

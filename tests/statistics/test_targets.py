@@ -234,7 +234,6 @@ def test_verbs_of_self_attention_reject_a_recurrent_model(attention):
         lambda: interventions(model, [[5, 6, 7], [7, 8, 9]]),
         lambda: bias_effect(model, [[5, 6, 7], [7, 8, 9]]),
         lambda: content_of_model(model, [[5, 6, 7], [7, 8, 9]]),
-        lambda: attnscope.walk(model, "a hat", targets="ein hut", tokenizer=tokenizer),
     ):
         with pytest.raises(AttnscopeError, match=r"has no self-attention|reads one token after another") as caught:
             refused()
