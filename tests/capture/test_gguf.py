@@ -31,11 +31,15 @@ def model() -> LlamaForCausalLM:
 @pytest.fixture
 def file(model, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
-    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
-    writer.add_block_count(2)
+    return written(model, tmp_path / "tiny.gguf")
+
+
+def written(model, path, blocks=2, feed_forward=SIZES["intermediate_size"]):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(blocks)
     writer.add_context_length(64)
     writer.add_embedding_length(SIZES["hidden_size"])
-    writer.add_feed_forward_length(SIZES["intermediate_size"])
+    writer.add_feed_forward_length(feed_forward)
     writer.add_head_count(SIZES["num_attention_heads"])
     writer.add_head_count_kv(SIZES["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(model.config.rms_norm_eps)
@@ -62,7 +66,7 @@ def file(model, tmp_path, monkeypatch):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return tmp_path / "tiny.gguf"
+    return path
 
 
 def test_has_the_weights_of_the_model(file, model):
@@ -82,9 +86,9 @@ def test_has_the_weights_of_the_model(file, model):
 
 def test_is_converted_once(file, monkeypatch):
     """A second load reads the folder of the first."""
-    load_model(file)
+    first = load_model(file)
     monkeypatch.setattr("attnscope.capture.gguf._convert", lambda *_: pytest.fail("converted again"))
-    load_model(file)
+    assert load_model(file).identity == first.identity
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\3\4 a zip file", b"GGUF\3\0\0\0 and nothing of what should follow"])
@@ -95,3 +99,17 @@ def test_rejects_other_files(tmp_path, monkeypatch, content):
     with pytest.raises(attnscope.AttnscopeError, match=r"not a GGUF file|cannot be converted"):
         load_model(tmp_path / "other.gguf")
     assert not list(tmp_path.glob("cache/attnscope/gguf/*"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"blocks": 2**30}, "describes 1,073,741,824 layers"),
+        ({"feed_forward": 2**28}, "describes a model of more than"),
+    ],
+)
+def test_rejects_sizes_beyond_the_weights(model, tmp_path, monkeypatch, sizes, said):
+    """Sizes that the file states are held against its tensors before a model is built."""
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "cache"))
+    with pytest.raises(attnscope.AttnscopeError, match=said):
+        load_model(written(model, tmp_path / "hostile.gguf", **sizes))

@@ -15,6 +15,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from attnscope import AttnscopeError, circuits, open_run
 from attnscope.explanation.arrays.composition import by_offset, composition, composition_null, spectrum, turned_p
+from attnscope.explanation.circuit_report import report
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.stream import residual_stream
 from attnscope.results.figures.circuits import graph_of
@@ -246,15 +247,32 @@ def test_random_matrices_are_significant_as_often_as_they_should():
     assert by_offset(tables[0], np.roll(tables[0], -2, 0), offsets, offsets <= 0)[1] < 1e-6
 
 
+def test_p_values_hold_far_out_for_steep_spectra():
+    rng, values = np.random.default_rng(0), 0.5 ** np.arange(8.0)
+    left, right = np.linalg.qr(rng.normal(size=(2, 40_000, 16, 8)))[0] * values
+    squares = np.einsum("nai,naj->nij", left, right) ** 2
+    share = squares.sum((1, 2)) / (values**2).sum() ** 2
+    mean, variance, shape = (np.squeeze(one) for one in composition_null(values[None], values[None], 16))
+    p = scipy.stats.chi2.sf(shape + (share - mean) * np.sqrt(2 * shape / variance), shape)
+    assert np.mean(p < 0.001) < 0.0018
+
+
 def test_mean_and_variance_of_random_compositions_are_exact():
     rng = np.random.default_rng(0)
     values = np.array([3.0, 1.0, 0.5]), np.array([2.0, 1.0])
     turned = np.linalg.qr(rng.normal(size=(40_000, 6, 6)))[0]
     squares = np.einsum("i,nij,j->n", values[0] ** 2, turned[:, :3, :2] ** 2, values[1] ** 2)
     squares /= (values[0] ** 2).sum() * (values[1] ** 2).sum()
-    mean, variance = composition_null(values[0][None], values[1][None], 6)
+    mean, variance, _ = composition_null(values[0][None], values[1][None], 6)
     np.testing.assert_allclose(squares.mean(), mean, rtol=0.01)
     np.testing.assert_allclose(squares.var(), variance[0, 0], rtol=0.03)
+
+
+def test_a_vocabulary_smaller_than_the_lists(tmp_path):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=3, n_positions=64, n_embd=32, n_layer=1, n_head=4)).eval()
+    found = circuits(model, tokens=5)
+    assert (found.copied.values[0, 0] != "").sum() == 3
+    assert report(found).finding.sentences
 
 
 def test_unfit_models_and_bands_are_rejected():

@@ -351,9 +351,11 @@ def test_speakers_of_a_chat_are_underlined(visit, made, tmp_path):
 def test_frames_of_a_sound_are_a_timeline(visit, made, tmp_path):
     names = made.sample["token"].values.copy()
     names[:] = [f"{index * 0.25:.2f}s" for index in range(names.shape[1])]
-    page = visit(
-        scan_page(made.result, made.sample.assign_coords(token=(("window", "query"), names)), tmp_path / "r.html")
-    )
+    sample = made.sample.assign_coords(token=(("window", "query"), names))
+    sound = visit(scan_page(made.result.assign_attrs(reads="sounds"), sample, tmp_path / "r.html"))
+    text = visit(scan_page(made.result, sample, tmp_path / "t.html"))
+    assert not text.locator(".timeline").count()  # of words that look like times
+    page = sound
     boxes = page.eval_on_selector_all(
         ".timeline .token", "all => all.slice(0, 8).map(t => t.getBoundingClientRect().y)"
     )

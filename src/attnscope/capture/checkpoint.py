@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import socket
-import threading
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,11 +18,6 @@ import torch
 import transformers
 from huggingface_hub import constants
 from safetensors import safe_open
-from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
@@ -181,35 +174,6 @@ def main_inputs(config: Mapping[str, Any]) -> set[str]:
     """Names of the main inputs of the classes in a config."""
     named = (getattr(transformers, str(name), None) for name in config.get("architectures") or ())
     return {getattr(module, "main_input_name", "") for module in named} - {""}
-
-
-_TIMES = 4  # allowance for tensors that are tied, shared or missing in the files
-_PACKED = 32  # numbers that quantised weights store in one
-_TENSORS, _NUMBERS = 2_000, 1 << 26  # allowance for heads, masks and position tables
-
-
-@contextmanager
-def no_larger_than(tensors: dict[str, Any], config: dict[str, Any]) -> Generator[None]:
-    """Stop building a model, on the meta device, as soon as it is far larger than its weights."""
-    stored = sum(math.prod(tensor.get_shape()) for tensor in tensors.values())
-    packed = any(name == "quantization_config" and value for name, value in every_setting(config))
-    most = _TENSORS + _TIMES * len(tensors), _NUMBERS + _TIMES * (_PACKED if packed else 1) * stored
-    built = [0, 0]
-    here = threading.get_ident()
-
-    def count(_: nn.Module, name: str, tensor: Tensor | None) -> None:
-        if tensor is None or not tensor.is_meta or threading.get_ident() != here:
-            return
-        built[0] += 1
-        built[1] += tensor.numel()
-        if built[0] > most[0] or built[1] > most[1]:
-            raise AttnscopeError(
-                f"config.json describes a model of more than {built[0]:,} tensors and {built[1]:,} numbers (at "
-                f"{name}); the weights have {len(tensors):,} and {stored:,}. Is it the right config.json?"
-            )
-
-    with register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count):
-        yield
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from huggingface_hub import constants
 from transformers.utils.import_utils import is_gguf_available
 
 from attnscope.capture.borrow import quiet
+from attnscope.capture.placement import no_larger_than
 from attnscope.support.errors import AttnscopeError, explaining
 
 SUFFIX = ".gguf"
@@ -43,10 +44,21 @@ def converted(file: Path) -> Path:
     return folder
 
 
+def _sizes(file: Path) -> list[int]:
+    """Sizes of the tensors of a file that describes no more layers than it has tensors."""
+    from gguf import GGUFReader
+
+    stored = GGUFReader(file)
+    for name, field in stored.fields.items():
+        if name.endswith(".block_count") and not 0 < (layers := int(field.contents())) <= len(stored.tensors):
+            raise AttnscopeError(f"{file.name} describes {layers:,} layers; it has {len(stored.tensors):,} tensors")
+    return [int(tensor.n_elements) for tensor in stored.tensors]
+
+
 def _convert(file: Path, folder: Path) -> None:
     source = str(file.parent)
     advice = "Is it complete, and of an architecture that transformers reads?"
-    with quiet(), explaining(f"{file} cannot be converted", advice):
+    with quiet(), explaining(f"{file} cannot be converted", advice), no_larger_than(_sizes(file), file.name):
         made: Any = transformers.AutoModelForCausalLM.from_pretrained(
             source,
             gguf_file=file.name,

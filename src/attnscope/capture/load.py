@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import sys
 import threading
@@ -23,7 +24,7 @@ from transformers.utils.import_utils import is_peft_available
 
 from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import Envoy, LoadedModel, inner_model, quiet
-from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, no_larger_than, out_of_reach
+from attnscope.capture.checkpoint import Checkpoint, Repository, asking_trust, every_setting, out_of_reach
 from attnscope.capture.families import is_pooler
 from attnscope.capture.gguf import SUFFIX
 from attnscope.capture.parameters import Loading
@@ -31,6 +32,7 @@ from attnscope.capture.placement import (
     INTEGERS,
     Placement,
     device_of,
+    no_larger_than,
     parameters_of,
     plain,
     quantised,
@@ -46,7 +48,7 @@ from attnscope.support.state import own_random_numbers, own_state
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-
+_PACKED = 32  # numbers that quantised weights store in one
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
 _one_at_a_time = threading.Lock()  # while it loads, transformers changes PyTorch's default type for all threads
 
@@ -320,7 +322,9 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
             config._attn_implementation = None  # noqa: SLF001
             config._experts_implementation = None  # noqa: SLF001
             vars(config).pop("fusion_config", None)
-            with no_larger_than(tensors, checkpoint.config):
+            sizes = [math.prod(tensor.get_shape()) for tensor in tensors.values()]
+            packed = any(name == "quantization_config" and value for name, value in every_setting(checkpoint.config))
+            with no_larger_than(sizes, "config.json", _PACKED if packed else 1):
                 make = partial(
                     maker.from_pretrained,
                     None,

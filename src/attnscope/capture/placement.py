@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.support.checks import check_installed
@@ -22,6 +28,32 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+
+_TIMES = 4  # allowance for tensors that are tied, shared or missing in the files
+_TENSORS, _NUMBERS = 2_000, 1 << 26  # allowance for heads, masks and position tables
+
+
+@contextmanager
+def no_larger_than(sizes: list[int], file: str, times: int = 1) -> Generator[None]:
+    """Stop building a model, on the meta device, as soon as it is far larger than its weights, `times` packed."""
+    stored = sum(sizes)
+    most = _TENSORS + _TIMES * len(sizes), _NUMBERS + _TIMES * times * stored
+    built = [0, 0]
+    here = threading.get_ident()
+
+    def count(_: nn.Module, name: str, tensor: Tensor | None) -> None:
+        if tensor is None or not tensor.is_meta or threading.get_ident() != here:
+            return
+        built[0] += 1
+        built[1] += tensor.numel()
+        if built[0] > most[0] or built[1] > most[1]:
+            raise AttnscopeError(
+                f"{file} describes a model of more than {built[0]:,} tensors and {built[1]:,} numbers (at "
+                f"{name}); the weights have {len(sizes):,} and {stored:,}. Is it the right {file}?"
+            )
+
+    with register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count):
+        yield
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ def circuits(
     Notes
     -----
     The p-values follow from the exact mean and variance over random rotations, by a normal or, for squared
-    compositions, a gamma distribution. The false discovery rate is 0.05 (Benjamini and Hochberg 1995).
+    compositions, a chi-squared distribution with the skewness of a sum of weighted squares. The false discovery
+    rate is 0.05 (Benjamini and Hochberg 1995).
 
     Examples
     --------
@@ -306,7 +307,7 @@ class Weights:
         for number, layer in enumerate(self.stream.layers):
             self.tell(Progress("heads", 0.8 * number / layers))
             for name, values in self._layer(number).items():
-                made[name][number, : len(values)] = values
+                made[name][(number, *map(slice, values.shape))] = values
             if any(matrix is None for matrix in vars(self.heads[number]).values()):
                 reason = layer.matrices.reason or "no linear layer from the layer's input gives its values"
                 reasons[f"layer {layer.matrices.site.index}"] = reason

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
@@ -140,6 +141,16 @@ def interval(
     mean = values.mean(0)
     unknown = np.isnan(mean)
     return mean, np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
+
+
+def observed_pass(model: PreTrainedModel, inputs: Inputs, hooks: Sequence[Any], observer: InputObserver) -> None:
+    """One pass over one text with an observer of its attention calls; the hooks are removed after it."""
+    try:
+        with watching_inputs(model, observer):
+            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

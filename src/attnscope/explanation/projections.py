@@ -12,12 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from attnscope.capture.eager import without_cache
 from attnscope.capture.families import is_norm, is_rotary
-from attnscope.capture.forward import forward
 from attnscope.capture.placement import plain
 from attnscope.capture.watch import Site
-from attnscope.explanation.inputs import Inputs, watching_inputs
+from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.positions import Rotation, rotation
@@ -71,13 +69,7 @@ class Projections:
 def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projections]:
     """Find the query, key, value and output matrices of every head, and the form of the scores."""
     recorder = _Recorder()
-    hooks = list(recorder.hooks(model))
-    try:
-        with watching_inputs(model, recorder.observe):
-            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
-    finally:
-        for hook in hooks:
-            hook.remove()
+    observed_pass(model, inputs, list(recorder.hooks(model)), recorder.observe)
     recorder.close()
     return recorder.projections
 

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnscope.capture.eager import without_cache
 from attnscope.capture.families import is_attention, is_norm
-from attnscope.capture.forward import forward
-from attnscope.explanation.inputs import watching_inputs
+from attnscope.explanation.inputs import observed_pass
 from attnscope.explanation.projections import Projections, factor_of, projections
 from attnscope.explanation.tables import word_embedding
 from attnscope.kernels.engines import output_of
@@ -133,13 +131,7 @@ def residual_stream(model: PreTrainedModel, inputs: Inputs) -> Stream:
     found = projections(model, inputs)
     recorder = _Recorder(inputs["input_ids"].shape[-1], {made.names.get("output", "") for made in found.values()})
     unembedding = model.get_output_embeddings()
-    hooks = recorder.hooks(model, unembedding)
-    try:
-        with watching_inputs(model, recorder.observe):
-            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
-    finally:
-        for hook in hooks:
-            hook.remove()
+    observed_pass(model, inputs, recorder.hooks(model, unembedding), recorder.observe)
     return _assembled(model, found, recorder, unembedding)
 
 

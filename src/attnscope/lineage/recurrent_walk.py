@@ -284,7 +284,8 @@ class RecurrentWalk:
             digits = 3 if name == "alpha" else decimals_for(self[name])
             headings = [f"{i}\n{short(visible(self.keys[i]), _HEADING)}" for i, _ in across]
             lines = [(shown, *(number(self[name][t, i], digits) for i, _ in across)) for t, shown in rows]
-            return Table(f"{symbol}: {self[name].shape}", ("", *headings), tuple(lines), rows.index(targets[at]))
+            caption, marked = f"{symbol}: {self[name].shape}", rows.index(targets[at])
+            return Table(caption, ("", *headings), tuple(lines), marked, shades=True)
 
         def titles(*names: str) -> tuple[str, ...]:
             return tuple(say[f"{_OF}column.{name}"] for name in names)

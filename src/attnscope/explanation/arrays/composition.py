@@ -11,19 +11,21 @@ _NEAR_0 = 1e-12
 
 def composition_null(
     writer: Float[np.ndarray, "writer r"], reader: Float[np.ndarray, "reader s"], width: int
-) -> tuple[float, Float[np.ndarray, "writer reader"]]:
-    r"""Mean and variance of the squared composition of random matrices with these singular values, of every pair.
+) -> tuple[float, Float[np.ndarray, "writer reader"], Float[np.ndarray, "writer reader"]]:
+    r"""Mean, variance and shape of the squared composition of random matrices with these singular values.
 
     :math:`c^2 = \sum_{ij} p_i q_j x_{ij}^2` with the shares p and q of the squared singular values, and entries x of a
     random rotation of n = `width` dimensions: :math:`E x^4 = 3 / n(n+2)`, :math:`E x^2 y^2 = 1 / n(n+2)` in one row or
-    column, and :math:`(n+1) / (n-1)n(n+2)` otherwise.
+    column, and :math:`(n+1) / (n-1)n(n+2)` otherwise. The shape is the degrees of freedom of a chi-squared
+    distribution as skewed as the sum of :math:`p_i q_j z_{ij}^2` with normal z.
     """
     shares = [values**2 / np.maximum((values**2).sum(-1, keepdims=True), _NEAR_0) for values in (writer, reader)]
     rows, columns = (shares[0] ** 2).sum(-1)[:, None], (shares[1] ** 2).sum(-1)
     both, n = rows * columns, width
     others = (1 - rows) * (1 - columns) * (n + 1) / max(n - 1, 1)
     fourth = (3 * both + rows + columns - 2 * both + others) / (n * (n + 2))
-    return 1 / n, np.maximum(fourth - 1 / n**2, 0.0)
+    cubes = (shares[0] ** 3).sum(-1)[:, None] * (shares[1] ** 3).sum(-1)
+    return 1 / n, np.maximum(fourth - 1 / n**2, 0.0), both**3 / np.maximum(cubes, _NEAR_0**2) ** 2
 
 
 def root_of(matrix: Float[np.ndarray, "head width r"]) -> Float[np.ndarray, "head r r"]:
@@ -49,9 +51,9 @@ def composition(
     squares = (product.reshape(len(left), left.shape[1], len(right), right.shape[2]) ** 2).sum((1, 3))
     norms = np.multiply.outer((left_values**2).sum(-1), (right_values**2).sum(-1))
     share = squares / np.where(norms > 0, norms, np.nan)
-    mean, variance = composition_null(left_values, right_values, dimensions)
+    mean, variance, shape = composition_null(left_values, right_values, dimensions)
     variance = np.where(variance > _NEAR_0, variance, np.nan)  # heads as wide as the stream: nothing is random
-    return np.sqrt(share), scipy.stats.gamma.sf(share, mean**2 / variance, 0.0, variance / mean)
+    return np.sqrt(share), scipy.stats.chi2.sf(shape + (share - mean) * np.sqrt(2 * shape / variance), shape)
 
 
 def turned_p(products: Float[np.ndarray, "head r r"]) -> Float[np.ndarray, " head"]:

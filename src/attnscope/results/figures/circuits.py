@@ -54,11 +54,10 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 def grid(report: Report) -> Figure:
     """Draw the copying of every head."""
     data = report.result
-    cell = float(np.clip(1.9 / max(data.sizes["layer"], data.sizes["head"]), 0.06, 0.3))  # inches
     shown = data.copying_shown.values
     with figure_style():
         maps = [HeadMap.signed("Copying", data.copying_sum.values, shown, 1.0, "Sum")]
-        return head_maps(maps, data.layer.values, cell=cell, mark=MARK)
+        return head_maps(maps, data.layer.values, mark=MARK)
 
 
 def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:

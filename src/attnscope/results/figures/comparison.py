@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 _MARKERS = "osD^vPX"
 _LONGEST_NAME = 28
 _GRADIENTS = (
-    "Bands are 95% intervals over long sentences; the dashed line is an equal share. A fixed vector reads the source "
-    "in both directions. Its forward state alone shows how much of the beginning is lost."
+    "The loss is backpropagated to the embedding of each source token. Bands are 95% intervals over long sentences; "
+    "the dashed line is an equal share."
 )
+_FORWARD = " A fixed vector reads the source in both directions. Its second curve leaves the reverse one out."
 
 
 def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
@@ -190,10 +191,7 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
             "Learning curves",
             "Greedy translations of the validation text. The validation points decide which weights are saved.",
         ),
-        "gradients": (
-            "Gradient of the loss by source position",
-            "The loss is backpropagated through time to the embedding of each source token. " + _GRADIENTS,
-        ),
+        "gradients": ("Gradient of the loss by source position", _GRADIENTS + _FORWARD * bool(fixed)),
         "alignment": ("Alignments of one sentence", rows + " Squares are the known links." * ("gold" in alignment)),
     }
 

@@ -55,7 +55,6 @@ def grid(report: Report) -> Figure:
     """Draw the size of every change, a panel of layers by heads for each statistic."""
     changes = report.result
     sizes = changes["size"].values
-    cell = float(np.clip(1.9 / max(sizes.shape[1:]), 0.06, 0.3))  # inches
     top = float(np.nanmax(np.abs(sizes), initial=0.0)) or 1.0
     reach = float(np.clip(top, 0.5, 4.0))
     label = f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations"
@@ -63,7 +62,7 @@ def grid(report: Report) -> Figure:
     shown = zip(titles, sizes, changes.changed.values, strict=True)
     with figure_style():
         maps = [HeadMap.signed(*one, reach, label) for one in shown]
-        return head_maps(maps, changes.layer.values, cell=cell, extend="both" if top > reach else "neither")
+        return head_maps(maps, changes.layer.values, extend="both" if top > reach else "neither")
 
 
 def before_after(changes: xr.Dataset) -> Figure:

@@ -94,10 +94,11 @@ class HeadMap:
 
 
 def head_maps(
-    maps: Sequence[HeadMap], rows: Iterable[object], *, cell: float, extend: str = "neither", mark: str = "0.1"
+    maps: Sequence[HeadMap], rows: Iterable[object], *, cell: float = 0.0, extend: str = "neither", mark: str = "0.1"
 ) -> Figure:
-    """Maps side by side, with cells of `cell` inches; one colour scale for all, or one for each."""
+    """Maps side by side, with cells of `cell` inches, or as fit; one colour scale for all, or one for each."""
     high, wide = maps[0].values.shape
+    cell = cell or float(np.clip(1.9 / max(high, wide), 0.06, 0.3))
     columns = min(len(maps), MOST_COLUMNS)
     down = math.ceil(len(maps) / columns)
     one = len({(shown.ends, shown.label) for shown in maps}) == 1

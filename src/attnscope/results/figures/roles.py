@@ -49,7 +49,6 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
 def grid(report: Report) -> Figure:
     """Draw the score of every head, a panel of layers by heads for each role."""
     result = report.result
-    cell = float(np.clip(1.9 / max(result.sizes["layer"], result.sizes["head"]), 0.06, 0.3))  # inches
     maps: list[HeadMap] = []
     for number in range(result.sizes["role"]):
         part = result.isel(role=number)
@@ -57,7 +56,7 @@ def grid(report: Report) -> Figure:
         marked = ROLES[str(part.role.item())].reached(score, part["equal"].values)
         maps.append(HeadMap(str(part.title.item()), score, marked, "Blues", label="Score"))
     with figure_style():
-        return head_maps(maps, result.layer.values, cell=cell, mark=MARK)
+        return head_maps(maps, result.layer.values, mark=MARK)
 
 
 def with_controls(result: xr.Dataset) -> Figure:

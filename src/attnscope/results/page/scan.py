@@ -44,7 +44,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     """The same with a sample at hand."""
     result = report.result
     heads = page_data(result)
-    heads |= {"there": _measured(heads), "examples": examples_of(result)}
+    heads |= {"there": _measured(heads), "examples": examples_of(result), "timed": unit_of(result) == "frames"}
     packed, pieces = None, ""
     if sample is not None:
         window = parts.pack_windows(sample)

@@ -111,7 +111,7 @@ function sayShare() {
 /** Speakers of a chat, whose tokens are underlined. */
 const ROLES = ["system", "user", "assistant", "tool"];
 /** Frames in a second of a sound, whose tokens are named by the second at which they begin; 0 for text. */
-const framesOf = (tokens) => (tokens.length > 2 && tokens.slice(0, 3).every((name) => /^\d+\.\d+s$/.test(name)) ? Math.round(2 / (parseFloat(tokens[2]) - parseFloat(tokens[0]))) : 0);
+const framesOf = (tokens) => (data.timed && tokens.length > 2 && tokens.slice(0, 3).every((name) => /^\d+\.\d+s$/.test(name)) ? Math.round(2 / (parseFloat(tokens[2]) - parseFloat(tokens[0]))) : 0);
 
 /** The tokens of one text, to point at: those in which a token is chosen answer. */
 function buildText(text) {
