@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +31,6 @@ from attnscope.results.translate import language, translate
 from attnscope.support.numbers import safe_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-
     from attnscope.cli.options import Output
     from attnscope.results.schema import Report
     from attnscope.store.folder import OwnedFolder

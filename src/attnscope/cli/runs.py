@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.filesize import decimal
+from rich.table import Table
 from rich.text import Text
 
 from attnscope.cli import options
@@ -20,11 +23,6 @@ from attnscope.results.translate import language, translate
 from attnscope.support.numbers import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import Console
-    from rich.table import Table
-
     from attnscope.results.describe import Description, Variable
     from attnscope.results.merge import Merged
     from attnscope.results.open import Run

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
+from typing import Literal, NamedTuple, Unpack
 
 import numpy as np
 import scipy
@@ -90,8 +90,7 @@ def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
     return np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))
 
 
-if TYPE_CHECKING:
-    Scan = str | Path | xr.Dataset
+Scan = str | Path | xr.Dataset
 
 _SAME = ("corpus", "target", "tokenizer")  # what both scans must have read
 _READERS = {

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import xarray as xr
 
 from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import xarray as xr
 
 _ROUNDING = 1e-5  # rounding of weights in 32 bits
 # smallest shift of a row's weight: binned positions alone shift an untrained ALiBi head by 0.006

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnscope.measure.documents import FEW, LEAST, above_zero, by_document, units_in
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
-
-    import xarray as xr
-
-    from attnscope.results.schema import Row
+from attnscope.results.schema import Row
 
 SMALLEST = 0.01  # smallest share of weight above the larger null that counts
 #: Caution for readers of the pairs.

@@ -8,16 +8,14 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import chain
-from typing import TYPE_CHECKING
+
+import xarray as xr
 
 from attnscope.explanation import analyses
 from attnscope.explanation.study import Analysis
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import shortly
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 GROUP = "attnscope.analyses"  # of entry points: how other packages add theirs
 

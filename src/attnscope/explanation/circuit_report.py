@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _MOST = 400  # pairs of heads in the table; the dataset has all
 _TOKENS = 3  # in a cell

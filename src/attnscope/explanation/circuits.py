@@ -8,16 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
 from torch import nn
+from transformers import PreTrainedModel
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, verb
-from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ModelReading, loading
@@ -25,6 +27,7 @@ from attnscope.capture.verify import verify
 from attnscope.explanation.arrays.composition import by_offset, composition, root_of, significant, spectrum, turned_p
 from attnscope.explanation.inputs import model_inputs, token_ids
 from attnscope.explanation.profiles import bias_traces, pairs_at, visible_offsets
+from attnscope.explanation.projections import Projections
 from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_stream
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding
 from attnscope.kernels.positions import pair_columns
@@ -32,15 +35,7 @@ from attnscope.measure.texts import window_length
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.load import Model
-    from attnscope.explanation.projections import Projections
-    from attnscope.support.progress import Tell
+from attnscope.support.progress import Progress, Tell, no_progress
 
 KINDS = ("query", "key", "value")
 _BLOCK = 2048  # tokens of the vocabulary at a time

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
@@ -28,11 +29,6 @@ from attnscope.kernels.engines import measure
 from attnscope.store.arrays import stacked
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from transformers import PreTrainedModel
 
 
 @dataclass(eq=False)

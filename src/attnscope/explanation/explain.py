@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import xarray as xr
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
 from attnscope.capture.forward import decoder_note
-from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.arrays.checks import choose, in_band
@@ -30,9 +30,6 @@ from attnscope.store.units import Parts, Task, do_share, pending, task_for
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
 
 _SHORT = 6  # tokens of a window: with fewer, the cross-spectrum has no waves
 _CROSSED = "queries and keys are in different texts; use scan and align"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
@@ -20,14 +21,8 @@ from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure import documents as _documents
 from attnscope.measure.documents import DRAWS
-from attnscope.read.windows import window_name
+from attnscope.read.windows import Window, window_name
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from torch import nn
-    from transformers import PreTrainedModel
-
-    from attnscope.read.windows import Window
 
 InputObserver = Callable[[Site, AttentionCall, Tensor, Tensor], Tensor]
 Windows = Iterable["Window | Sequence[int]"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy import stats
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
@@ -23,9 +24,6 @@ from attnscope.measure.documents import units_of
 from attnscope.support.errors import AttnscopeError
 
 Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def pairs_at(queries: int, keys: int, band: int) -> Float[np.ndarray, " offset"]:

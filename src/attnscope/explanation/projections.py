@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.families import is_norm, is_rotary
@@ -20,9 +21,6 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.positions import Rotation, rotation
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, eq=False)

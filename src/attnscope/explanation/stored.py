@@ -7,22 +7,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.explanation.arrays.components import principal_components
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.tables import position_table
 from attnscope.store.runs import RunFolder
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
 
 
 class StoredAnalyses:

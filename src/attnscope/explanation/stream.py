@@ -5,25 +5,21 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.families import is_attention, is_norm
-from attnscope.explanation.inputs import observed_pass
+from attnscope.capture.watch import Site
+from attnscope.explanation.inputs import Inputs, observed_pass
 from attnscope.explanation.projections import Projections, factor_of, projections
 from attnscope.explanation.tables import word_embedding
+from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
-    from attnscope.explanation.inputs import Inputs
-    from attnscope.kernels.call import AttentionCall
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel, borrowed
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.processors import Tokenizer
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
@@ -25,19 +25,13 @@ from attnscope.explanation.inputs import Windows
 from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.measure.texts import window_length
-from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
+from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import TargetTokenizer, shifted, window_name
+from attnscope.read.windows import TargetTokenizer, Window, shifted, window_name
 from attnscope.results.schema import Quantity, Row, Table
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
-from attnscope.support.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.read.encoded import Sources, Texts
-    from attnscope.read.windows import Window
-    from attnscope.support.progress import Tell
+from attnscope.support.progress import Progress, Tell, no_progress
 
 READING = 0.6  # share of the work for reading the texts
 DEFAULT_TEXTS = 100

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.families import has_class_token, is_embedding_projection, named_scheme
 from attnscope.capture.forward import forward
@@ -19,11 +20,6 @@ from attnscope.explanation.inputs import Inputs, watching_inputs
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,15 +14,12 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.intervention.arrays import random_sets, sparse_effects
 from attnscope.intervention.effects import by_layer, effect_variables, of_layers
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
-from attnscope.intervention.stack import replacing, replacing_sets
+from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
+from attnscope.intervention.stack import Edit, replacing, replacing_sets
 from attnscope.measure.documents import units_of
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
-
-if TYPE_CHECKING:
-    from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
-    from attnscope.intervention.stack import Edit
 
 ESTIMATES = ("attribution", "integrated", "eap_ig")
 _WORDS = {
@@ -145,9 +141,8 @@ def _column(values: Tensor) -> np.ndarray:
     return values.double().cpu().numpy()[:, None, None, None]
 
 
-if TYPE_CHECKING:
-    #: Dimensions and values
-    _Variable = tuple[str | tuple[str, ...], np.ndarray]
+#: Dimensions and values
+_Variable = tuple[str | tuple[str, ...], np.ndarray]
 
 SEARCH_SHARE = 0.25  # passes of a search, by default, as a share of layers times heads
 _REMOVED = 0.1  # share of the heads that one set of a search removes

@@ -5,14 +5,15 @@ They are found by their numbers, not by names: a later module reads the output o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.families import OWN_STATES, is_attention, is_norm
@@ -25,11 +26,6 @@ from attnscope.intervention.calls import attended, check_matrices, output_by_row
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from transformers import PreTrainedModel
 
 Form = Literal["sum", "normalised sum", "normalised attention"]
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.forward import forward
@@ -20,14 +21,8 @@ from attnscope.explanation.inputs import ids_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.kernels.reference import attend, causal_mask, masked_softmax
+from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from transformers import PreTrainedModel
-
-    from attnscope.read.windows import Window
 
 
 def output_with_gradient(call: AttentionCall) -> Tensor:

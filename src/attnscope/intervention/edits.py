@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +17,17 @@ from attnscope.intervention.arrays import permuted_weights
 from attnscope.intervention.calls import values_of, weights_of
 from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.intervention.pairs import one_token
-from attnscope.intervention.stack import replacing
+from attnscope.intervention.predictions import PredictionBatch, PredictionSession
+from attnscope.intervention.stack import Edit, replacing
 from attnscope.intervention.weight_tests import same_size
+from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.measure.documents import units_of
+from attnscope.read.windows import Window
 from attnscope.support.arguments import validated
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
-
-if TYPE_CHECKING:
-    from attnscope.intervention.predictions import PredictionBatch, PredictionSession
-    from attnscope.intervention.stack import Edit
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.read.windows import Window
 
 HARDLY = 0.01  # share of a head's weight below which a rule can hardly change its output
 

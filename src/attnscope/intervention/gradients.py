@@ -10,23 +10,20 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.families import main_output
+from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.calls import output_with_gradient
-from attnscope.intervention.predictions import donor_positions
+from attnscope.intervention.predictions import Questions, donor_positions
+from attnscope.kernels.call import AttentionCall
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
     from attnscope.intervention.pairs import EncodedPairs
-    from attnscope.intervention.predictions import Questions
-    from attnscope.kernels.call import AttentionCall
 
-if TYPE_CHECKING:
-    #: Maps the number of a call and its output to the output that replaces it.
-    Gate = Callable[[int, Tensor], Tensor]
+#: Maps the number of a call and its output to the output that replaces it.
+Gate = Callable[[int, Tensor], Tensor]
 
 
 def loss_gradients(

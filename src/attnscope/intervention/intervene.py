@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import numpy as np
 import xarray as xr
 
 from attnscope.bundled import MODEL, NOUNS, SENTENCES
 from attnscope.capture.borrow import LoadedModel, verb
-from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.analyses.verdict import WHY
@@ -22,22 +22,18 @@ from attnscope.intervention.ablation import effects, half_of, joint_ablation, re
 from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
-from attnscope.intervention.predictions import ABLATIONS, Ablation, prediction_session
+from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSession, prediction_session
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
 from attnscope.measure.texts import statistics_of, window_length
 from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.read.windows import Window
+from attnscope.store.runs import RunFolder
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_installed, check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.intervention.predictions import PredictionSession
-    from attnscope.read.windows import Window
-    from attnscope.store.runs import RunFolder
 
 LONGEST = 512  # default limit of tokens in a window: every head of every window needs a pass
 

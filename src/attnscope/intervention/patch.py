@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
 from attnscope.capture.borrow import LoadedModel, borrowed, verb
-from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
@@ -25,6 +25,8 @@ from attnscope.intervention.effects import by_layer, effect_variables, order_agr
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
     EncodedPairs,
+    Pair,
+    Pairs,
     PairTexts,
     is_masked,
     pairs_of_input,
@@ -32,25 +34,28 @@ from attnscope.intervention.pairs import (
     token_count,
 )
 from attnscope.intervention.predictions import TOKENS, check_read
-from attnscope.intervention.stack import replacing, same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.intervention.stack import (
+    Edit,
+    StackedPasses,
+    StateEdit,
+    replacing,
+    same_without_what_is_skipped,
+    stacked_passes,
+    variants_at_once,
+)
+from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
 from attnscope.store.arrays import padded_heads
+from attnscope.store.runs import RunFolder
 from attnscope.store.units import Done, task_for, tree_of
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import STEPS, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.intervention.pairs import Pair, Pairs
-    from attnscope.intervention.stack import Edit, StackedPasses, StateEdit
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.store.runs import RunFolder
-
-    #: A head, and the positions at which it is patched
-    Cell = tuple[int, slice]
+#: A head, and the positions at which it is patched
+Cell = tuple[int, slice]
 
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 from scipy.stats import binom
 
 from attnscope.intervention.patch import ends_of
@@ -14,9 +14,6 @@ from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _EFFECT = Quantity(
     "effect",

@@ -8,19 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites
-from attnscope.intervention.stack import same_without_what_is_skipped, stacked_passes, variants_at_once
+from attnscope.intervention.stack import (
+    Outputs,
+    StackedPasses,
+    same_without_what_is_skipped,
+    stacked_passes,
+    variants_at_once,
+)
 from attnscope.measure.passes import WindowBatch
 from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import EncodedTexts, Texts, windows_of
@@ -28,13 +35,6 @@ from attnscope.read.texts import Corpus
 from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from transformers import PreTrainedModel
-
-    from attnscope.intervention.stack import Outputs, StackedPasses
 
 MASKED = 0.15  # share of tokens that is masked for a masked language model (Devlin et al. 2019)
 Kind = Literal["masked", "next", "translation"]

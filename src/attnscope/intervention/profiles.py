@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.profiles import pairs_at
 from attnscope.explanation.study import Study
-from attnscope.intervention.blocks import find_blocks, record, value_outputs
+from attnscope.intervention.blocks import Block, Record, find_blocks, record, value_outputs
 from attnscope.intervention.calls import (
+    Sides,
     band_of,
     inputs_of,
     lacks_predictions,
@@ -33,13 +36,6 @@ from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
-    from attnscope.intervention.blocks import Block, Record
-    from attnscope.intervention.calls import Sides
 
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")

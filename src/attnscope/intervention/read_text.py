@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import is_causal_model
@@ -30,9 +30,6 @@ from attnscope.intervention.predictions import MASKED
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import Window, window_name
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class ReadText:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.eager import without_cache
@@ -24,20 +25,14 @@ from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention.calls import output_with_gradient
+from attnscope.kernels.call import AttentionCall
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+#: Maps a call and its output ``(variant, text, head, query, value_width)`` to the output that replaces it. At the
+#: first edited call of a pass, the call has each text once; later, each variant of it.
+Edit = Callable[[AttentionCall, Tensor], Tensor]
 
-    from attnscope.kernels.call import AttentionCall
-
-if TYPE_CHECKING:
-    #: Maps a call and its output ``(variant, text, head, query, value_width)`` to the output that replaces it. At the
-    #: first edited call of a pass, the call has each text once; later, each variant of it.
-    Edit = Callable[[AttentionCall, Tensor], Tensor]
-
-if TYPE_CHECKING:
-    #: Maps the output of a block, ``(variant, text, position, width)``, to the output that replaces it.
-    StateEdit = Callable[[Tensor], Tensor]
+#: Maps the output of a block, ``(variant, text, position, width)``, to the output that replaces it.
+StateEdit = Callable[[Tensor], Tensor]
 
 
 @dataclass(eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -227,8 +226,7 @@ class OneText:
         return np.stack(scores)
 
 
-if TYPE_CHECKING:
-    Scores = Float[np.ndarray, "position token"]
+Scores = Float[np.ndarray, "position token"]
 
 
 def _block_norms_rollout(text: OneText) -> Scores:

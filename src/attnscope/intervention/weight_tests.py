@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -46,8 +46,7 @@ from attnscope.support.checks import check_real
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-if TYPE_CHECKING:
-    OfHead = Callable[[OneHead, np.random.Generator], Mapping[str, Any]]
+OfHead = Callable[[OneHead, np.random.Generator], Mapping[str, Any]]
 
 Head = tuple[int, int]
 

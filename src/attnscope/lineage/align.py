@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import xarray as xr
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnscope.capture.borrow import verb
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import AlignmentReading, loading
 from attnscope.lineage.data import encode_pairs
 from attnscope.lineage.links import (
@@ -48,9 +48,6 @@ from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count, percent, with_nulls
 from attnscope.support.progress import Progress, Tell, no_progress
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
 
 
 @verb()

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from jaxtyping import Int
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from attnscope.capture.borrow import quiet, verb
 from attnscope.capture.families import configured_length
 from attnscope.capture.forward import check_ids
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import TranslationOptions, loading
 from attnscope.lineage.data import collate, encode_lines
 from attnscope.lineage.parallel_text import Lines, lines_of_text, lines_sha256
@@ -31,9 +31,6 @@ from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.numbers import count
 from attnscope.support.progress import Progress, Tell, no_progress
 from attnscope.support.state import own_random_numbers
-
-if TYPE_CHECKING:
-    from attnscope.capture.load import Model
 
 _USUAL_BEAMS = 5
 

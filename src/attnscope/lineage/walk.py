@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import LoadedModel, inner_model, verb
 from attnscope.capture.forward import decoder_start
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
@@ -45,7 +45,6 @@ from attnscope.support.state import own_random_numbers
 from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
-    from attnscope.capture.load import Model
     from attnscope.lineage.recurrent_walk import RecurrentWalk
 
 SENTENCE = "The animal didn't cross the street because it was too tired."

@@ -10,18 +10,15 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xarray as xr
 
 from attnscope.results.reports import grid_of, report_of, write_page
-from attnscope.results.schema import NO_NUMBERS, hyphen_minus
+from attnscope.results.schema import NO_NUMBERS, Report, hyphen_minus
 from attnscope.results.translate import translate
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
-
-if TYPE_CHECKING:
-    from attnscope.results.schema import Report
 
 _COMMANDS = [name for name, verb in VERBS.items() if verb.report and verb.result]
 _SMALL = "font-size: 85%; opacity: 0.7; margin: 0.2em 0"

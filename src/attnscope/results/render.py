@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.read.shown import with_marked_spaces
@@ -14,8 +15,6 @@ from attnscope.store.signature import Signature
 from attnscope.support.numbers import with_nulls
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
     from rich.table import Table as RichTable
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.results.render import page_table
+from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
 from attnscope.verbs import VERBS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from attnscope.results.schema import Report
 
 
 def report_of(command: str, result: Any, *, data: bool = False) -> Report:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from attnscope.comparison.contrasts import contrast_rows, contrasts, describe_contrasts, field_of
 from attnscope.comparison.groups import NULLS, MeanGroupWeights, describe_group_pairs, explain_no_interval, group_pairs
@@ -25,11 +27,6 @@ from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count, with_nulls
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import xarray as xr
 
 _MOST = 4  # heads whose keys are listed if no ranking selects any
 _ROOM = 1_000_000  # numbers of one profile over all heads; larger ones are only in the run folder

@@ -16,22 +16,21 @@ import torch
 import xarray as xr
 
 from attnscope.capture.borrow import LoadedModel, verb
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import TextModelOptions
+from attnscope.capture.watch import Site
 from attnscope.kernels.call import AttentionCall, call_of_weights
 from attnscope.measure.maps import weight_rows
 from attnscope.measure.raw import first_window, observe_window
 from attnscope.measure.texts import window_length
+from attnscope.read.encoded import Sources
+from attnscope.read.windows import Window
 from attnscope.results.figures.attention import attention
 from attnscope.results.translate import language, messages_of_script, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from attnscope.capture.load import Model
-    from attnscope.capture.watch import Site
-    from attnscope.read.encoded import Sources
-    from attnscope.read.windows import Window
     from attnscope.results.notebook import Page
 
 CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnscope.results.open import open_run
 from attnscope.support.arguments import Natural, validated
 from attnscope.support.checks import check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import significant
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from attnscope.models.translator import IGNORED
 from attnscope.testing.heads import (
@@ -35,9 +35,6 @@ from attnscope.testing.heads import (
     carry,
     matching,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -28,7 +29,7 @@ from attnscope.explanation.profiles import (
     score_traces,
     with_interval,
 )
-from attnscope.explanation.study import POSITION_TABLE, Picture, Section, analysis
+from attnscope.explanation.study import POSITION_TABLE, Picture, Section, Study, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
@@ -36,11 +37,6 @@ from attnscope.results.schema import Quantity, Row, Table, value_of
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.explanation.study import Study
 
 CHANGED = Section(
     "interventions",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
@@ -34,7 +35,7 @@ from attnscope.explanation.profiles import (
     without_bias,
 )
 from attnscope.explanation.projections import Projections, projections
-from attnscope.explanation.study import Picture, Section, analysis
+from attnscope.explanation.study import Picture, Section, Study, analysis
 from attnscope.explanation.tables import FirstLayerSplit, first_layer_split
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -43,13 +44,6 @@ from attnscope.results.schema import Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from typing import Literal
-
-    from transformers import PreTrainedModel
-
-    from attnscope.explanation.study import Study
 
 _PARTS = (
     "Every input is the sum of its mean at that position (P) and the rest (C), so a score has four parts: PP, PC, CP "

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Complex, Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
@@ -35,7 +36,17 @@ from attnscope.explanation.profiles import (
     without_bias,
 )
 from attnscope.explanation.projections import projections
-from attnscope.explanation.study import BIAS, ROTATION, ROTATION_OR_BIAS, SCHEME, SHARES, Picture, Section, analysis
+from attnscope.explanation.study import (
+    BIAS,
+    ROTATION,
+    ROTATION_OR_BIAS,
+    SCHEME,
+    SHARES,
+    Picture,
+    Section,
+    Study,
+    analysis,
+)
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.positions import Rotation, pair_columns
 from attnscope.measure.documents import units_of
@@ -43,14 +54,7 @@ from attnscope.results.schema import Quantity, Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from transformers import PreTrainedModel
-
-    from attnscope.explanation.study import Study
-
-    Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
+Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
 
 KERNEL = Section(
     "kernel",

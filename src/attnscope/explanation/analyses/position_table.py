@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 import xarray as xr
 
+from attnscope.capture.load import Model
 from attnscope.explanation.arrays.components import canonical_correlations, principal_components
 from attnscope.explanation.arrays.spectrum import amplitude_spectrum
-from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, analysis, table_of_model
+from attnscope.explanation.evidence import Layer
+from attnscope.explanation.study import POSITION_TABLE, Analysis, Picture, Section, Study, analysis, table_of_model
 from attnscope.store.arrays import stacked
 from attnscope.support.arguments import validated
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-    from attnscope.capture.load import Model
-    from attnscope.explanation.evidence import Layer
-    from attnscope.explanation.study import Study
 
 _KEPT = (
     "mean", "lower_quartile", "upper_quartile", "power", "root_power", "local_ratio", "is_peak",

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.checks import Labelled, NotDefinedError, labelled
 from attnscope.explanation.inputs import interval, read_all, token_ids
-from attnscope.explanation.study import Picture, Section, analysis
+from attnscope.explanation.study import Picture, Section, Study, analysis
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import attend_in_full
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import Seed
 from attnscope.support.checks import check_whole
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from attnscope.explanation.study import Study
 
 _TOKENS, _TEXTS = 32, 16
 

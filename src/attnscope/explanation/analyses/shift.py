@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,25 +12,17 @@ import xarray as xr
 
 from attnscope.explanation.analyses.verdict import best_heads, ranked_rows
 from attnscope.explanation.arrays.checks import NotDefinedError
+from attnscope.explanation.arrays.correlation import Mode, profile_agreement
 from attnscope.explanation.arrays.correlation import cross_correlation as correlation_of_head
 from attnscope.explanation.arrays.correlation import cross_spectrum as spectrum_of_head
-from attnscope.explanation.arrays.correlation import profile_agreement
-from attnscope.explanation.arrays.decomposition import reparametrize
+from attnscope.explanation.arrays.decomposition import Completion, reparametrize
 from attnscope.explanation.arrays.phase_map import completion_range
 from attnscope.explanation.arrays.phase_map import phase_map as map_of_head
 from attnscope.explanation.arrays.phase_map import shift_controls as controls_of_head
-from attnscope.explanation.evidence import inputs_of, over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
+from attnscope.explanation.evidence import Evidence, Layer, inputs_of, over_heads
+from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, Study, analysis
 from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import DRAWS, check_some, check_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from attnscope.explanation.arrays.correlation import Mode
-    from attnscope.explanation.arrays.decomposition import Completion
-    from attnscope.explanation.evidence import Evidence, Layer
-    from attnscope.explanation.study import Study
 
 SHIFT = Section(
     "shift",

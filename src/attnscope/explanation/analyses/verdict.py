@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from attnscope.explanation.study import ESTIMATES, SHARES, WHERE, Analysis, Picture, Section
+from attnscope.explanation.evidence import Evidence, Layer
+from attnscope.explanation.study import ESTIMATES, SHARES, WHERE, Analysis, Picture, Section, Study
 from attnscope.results.schema import Quantity, Row, Table, rows_of, value_of
 from attnscope.store.arrays import stacked
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from attnscope.explanation.evidence import Evidence, Layer
-    from attnscope.explanation.study import Study
 
 ERROR = 0.01  # probability that one head or more of a model without preferences seems to have one
 SAME = 0.5  # tokens: estimates at most this far apart match

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Complex, Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.interventions import CHANGED, check_frequencies
 from attnscope.explanation.analyses.shift import cross_spectrum
@@ -22,20 +24,13 @@ from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.spectrum import remove_band
 from attnscope.explanation.inputs import Windows, batches, read, token_ids
 from attnscope.explanation.profiles import Collected, mean_profile, profile_and_output, with_interval
-from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Picture, analysis
+from attnscope.explanation.study import BILINEAR_SCORES, POSITION_TABLE, Picture, Study, analysis
 from attnscope.explanation.tables import position_tables, replaced_positions
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
 from attnscope.results.schema import Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.numbers import count
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.watch import Site
-    from attnscope.explanation.study import Study
-
 
 _UNMOVED = 0.01  # root mean square change of a profile, below which there is nothing to predict
 _MOSTLY = 0.5  # R² below which the prediction holds only in part

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import xarray as xr
 
 from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import append_one, reparametrize
 from attnscope.explanation.arrays.spectrum import maximum_spectrum
 from attnscope.explanation.arrays.spectrum import query_key_waves as waves_of_head
-from attnscope.explanation.evidence import over_heads
-from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, analysis
+from attnscope.explanation.evidence import Layer, over_heads
+from attnscope.explanation.study import BILINEAR_SCORES, Picture, Section, Study, analysis
 from attnscope.store.arrays import stacked
 from attnscope.support.arguments import Natural, Seed
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-    from attnscope.explanation.evidence import Layer
-    from attnscope.explanation.study import Study
 
 WAVES_ALONG_TEXT = Section(
     "waves",

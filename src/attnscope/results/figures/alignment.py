@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from attnscope.capture.load import load_model
@@ -25,18 +29,13 @@ from attnscope.results.figures.style import (
     save_figure,
 )
 from attnscope.results.page.parts import Section, picture
+from attnscope.results.schema import Report
 from attnscope.store.folder import OwnedFolder, damage
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import percent
 
 if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
-
     from attnscope.lineage.align import ShownPair
-    from attnscope.results.schema import Report
 
 _CELL, _LABEL, _KEYS = 0.19, 0.085, 0.15  # inches: of a word's cell, a column of a label, a row of the legend
 _END = "</s>"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib.colors import PowerNorm
 
 from attnscope.results.figures import style
 from attnscope.results.figures.panels import colour_bar, heat
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _LETTERS = 0.105  # inches a token, below which names would touch
 _LONGEST = 12  # letters of a token's name

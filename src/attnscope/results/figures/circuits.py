@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
+import xarray as xr
 
 from attnscope.explanation.circuit_report import pairs_of
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, Figure, figure_style
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-    from attnscope.results.schema import Report
+from attnscope.results.schema import Report
 
 _EDGES = 40
 _COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73"}

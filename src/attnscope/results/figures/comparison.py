@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from attnscope.lineage.score import NO_ATTENTION
 from attnscope.results.figures.alignment import alignment_maps
 from attnscope.results.figures.style import Figure, drawable, figure_style, legend_columns, system_colours
+from attnscope.results.schema import Report
 from attnscope.support.arguments import reads
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.axes import Axes
-
-    from attnscope.results.schema import Report
 
 _MARKERS = "osD^vPX"
 _LONGEST_NAME = 28

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.comparison.diff import same_heads
 from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, panel_rows
 from attnscope.results.figures.style import MARK, figure_style
-
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.axes import Axes
-
-    from attnscope.results.schema import Report
+from attnscope.results.schema import Report
 
 _NAMED = 3  # heads labelled in each panel
 _SHORT = 4  # longest tick labels, in letters, of which three fit side by side

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 
 from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import PEAK, effect_of
@@ -13,12 +14,7 @@ from attnscope.measure.documents import by_document, units_of
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
-
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.axes import Axes
-
-    from attnscope.results.schema import Report, Row
+from attnscope.results.schema import Report, Row
 
 #: By name of the figure: its title, its caption, and the part of the caption that needs tested effects.
 _CAPTIONS = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import PowerNorm
 from matplotlib.patches import Circle, Wedge
@@ -19,12 +21,6 @@ from attnscope.results.figures import selection, style
 from attnscope.results.figures.panels import colour_bar, heat, panel_grid
 from attnscope.results.figures.style import Figure
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import xarray as xr
-    from matplotlib.axes import Axes
 
 
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:

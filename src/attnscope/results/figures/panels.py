@@ -6,24 +6,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
+from matplotlib.image import AxesImage
 
 from attnscope.results.figures.selection import axis_values, check_heads, require
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style, printed
+from attnscope.results.schema import Effect
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.colorbar import Colorbar
-    from matplotlib.image import AxesImage
-
-    from attnscope.results.schema import Effect
 
 INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
 MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnscope.intervention.patch_findings import name_of, recovered_of
@@ -13,12 +14,7 @@ from attnscope.intervention.verdicts import ESTIMATORS
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import RIGHT, drawable, figure_style, name_columns
-
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.axes import Axes
-
-    from attnscope.results.schema import Report
+from attnscope.results.schema import Report
 
 _DOT = "Dots: significant effects (corrected for all heads or positions)."
 _COLOURS = "Orange: patching moves the prediction towards the source run; blue: away from it. 1: the whole difference."

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from attnscope.results.figures import panels
 from attnscope.results.figures.selection import axis_values, layer_labels, require
 from attnscope.results.figures.style import MARK, Figure, figure_style, name_heads
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Models = Mapping[str, xr.Dataset]
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnscope.detection.role import ROLES
 from attnscope.results.figures.panels import HeadMap, head_maps
 from attnscope.results.figures.style import MARK, Figure, figure_style
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-    from attnscope.results.schema import Report
+from attnscope.results.schema import Report
 
 #: Title and caption of each figure, by name.
 _CAPTIONS = {

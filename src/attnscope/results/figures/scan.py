@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -13,6 +13,7 @@ from matplotlib.colors import Normalize
 
 from attnscope.comparison.groups import MeanGroupWeights, group_pairs
 from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.quantities import Wording
 from attnscope.measure.ranking import patch_shares
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
@@ -20,13 +21,8 @@ from attnscope.results.figures.maps import block_shares, label_pies, offset_shar
 from attnscope.results.figures.panels import SIGNED, colour_bar, heat, write_cells
 from attnscope.results.figures.style import Figure
 from attnscope.results.scan_report import sample_of
+from attnscope.results.schema import Report
 from attnscope.support.arguments import reads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from attnscope.measure.quantities import Wording
-    from attnscope.results.schema import Report
 
 _OVERVIEWS = (
     "entropy",

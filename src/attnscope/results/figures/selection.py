@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnscope.measure.documents import LEAST, called_in
 from attnscope.measure.offset_shares import shares_by_offset
@@ -14,11 +15,6 @@ from attnscope.measure.quantities import Wording
 from attnscope.measure.quantities import wording as known_wording
 from attnscope.measure.ranking import of_several
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import xarray as xr
 
 LOW, HIGH = 0.10, 0.90  # the quantiles over entries of `window` that are shown, as "the middle 80% of windows"
 _FEWEST = 6  # entries of `window` whose quantiles are told: those of two are but the two, drawn nearer to each other

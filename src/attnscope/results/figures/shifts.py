@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 
 from attnscope.explanation.analyses.verdict import ERROR
 from attnscope.results.figures import panels
 from attnscope.results.figures.style import MARK, Figure, figure_style
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    import xarray as xr
-    from matplotlib.axes import Axes
 
 _LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
 _CURVES = 10

@@ -11,20 +11,23 @@ import logging
 import re
 import unicodedata
 import warnings
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import cycle, filterfalse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import regex
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager, rc_context, style
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure as AnyFigure
 from matplotlib.text import Text
 
@@ -32,13 +35,6 @@ from attnscope.read.shown import with_marked_spaces
 from attnscope.results.translate import language, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.checks import FORMATS, check_formats
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-    from contextlib import AbstractContextManager
-
-    from matplotlib.axes import Axes
-    from matplotlib.backend_bases import RendererBase
 
 LEFT, RIGHT, MARK = "#0072B2", "#D55E00", "#D62728"
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from attnscope.results.page.heads import Tab, numbers_tab, of_report
 from attnscope.results.page.parts import numbers, write_page
 from attnscope.results.render import page_table
+from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import xarray as xr
-
-    from attnscope.results.schema import Report
 
 _MOST = 9_000_000  # bytes of weights on a page
 _LEVELS = 250  # a share as a byte; 255 is none

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from attnscope.results.figures.style import cluster_colours, with_minus
@@ -14,10 +15,6 @@ from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, 
 from attnscope.results.translate import translate
 from attnscope.store.signature import Signature
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 #: The tab that a command fills on pages of other commands: its name and title.
 TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effect", "Effect")}

@@ -6,13 +6,16 @@ import base64
 import json
 import math
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from attnscope.measure.ranking import context, key_side, recent_queries, top_positions
 from attnscope.read.shown import split_character
@@ -21,16 +24,9 @@ from attnscope.results.figures.selection import axis_values, require, side_token
 from attnscope.results.figures.style import svg_of, with_minus
 from attnscope.results.page.heads import Tab, tabs_of_others
 from attnscope.results.render import Cell, Column
+from attnscope.results.schema import Report
 from attnscope.results.translate import messages_of_script, translate, translate_data, translate_html
 from attnscope.store.files import explained, write_output
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import xarray as xr
-    from matplotlib.figure import Figure
-
-    from attnscope.results.schema import Report
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from attnscope.comparison.groups import GROUP_PAIRS_CAUTION, MeanGroupWeights
 from attnscope.measure.documents import intervals
-from attnscope.measure.offset_shares import shares_by_offset
+from attnscope.measure.offset_shares import OffsetShares, shares_by_offset
 from attnscope.measure.quantities import SUMMARIES
 from attnscope.measure.ranking import heads_far_from_uniform, rank_heads, with_each
 from attnscope.measure.row_samples import ESTIMATED
@@ -22,14 +24,8 @@ from attnscope.results.page import parts
 from attnscope.results.page.heads import Tab
 from attnscope.results.render import page_table
 from attnscope.results.scan_report import contrasts_table, examples_of, sample_of, summary_table
+from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from attnscope.measure.offset_shares import OffsetShares
-    from attnscope.results.schema import Report
 
 _SCRIPTS = ("patches.js", "window.js", "profile.js")
 _OF_TEXT = ("text.js", "received.js", "long.js")

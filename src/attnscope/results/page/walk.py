@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from attnscope.lineage.steps import heading, steps
+from attnscope.lineage.steps import Table, heading, steps
+from attnscope.lineage.walk import Walk
 from attnscope.results.notebook import Page
 from attnscope.results.page.parts import write_page
 from attnscope.results.schema import Finding, Report
@@ -17,8 +18,6 @@ from attnscope.results.translate import language
 
 if TYPE_CHECKING:
     from attnscope.lineage.recurrent_walk import RecurrentWalk
-    from attnscope.lineage.steps import Table
-    from attnscope.lineage.walk import Walk
 
 _MOST = 40  # rows and columns of a matrix
 _HEIGHT = 760  # pixels, in a notebook
