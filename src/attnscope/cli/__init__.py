@@ -1,7 +1,5 @@
 """The command line: `attnscope.verbs` names the file of each command."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

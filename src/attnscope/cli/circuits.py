@@ -1,7 +1,5 @@
 """`attnscope circuits`: parse and run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnscope.cli import options

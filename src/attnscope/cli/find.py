@@ -1,7 +1,5 @@
 """`attnscope find`: parse and run."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

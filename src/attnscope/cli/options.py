@@ -1,7 +1,5 @@
 """Options that commands share, for input and output, declared once, and the form of the help."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`attnscope train`: parse, call, print."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

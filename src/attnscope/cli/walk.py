@@ -1,7 +1,5 @@
 """`attnscope walk`: parse, call, print."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Match the heads of two models by number or by offset profile, and test whether pairs are similar."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import numpy as np

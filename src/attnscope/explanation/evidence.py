@@ -1,7 +1,5 @@
 """One pass over the texts: the layers, tables and words that every analysis uses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The residual stream of a model: where heads read and write it, and the norms on the way, found in one pass."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial

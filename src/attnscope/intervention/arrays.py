@@ -1,7 +1,5 @@
 """Replacement weights for a head, attention rollout and flow, and sparse regression, in NumPy alone."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Weights, values and outputs of attention calls, with gradients, and the predictions that follow."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ All variants are equal up to the first edited attention call: layers below it re
 pass, and linear layers of its block compute one copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

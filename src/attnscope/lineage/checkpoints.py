@@ -1,7 +1,5 @@
 """Models, logs and checkpoints of a training."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Results in a notebook: ``result.attnscope`` shows a summary, ``result.attnscope.show()`` the page."""
 
-from __future__ import annotations
-
 import html
 import json
 import sys

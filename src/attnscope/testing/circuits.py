@@ -1,7 +1,5 @@
 """The planted circuits: each function plants heads on a draft and draws texts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """One planted model with its ground truth: heads that matter, and others that only seem important."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

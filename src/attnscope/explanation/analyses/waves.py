@@ -1,7 +1,5 @@
 """Waves in queries and keys, and the frequencies of layers."""
 
-from __future__ import annotations
-
 import numpy as np
 import xarray as xr
 

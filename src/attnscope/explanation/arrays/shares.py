@@ -1,7 +1,5 @@
 """Shares of a variance over offsets, corrected for chance similarities between texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures of circuits: copying of all heads, and the graph of composition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Figures of a comparison of two scans, with their captions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Figures of an intervention, with their captions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Heat maps of the weights among the first tokens of one window."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

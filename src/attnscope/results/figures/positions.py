@@ -1,7 +1,5 @@
 """Figures of the position table, its trace in the layers, and waves in queries and keys."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

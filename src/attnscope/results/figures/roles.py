@@ -1,7 +1,5 @@
 """Figures of roles: maps of all scores, and the scores next to untrained and shuffled controls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data for figures and pages: checks, wording of statistics, and summaries over texts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Three views of the shift between a head's queries and keys: the rotation, the cross-spectrum, the offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A figure is laid out for its letters, and the same result is to give the same fi
 matplotlib (``matplotlibrc``, ``plt.style.use``) are left aside, and `restyled` sets others.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import re

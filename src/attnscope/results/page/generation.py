@@ -1,7 +1,5 @@
 """The page of generated texts: each new token can be chosen, and every head's attention is drawn over them."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

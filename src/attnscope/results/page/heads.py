@@ -1,7 +1,5 @@
 """The heads on a page: the colours of the map and the numbers of each head, from the tables of a report."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
