@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -72,11 +72,6 @@ def as_cell(value: Any) -> Any:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     return "" if value is None else value
-
-
-def emit_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows by the names of their columns to standard output, as CSV with a line of names."""
-    emit(csv_text([*map(list, rows[:1]), *(list(map(as_cell, row.values())) for row in rows)]))
 
 
 def emit(text: str) -> None:
@@ -137,11 +132,7 @@ class CleanConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render as rich does, with every text printable."""
-        return self._cleaned(super().render(renderable, options))
-
-    @staticmethod
-    def _cleaned(segments: Iterable[Segment]) -> Iterator[Segment]:
-        for text, style, control in segments:
+        for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
@@ -204,16 +195,11 @@ def progress_bar(command: str, *, shown: bool = True, lines: bool = False) -> Ge
                 task,
                 description=translate(at.name),
                 completed=at.share,
-                details=report_text(getattr(at, "details", {})),
+                details="  ".join(f"{name} {_number(value)}" for name, value in getattr(at, "details", {}).items()),
             )
 
         working()
         yield show
-
-
-def report_text(details: Mapping[str, float | int | str]) -> str:
-    """The details of a report, in one line."""
-    return "  ".join(f"{name} {_number(value)}" for name, value in details.items())
 
 
 def _number(value: Any) -> str:
@@ -340,7 +326,8 @@ def show(
     if output.as_json:
         emit(json_text(render.as_json(report, folder or "")) + "\n")
     elif output.as_csv:
-        emit_rows(render.as_csv(report))
+        rows = render.as_csv(report)
+        emit(csv_text([*map(list, rows[:1]), *(list(map(as_cell, row.values())) for row in rows)]))
     else:
         console, cited = new_console(), None if signature is None else Signature.of(signature).format()
         render.print_report(report, console, legend=output.legend, page=page is not None)

@@ -182,18 +182,13 @@ def generate(arguments: dict[str, Any], output: options.Output) -> None:
         raise AttnscopeError("found both files of text and --prompt; expected one of them")
     arguments["texts"] = prompt or arguments["texts"]
     arguments["groups"] = options.rule_or_file(arguments["groups"], options.GROUPS)
-    arguments["spans"] = _spans(arguments.pop("span") or [])
-    run("generate", output, first=_print_texts, **arguments)
-
-
-def _spans(given: list[str]) -> dict[str, str]:
-    spans: dict[str, str] = {}
-    for text in given:
-        name, equals, pattern = text.partition("=")
-        if not equals or not name.strip() or not pattern:
+    arguments["spans"] = {}
+    for text in arguments.pop("span") or []:
+        name, _, pattern = text.partition("=")
+        if not name.strip() or not pattern:
             raise AttnscopeError(f"--span is {text!r:.60}; expected a name and a pattern, as document='<doc>...</doc>'")
-        spans[name.strip()] = pattern
-    return spans
+        arguments["spans"][name.strip()] = pattern
+    run("generate", output, first=_print_texts, **arguments)
 
 
 _TEXTS = 3  # that are printed

@@ -10,6 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from attnscope.comparison.diff import LEVEL, describe_repeated, repeated_statistics, sizes
+from attnscope.explanation.arrays.composition import significant
 from attnscope.measure.documents import LEAST, mean_by_document
 from attnscope.measure.pools import VARIANCE
 from attnscope.measure.quantities import without_end
@@ -96,16 +97,12 @@ def contrasts(results: xr.Dataset, *, level: float = LEVEL) -> xr.Dataset:
     if len(values) == 2:  # noqa: PLR2004 the second test mirrors the first: only one counts
         tests[4, 1] = np.nan
     mean, others, low, high, p = np.moveaxis(tests.reshape(5, len(values), *stacked.shape[1:]), 2, 1)
-    known = np.isfinite(p)
-    differs = np.zeros(p.shape, dtype=bool)
-    if known.any():
-        differs[known] = scipy.stats.false_discovery_control(p[known]) <= level
     difference = mean - others
     cells = ("statistic", "by", *_GRID)
     windows = results.window_count.values if "window_count" in results else np.ones(len(labels), dtype=int)
     lengths = results.length.values if "length" in results else np.full(len(labels), np.nan)
     parts = {"mean": mean, "others": others, "low": low, "high": high, "difference": difference, "p": p}
-    parts |= {"differs": differs, "tested": known, "size": sizes(difference, others, mean)}
+    parts |= {"differs": significant(p, level), "tested": np.isfinite(p), "size": sizes(difference, others, mean)}
     chosen = [labels == value for value in values]
     by_value = {
         "texts": [int(own.sum()) for own in chosen],
@@ -164,17 +161,9 @@ def contrast_rows(tested: xr.Dataset) -> list[Row]:
 def describe_contrasts(tested: xr.Dataset) -> list[str]:
     """Findings of a comparison of groups, as sentences."""
     pooled = "windows" in tested
-    listed = ", ".join(
-        f"{value} ({count(texts, 'pool')} of {count(parts, 'window')})"
-        if pooled
-        else f"{value} ({count(texts, 'window')} of {count(parts, 'document')})"
-        for value, texts, parts in zip(
-            tested.by.values.tolist(),
-            tested.texts.values.tolist(),
-            tested["windows" if pooled else "documents"].values.tolist(),
-            strict=True,
-        )
-    )
+    one, part, parts = ("pool", "window", tested.windows) if pooled else ("window", "document", tested.documents)
+    numbers = zip(tested.by.values.tolist(), tested.texts.values.tolist(), parts.values.tolist(), strict=True)
+    listed = ", ".join(f"{value} ({count(texts, one)} of {count(own, part)})" for value, texts, own in numbers)
     sentences = [f"{tested.attrs['field']}: {listed}."]
     by = "pools of different documents" if pooled else "documents"
     known, differs = tested.tested.values, tested.differs.values

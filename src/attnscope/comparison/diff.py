@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Unpack
@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float
 
 from attnscope.capture.parameters import ComparisonOptions
 from attnscope.comparison.matching import Matched, Matching, match_heads
-from attnscope.measure.documents import FEW, LEAST, by_document, called_in, unskewed
+from attnscope.explanation.arrays.composition import significant
+from attnscope.measure.documents import FEW, LEAST, by_document, called_in, numbered, unskewed
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
@@ -47,23 +48,17 @@ def changes_by_document(
 ) -> Changes:
     r"""Mean change over texts, tested by documents; windows of one document are not independent."""
     interval = by_document(changes, documents, seed=seed)
-    p = _chances(changes.reshape(len(changes), -1), documents)
-    changed = np.zeros(len(p), dtype=bool)
-    known = ~np.isnan(p)
-    if known.any():
-        changed[known] = scipy.stats.false_discovery_control(p[known]) <= level
-    shape = changes.shape[1:]
-    return Changes(interval.mean, interval.low, interval.high, p.reshape(shape), changed.reshape(shape))
+    p = _chances(changes.reshape(len(changes), -1), documents).reshape(changes.shape[1:])
+    return Changes(interval.mean, interval.low, interval.high, p, significant(p, level))
 
 
 def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
     """P-value of each mean, ``(column,)``; NaN with too few documents."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(numbers) < LEAST:
+    member, count = numbered(documents)
+    if count < LEAST:
         return np.full(values.shape[1], np.nan)
-    member = np.array([numbers[name] for name in documents])
     sizes = np.bincount(member)
-    sums = np.zeros((len(numbers), values.shape[1]))
+    sums = np.zeros((count, values.shape[1]))
     np.add.at(sums, member, values)
     means, weight = sums / sizes[:, None], sizes / sizes.sum()
     mean, squares = weight @ means, weight @ weight
@@ -82,7 +77,7 @@ def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
     )
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.abs(mean / error)
-        if (count := len(numbers)) >= FEW:
+        if count >= FEW:
             third = count**2 / ((count - 1) * (count - 2)) * (weight**3 @ (means - mean) ** 3)
             corrected = unskewed(t, np.sign(mean) * third / error**3)
             t = np.where(error > 0, np.clip(corrected, 0, t), t)
@@ -162,10 +157,7 @@ def diff(
     check_real(0.0, 1.0, level=level)
     read = " or ".join(str(run) for run in (before, after) if not isinstance(run, xr.Dataset))
 
-    def reading() -> AbstractContextManager[None]:
-        return read_as(read) if read else nullcontext()
-
-    with reading():
+    with read_as(read) if read else nullcontext():
         first, second = (with_each(opened_scan(run)) for run in (before, after))
         own, other = (Signature.from_json(run.attrs["signature"]) for run in (first, second))
         _check_same(first, second, own, other)
@@ -179,7 +171,7 @@ def diff(
     )
 
     def made() -> xr.Dataset:
-        with reading():
+        with read_as(read) if read else nullcontext():
             return _compared(first, second, names, heads, level, seed).assign_attrs(
                 before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
             )
@@ -284,8 +276,7 @@ def _compared(
     values[1] = np.take_along_axis(values[1], np.broadcast_to(matched.partner, values[1].shape), -1)
     documents = first.source.values.tolist()
     changes = changes_by_document(values[1] - values[0], documents, level=level, seed=seed)
-    before = values[0].mean(0)
-    after = values[1].mean(0)
+    before, after = (side.mean(0) for side in values)
     cells = ("statistic", *grid)
     return xr.Dataset(
         {
@@ -350,10 +341,8 @@ def _same(values: Sequence[np.ndarray], known: Sequence[np.ndarray]) -> bool:
 
 def describe_repeated(repeated: dict[str, str]) -> list[str]:
     """A sentence for each statistic that is counted once."""
-    return [
-        f"{name} has the same numbers as {other} here and is counted once, as {other}."
-        for name, other in repeated.items()
-    ]
+    same = "{0} has the same numbers as {1} here and is counted once, as {1}."
+    return [same.format(*names) for names in repeated.items()]
 
 
 ROUNDING = 1e-6  # relative difference below which numbers count as equal
@@ -495,9 +484,8 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         return f"No test possible: tests need {LEAST} or more {called_in(difference.attrs)['documents']}"
     heads = {(row["layer"], row["head"]) for row in rows}
     moved = len({(row["layer"], row["head"]) for row in rows if row["changed"]})
-    if same_heads(difference):
-        return f"{moved} of {len(heads)} heads changed significantly in some statistic"
-    return f"{moved} of {len(heads)} pairs of heads differ significantly in some statistic"
+    what = "heads changed" if same_heads(difference) else "pairs of heads differ"
+    return f"{moved} of {len(heads)} {what} significantly in some statistic"
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:

@@ -138,12 +138,11 @@ def _heads(results: xr.Dataset, shifts: Sequence[Row]) -> list[Row]:
 def span_uses(results: xr.Dataset) -> list[Row]:
     """A row of `_SPANS` for each span of the texts, in their order."""
     over = ("sequence", "step")
-    weight, positions = (
-        results[name].mean(over).transpose("span", "layer", "head").values
-        for name in ("span_weight", "position_span_weight")
+    weight, equal, positions = (
+        results[f"{name}span_weight"].mean(over).transpose("span", "layer", ...).values
+        for name in ("", "equal_", "position_")
     )
-    equal = results.equal_span_weight.mean(over).transpose("span", "layer").values[..., None]
-    equal = np.where(np.isnan(weight), np.nan, equal)
+    equal = np.where(np.isnan(weight), np.nan, equal[..., None])
     rows: list[Row] = []
     for number, span in enumerate(results.span.values):
         if np.isnan(weight[number]).all():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.documents import FEW, LEAST, above_zero, by_document, units_in
+from attnscope.measure.documents import FEW, LEAST, above_zero, by_document, membership, text_mean, units_in
 from attnscope.results.schema import Row
 
 SMALLEST = 0.01  # smallest share of weight above the larger null that counts
@@ -32,11 +32,9 @@ class MeanGroupWeights:
     @classmethod
     def of(cls, results: xr.Dataset) -> MeanGroupWeights:
         """Means of a scan with groups."""
-        order = ("window", "layer", "head", "group_query", "group_key")
-        weight, positions = (
-            _mean(results[name].transpose(*order).values) for name in ("group_weight", "position_group_weight")
-        )
-        equal = _mean(results.equal_group_weight.transpose(*(name for name in order if name != "head")).values)
+        order = ("window", "layer", ..., "group_query", "group_key")
+        names = ("group_weight", "equal_group_weight", "position_group_weight")
+        weight, equal, positions = (text_mean(results[name].transpose(*order)).values for name in names)
         return cls(weight, np.where(np.isnan(weight), np.nan, equal[:, None]), positions)
 
     @property
@@ -120,12 +118,10 @@ def explain_no_interval(pairs: Sequence[Row]) -> str:
 
 def _beyond_chance(results: xr.Dataset, means: MeanGroupWeights, documents: Sequence[Hashable]) -> np.ndarray | None:
     """Weights significantly above both nulls, ``(layer, head, query group, key group)``; None without a test."""
-    names = {name: number for number, name in enumerate(dict.fromkeys(documents))}
-    if len(names) < FEW:  # one-sided tests of skewed values have false positives with fewer
+    member = membership(documents)
+    if len(member) < FEW:  # one-sided tests of skewed values have false positives with fewer
         return None
-    member = np.zeros((len(names), len(documents)))
-    member[[names[name] for name in documents], np.arange(len(documents))] = 1
-    significant = above_zero((member @ above for above in _above(results, means)), len(names))
+    significant = above_zero((member @ above for above in _above(results, means)), len(member))
     return np.stack(significant).reshape(means.weight.shape) & (means.above >= SMALLEST)
 
 
@@ -138,9 +134,3 @@ def _above(results: xr.Dataset, means: MeanGroupWeights) -> Iterator[np.ndarray]
         equal = part.equal_group_weight.transpose("window", "group_query", "group_key").values[:, None]
         above = weight - np.where(means.equal[layer] >= means.positions[layer], equal, positions)
         yield np.nan_to_num(above).reshape(len(above), -1)  # a text without a group does not count
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    known = np.isfinite(values)
-    count = known.sum(0)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)

@@ -46,17 +46,20 @@ def match_heads(
         return matched._replace(partner=np.argsort(matched.partner, -1))
     layers, heads = before.shape[:2]
     there = [np.flatnonzero(~np.isnan(layer).all(-1)) for layer in before]
-    distances = [
-        _distances(np.concatenate([first[own], second[own]]))
-        for first, second, own in zip(before, after, there, strict=True)
-    ]
+    distances: list[np.ndarray] = []  # total variation distances of heads of the first model, then of the second
+    for first, second, own in zip(before, after, there, strict=True):
+        profiles = np.concatenate([first[own], second[own]])
+        every = [np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles]
+        distances.append(np.reshape(every, (len(profiles), len(profiles))))  # works without heads too
     partner = np.broadcast_to(np.arange(heads), (layers, heads)).copy()
     if matching != "profile":
         similarity = _numbers_alike(distances, seed)
         if matching == "number" or similarity == "shown" or all(len(own) < 2 for own in there):  # noqa: PLR2004
             return Matched(partner, "number", similarity)
     for layer, own in enumerate(there):
-        partner[layer, own] = own[_optimal_pairs(distances[layer][: len(own), len(own) :])]
+        numbers = np.arange(len(own))
+        apart = ((numbers[:, None] - numbers) / max(len(own), 1)) ** 2
+        partner[layer, own] = own[linear_sum_assignment(distances[layer][: len(own), len(own) :] + _TIE * apart)[1]]
     return Matched(partner, "profile", _pairs_alike(distances, seed))
 
 
@@ -64,19 +67,6 @@ def _comes_later(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether the first value that differs is larger in the first array: an order that depends only on the two."""
     differ = np.argwhere(np.nan_to_num(first) != np.nan_to_num(second))
     return bool(len(differ)) and bool(np.nan_to_num(first[*differ[0]]) > np.nan_to_num(second[*differ[0]]))
-
-
-def _optimal_pairs(distances: np.ndarray) -> np.ndarray:
-    """The partner of each head, with the smallest sum of distances; ties go to the closest numbers."""
-    numbers = np.arange(len(distances))
-    apart = ((numbers[:, None] - numbers) / max(len(numbers), 1)) ** 2
-    return linear_sum_assignment(distances + _TIE * apart)[1]
-
-
-def _distances(profiles: np.ndarray) -> np.ndarray:
-    """Total variation distances of the profiles of one layer: heads of the first model, then of the second."""
-    every = [np.nansum(np.abs(profiles - profile), -1) / 2 for profile in profiles]
-    return np.reshape(every, (len(profiles), len(profiles)))  # works without heads too
 
 
 def _numbers_alike(distances: list[np.ndarray], seed: int) -> Similarity:

@@ -16,7 +16,7 @@ from attnscope.intervention.effects import by_layer, effect_variables, of_layers
 from attnscope.intervention.gradients import attribution, gates_towards, importance, loss_gradients
 from attnscope.intervention.predictions import Ablation, PredictionBatch, PredictionSession, Questions
 from attnscope.intervention.stack import Edit, replacing, replacing_sets
-from attnscope.measure.documents import units_of
+from attnscope.measure.documents import numbered, units_of
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -60,15 +60,15 @@ def _of_batch(
 ) -> xr.Dataset:
     with session.passes(part, ablations) as batch:
         questions, sites = batch.questions, batch.passes.sites
-        scores = {name: value[0] for name, value in questions.scores(batch.before[None]).items()}
+        scores = {n: value[0].double().cpu().numpy() for n, value in questions.scores(batch.before[None]).items()}
         layers = [_of_layer(batch, call, variants) for call in range(len(sites))]
     loss, accuracy, kl = (by_layer([layer[..., at] for layer in layers]) for at in range(3))
     heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {
-        "loss_change": (heads, loss - _column(scores["loss"])),
+        "loss_change": (heads, loss - scores["loss"][:, None, None, None]),
         "kl": (heads, kl),
-        "accuracy_change": (heads, accuracy - _column(scores["accuracy"])),
-        **{name: ("window", value.double().cpu().numpy()) for name, value in scores.items()},
+        "accuracy_change": (heads, accuracy - scores["accuracy"][:, None, None, None]),
+        **{name: ("window", value) for name, value in scores.items()},
         "guess_loss": ("window", np.full(len(questions), np.log(batch.before.shape[-1]))),
         "questions": ("window", (questions.labels >= 0).sum(1).cpu().numpy()),
     }
@@ -135,10 +135,6 @@ def _estimates(
         (("window", "layer", "head"), by_layer(importance(outputs))),
         (("window", "estimator", "ablation", "layer", "head"), estimates),
     )
-
-
-def _column(values: Tensor) -> np.ndarray:
-    return values.double().cpu().numpy()[:, None, None, None]
 
 
 #: Dimensions and values
@@ -226,7 +222,7 @@ def removal_curves(
             "other. Add more text"
         )
     count = len(session.cells)
-    removed = steps_to(count)
+    removed = np.array([*(2**power for power in range((count - 1).bit_length())), count])  # 1, 2, 4, ... and all
     generator = np.random.default_rng(seed)
     shuffles = [generator.permutation(count) for _ in range(random_orders)]
     slices = session.slices()
@@ -253,14 +249,7 @@ def removal_curves(
 
 def half_of(documents: Sequence[str]) -> np.ndarray:
     """Half of each text, 0 or 1: documents alternate, or windows if there are fewer than 6 documents."""
-    units, _ = units_of(documents)
-    number = {name: rank for rank, name in enumerate(dict.fromkeys(units))}
-    return np.array([number[name] % 2 for name in units])
-
-
-def steps_to(count: int) -> np.ndarray:
-    """1, 2, 4, ... and `count`."""
-    return np.array([*(2**power for power in range((count - 1).bit_length())), count])
+    return numbered(units_of(documents)[0])[0] % 2
 
 
 def _sets_of(

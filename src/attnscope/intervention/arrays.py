@@ -144,10 +144,10 @@ def adversarial_weights(
     for query, keys in enumerate(allowed):
         row = weights[query, keys]
         if row.sum() > 0:
-            program = _Row(row, values[keys])
-            changed[query, keys] = (
-                program.without_top() if objective == "top_weight" else program.furthest(starts, generator)
-            )
+            program, top = _Row(row, values[keys]), np.zeros_like(row)
+            top[row.argmax()] = 1.0
+            of_top = objective == "top_weight"
+            changed[query, keys] = program.solved(top) if of_top else program.furthest(starts, generator)
     return _described(weights, changed, values)
 
 
@@ -162,43 +162,31 @@ class _Row:
         self.weights, self.basis = weights, basis[:, size > _EXACT * size.max(initial=0.0)]
         self.kept = weights @ self.basis
 
-    def without_top(self) -> Float[np.ndarray, " key"]:
-        cost = np.zeros_like(self.weights)
-        cost[self.weights.argmax()] = 1.0
-        return self._solved(cost)
-
     def furthest(self, starts: int, generator: np.random.Generator) -> Float[np.ndarray, " key"]:
-        costs = [self.weights, *generator.normal(size=(starts, self.weights.size))]
-        reached = [self._climbed(self._solved(cost)) for cost in costs]
+        """From several vertices, follow the tangent of the distance from vertex to vertex."""
+        reached: list[np.ndarray] = []
+        for cost in [self.weights, *generator.normal(size=(starts, self.weights.size))]:
+            reached.append(self.solved(cost))
+            for _ in range(_STEPS):
+                further = self.solved(-np.sign(reached[-1] - self.weights))
+                if self._distance(further) <= self._distance(reached[-1]) + _MOVED * 1e-3:
+                    break
+                reached[-1] = further
         return max(reached, key=self._distance)
-
-    def _climbed(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
-        """Follow the tangent of the distance from vertex to vertex."""
-        for _ in range(_STEPS):
-            further = self._solved(-np.sign(point - self.weights))
-            if self._distance(further) <= self._distance(point) + _MOVED * 1e-3:
-                break
-            point = further
-        return point
 
     def _distance(self, point: Float[np.ndarray, " key"]) -> float:
         return float(np.abs(point - self.weights).sum() / 2)
 
-    def _solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
+    def solved(self, cost: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
         """The vertex of least cost, or the row's own weights if no vertex costs less."""
         solution = linprog(cost, A_eq=self.basis.T, b_eq=self.kept, bounds=(0, None), method="highs", options=_FINE)
         if solution.x is None:
             return self.weights
-        point = self._exact(np.maximum(solution.x, 0.0))
+        point = np.maximum(solution.x, 0.0)
+        support, exact = point > _LEAST_WEIGHT, np.zeros_like(point)
+        exact[support], _ = nnls(self.basis[support].T, self.kept)  # without the solver's tolerance
+        point = min((exact, point), key=lambda weights: np.abs(weights @ self.basis - self.kept).max())
         return point if cost @ point < cost @ self.weights - _MOVED * np.abs(cost).max() * 1e-3 else self.weights
-
-    def _exact(self, point: Float[np.ndarray, " key"]) -> Float[np.ndarray, " key"]:
-        """The same vertex without the solver's tolerance: solve the equations on its support."""
-        support = point > _LEAST_WEIGHT
-        exact = np.zeros_like(point)
-        exact[support], _ = nnls(self.basis[support].T, self.kept)
-        errors = [np.abs(weights @ self.basis - self.kept).max() for weights in (exact, point)]
-        return exact if errors[0] <= errors[1] else point
 
 
 def _described(weights: np.ndarray, changed: np.ndarray, values: np.ndarray) -> xr.Dataset:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -69,8 +70,8 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
         if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or is_attention(module)
     }
 
-    def observe(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
-        history.mark(site, states)
+    def observe(_: Site, call: AttentionCall, states: Tensor, __: Tensor) -> Tensor:
+        history.marks.append((len(history.events), states))
         return output_of(call)
 
     with record_modules(chosen, history.events), watching_inputs(model, observe):
@@ -79,14 +80,13 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
     blocks: list[Block] = []
     for number, (site, known) in enumerate(matrices.items()):
         if known.output is None or known.output_bias is None:
-            reason = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
-            blocks.append(Block(site, reason=reason))
+            unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
+            blocks.append(Block(site, reason=unread))
             continue
         output, bias = (
             torch.from_numpy(matrix).to(device=model.device, dtype=wide) for matrix in (known.output, known.output_bias)
         )
-        around = history.around(number, known.names["output"])
-        blocks.append(Block(site, output, bias, **around))
+        blocks.append(Block(site, output, bias, **history.around(number, known.names["output"])))
     return blocks
 
 
@@ -126,9 +126,6 @@ class _History:
 
     events: list[ModuleRun] = field(default_factory=list[ModuleRun])
     marks: list[tuple[int, Tensor]] = field(default_factory=list[tuple[int, Tensor]])
-
-    def mark(self, _: Site, states: Tensor) -> None:
-        self.marks.append((len(self.events), states))
 
     def around(self, number: int, projection: str) -> dict[str, Any]:
         """The block of a call: its form and its modules."""
@@ -240,23 +237,17 @@ def fitted(
     module: nn.Module, given: Float[Tensor, "*any width"], returned: Float[Tensor, "*any width"]
 ) -> LinearNorm | None:
     """The linear map from a normalisation's parameters that reproduces its output, or None."""
-    limit = ROUNDING.get(returned.dtype, 2e-5)
-    for norm in _candidates(module, given):
-        made = norm.of(given) * norm.scale(given, returned) + norm.shift
-        if float((made - returned).abs().max()) <= limit * float(returned.abs().max()):
-            return norm
-    return None
-
-
-def _candidates(module: nn.Module, given: Tensor) -> Iterator[LinearNorm]:
     wide = torch.promote_types(given.dtype, torch.float32)
     width = given.shape[-1]
     own = [parameter.detach().to(wide) for parameter in module.parameters() if parameter.shape == (width,)]
     ones, zero = (torch.full((width,), float(value), dtype=wide, device=given.device) for value in (1, 0))
-    for is_centred in (True, False):
-        for gain in (*own, *(ones + each for each in own), ones):  # Gemma adds its weight to 1
-            for shift in (zero, *own):
-                yield LinearNorm(is_centred, gain, shift)
+    gains = (*own, *(ones + each for each in own), ones)  # Gemma adds its weight to 1
+    limit = ROUNDING.get(returned.dtype, 2e-5) * float(returned.abs().max())
+    for is_centred, gain, shift in product((True, False), gains, (zero, *own)):
+        norm = LinearNorm(is_centred, gain, shift)
+        if float((norm.of(given) * norm.scale(given, returned) + shift - returned).abs().max()) <= limit:
+            return norm
+    return None
 
 
 @dataclass(eq=False)
@@ -276,7 +267,6 @@ class Record:
 
     @property
     def site(self) -> Site:
-        """The attention call of the layer."""
         return self.block.site
 
 
@@ -308,8 +298,10 @@ def record(
         else:
             output = output_by_rows(call)
         marks.append(len(events))
+        parts = {name: getattr(call, name) for name in ("query", "key", "value", "bias", "sinks")}
+        detached = replace(call, **{name: part.detach() for name, part in parts.items() if part is not None})
         block = blocks[len(records)]
-        records.append(Record(block, _detached(call), output, reason=block.reason))
+        records.append(Record(block, detached, output, reason=block.reason))
         return output
 
     wanted = {module for block in blocks for module in (block.projection, block.reader, block.normaliser) if module}
@@ -345,36 +337,23 @@ def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
             record.given = normalised
         else:
             record.residual = read - normalised
+    assert block.output is not None  # noqa: S101 known where the form is
+    assert block.bias is not None  # noqa: S101
+    weighed = record.output.detach()[0].to(block.output.dtype)
+    parts = torch.einsum("hqr,hrw->qw", weighed, block.output) + block.bias
+    if block.form != "normalised attention":
+        parts = parts + record.residual
+    if block.norm is not None:
+        parts = block.norm.of(parts) * record.scale + block.norm.shift
+    if block.form == "normalised attention":
+        parts = parts + record.residual
     limit = ROUNDING.get(record.call.query.dtype, 2e-5)
-    error = float((_sum(record) - record.given).abs().max()) / max(float(record.given.abs().max()), 1e-30)
+    error = float((parts - record.given).abs().max()) / max(float(record.given.abs().max()), 1e-30)
     if not error <= limit:
         record.reason = (
             f"in {name}, heads, residual and normalisation do not sum to the output of the block (largest difference "
             f"{error:.1e} of the largest value, allowed {limit:.0e})"
         )
-
-
-def _sum(record: Record) -> Tensor:
-    """The sum of all parts of a block."""
-    block, norm = record.block, record.block.norm
-    assert block.output is not None  # noqa: S101 known where the form is
-    assert block.bias is not None  # noqa: S101
-    assert record.residual is not None  # noqa: S101 filled before
-    assert record.scale is not None  # noqa: S101
-    weighed = record.output.detach()[0].to(block.output.dtype)
-    made = torch.einsum("hqr,hrw->qw", weighed, block.output) + block.bias
-    if norm is None:
-        return made + record.residual
-    if block.form == "normalised sum":
-        return norm.of(made + record.residual) * record.scale + norm.shift
-    return norm.of(made) * record.scale + norm.shift + record.residual
-
-
-def _detached(call: AttentionCall) -> AttentionCall:
-    if not torch.is_grad_enabled():
-        return call
-    parts = {name: getattr(call, name) for name in ("query", "key", "value", "bias", "sinks")}
-    return replace(call, **{name: part.detach() for name, part in parts.items() if part is not None})
 
 
 def value_outputs(record: Record) -> Float[Tensor, "head key width"]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -25,29 +25,22 @@ from attnscope.support.errors import AttnscopeError
 
 def output_with_gradient(call: AttentionCall) -> Tensor:
     """The differentiable output of a call, ``(batch, head, query, value_width)``."""
-    if call.softcap is not None or call.sinks is not None:
-        return _written_out(call)
+    by_hand = call.softcap is not None or call.sinks is not None
     mask, causal = call.mask, call.causal
     square = call.query.shape[2] == call.key.shape[2]
-    if causal and (mask is not None or call.bias is not None or not square):
+    if causal and (by_hand or mask is not None or call.bias is not None or not square):
         past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
         mask, causal = past if mask is None else mask & past, False
+    if by_hand:
+        key, value = (side.repeat_interleave(call.group, 1) for side in (call.key, call.value))
+        sinks = None if call.sinks is None else call.sinks[:, None, None]
+        return attend(call.query, key, value, mask, call.scale, bias=call.bias, softcap=call.softcap, sinks=sinks)[0]
     if call.bias is not None:
         added = call.bias.to(call.query.dtype)
         mask = added if mask is None else added.masked_fill(~mask, torch.finfo(added.dtype).min)
     return F.scaled_dot_product_attention(
         call.query, call.key, call.value, attn_mask=mask, is_causal=causal, scale=call.scale, enable_gqa=call.group > 1
     )
-
-
-def _written_out(call: AttentionCall) -> Tensor:
-    mask = call.mask
-    if call.causal:
-        past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
-        mask = past if mask is None else mask & past
-    key, value = (side.repeat_interleave(call.group, 1) for side in (call.key, call.value))
-    sinks = None if call.sinks is None else call.sinks[:, None, None]
-    return attend(call.query, key, value, mask, call.scale, bias=call.bias, softcap=call.softcap, sinks=sinks)[0]
 
 
 @torch.no_grad()
@@ -176,8 +169,7 @@ def checked_heads(
     return chosen
 
 
-@dataclass(frozen=True, eq=False)
-class Sides:
+class Sides(NamedTuple):
     """Positions of both texts in matrices over all tokens: first the source, then the target."""
 
     source: int  # number of tokens of each text
@@ -185,7 +177,6 @@ class Sides:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of both sides."""
         return self.source + self.target
 
     @property

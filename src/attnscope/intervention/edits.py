@@ -50,7 +50,6 @@ class Forbidden:
         return cls(tuple(dict.fromkeys(offsets)), first, tuple(dict.fromkeys(ids)), tuple(tokens))
 
     def __bool__(self) -> bool:
-        """Whether anything is forbidden."""
         return bool(self.offsets or self.first or self.tokens)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -81,12 +82,11 @@ def agreement_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     names = [*effects.estimator.values.tolist(), "importance"]
     ablations = effects.ablation.values.tolist()
     ranks = np.empty((2, len(names), len(ablations)))
-    for row, name in enumerate(names):
-        for column, ablation in enumerate(ablations):
-            measured = effects.loss_change.sel(ablation=ablation).values
-            of_size = name == "importance"
-            estimated = effects.importance if of_size else effects.estimate.sel(estimator=name, ablation=ablation)
-            ranks[:, row, column] = order_agreement(estimated.values, measured, seed=seed, size=of_size)
+    for (row, name), (column, ablation) in product(enumerate(names), enumerate(ablations)):
+        measured = effects.loss_change.sel(ablation=ablation).values
+        of_size = name == "importance"
+        estimated = effects.importance if of_size else effects.estimate.sel(estimator=name, ablation=ablation)
+        ranks[:, row, column] = order_agreement(estimated.values, measured, seed=seed, size=of_size)
     dims = ("estimator", "ablation")
     return xr.Dataset(
         {"rank_correlation": (dims, ranks[0]), "chance": (dims, ranks[1])},
@@ -98,7 +98,9 @@ def order_agreement(
     estimated: np.ndarray, measured: np.ndarray, *, seed: int, size: bool = False
 ) -> tuple[float, float]:
     """Rank correlation of mean estimates and measurements ``(text, ...)``, or their sizes, with its p-value."""
-    first, other = (_of_heads(values).mean(0) for values in (estimated, measured))
+    flat = [values.reshape(len(values), -1) for values in (estimated, measured)]
+    known = [~np.isnan(values).all(0) for values in flat]  # existing heads
+    first, other = ((values[:, own] if own.any() else values).mean(0) for values, own in zip(flat, known, strict=True))
     other = np.abs(other) if size else other
     if not (np.isfinite(first).all() and np.ptp(first) and np.ptp(other)):
         return np.nan, np.nan
@@ -114,9 +116,3 @@ def _of_random_orders(heads: int, seed: int) -> np.ndarray:
     order -= order.mean()
     shuffled = np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)])
     return shuffled @ order / (order @ order)
-
-
-def _of_heads(values: np.ndarray) -> np.ndarray:
-    """Values of the existing heads, ``(text, head)``."""
-    flat = values.reshape(len(values), -1)
-    return flat[:, ~np.isnan(flat).all(0)] if not np.isnan(flat).all() else flat

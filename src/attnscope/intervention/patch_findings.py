@@ -15,24 +15,11 @@ from attnscope.results.schema import Effect, Finding, Quantity, Report, Row, Tab
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import are, count
 
-_EFFECT = Quantity(
-    "effect",
-    "change",
-    "logits",
-    "change of answer minus wrong answer by patching, logits",
-    low="effect_low",
-    high="effect_high",
-    significant="shown",
-)
-_RECOVERED = Quantity(
-    "recovered",
-    "recovered",
-    "percent",
-    "sum of the changes over the sum of the differences between both runs",
-    low="recovered_low",
-    high="recovered_high",
-    significant="shown",
-    interval=True,
+_OF_CHANGES = "change of answer minus wrong answer by patching, logits"
+_OF_SUMS = "sum of the changes over the sum of the differences between both runs"
+_EFFECT, RECOVERED = (
+    Quantity(name, *more, low=f"{name}_low", high=f"{name}_high", significant="shown", interval=name == "recovered")
+    for name, *more in (("effect", "change", "logits", _OF_CHANGES), ("recovered", "recovered", "percent", _OF_SUMS))
 )
 _PAIRS = (
     Quantity("pair", unit="count"),
@@ -77,11 +64,6 @@ def name_of(row: Row) -> str:
     return what if "position" not in row else f"{what} at {row['position']}"
 
 
-def recovered_of(row: Row) -> Effect:
-    """The recovered share of a row, with its interval."""
-    return _RECOVERED.effect(row)
-
-
 @reads("patch")
 def report(tree: xr.DataTree) -> Report:
     """Report of activation patching."""
@@ -108,16 +90,10 @@ def report(tree: xr.DataTree) -> Report:
         tables=_tables(tree, rows),
         result=tree,
         care=care,
-        hint=_path_hint(pairs),
-    )
-
-
-def _path_hint(pairs: xr.Dataset) -> str:
-    if "receiver" not in pairs.attrs:
-        return ""
-    return (
-        f"Path patching: all heads between the patched head and head {pairs.attrs['receiver']} keep their output, so "
-        "the effect passes through the residual stream and the feed-forward layers only."
+        hint=f"Path patching: all heads between the patched head and head {pairs.attrs['receiver']} keep their "
+        "output, so the effect passes through the residual stream and the feed-forward layers only."
+        if "receiver" in pairs.attrs
+        else "",
     )
 
 
@@ -134,7 +110,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         if f"estimate_{name}" in first
     ]
     least = f"{LEAST} or more pairs"
-    quantities = (*where, _EFFECT, _RECOVERED, *estimates)
+    quantities = (*where, _EFFECT, RECOVERED, *estimates)
     tables = [
         Table("patched", "Patched activations", quantities, rows, corrected=f"for all {_kinds(rows)}", least=least)
     ]
@@ -218,7 +194,7 @@ def _unsolved(right: int, pairs: int) -> list[str]:
 
 def _describe_share(row: Row, effect: Effect) -> str:
     """The recovered share, with an interval if the effect has one."""
-    share = recovered_of(row)
+    share = RECOVERED.effect(row)
     text = f"{share.mean:.0%} of the difference"
     if np.isfinite(effect.low) and np.isfinite(share.low):
         text += f" ({share.low:.0%} to {share.high:.0%})"

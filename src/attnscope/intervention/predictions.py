@@ -22,8 +22,8 @@ from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import (
-    Outputs,
     StackedPasses,
+    output_layer,
     same_without_what_is_skipped,
     stacked_passes,
     variants_at_once,
@@ -86,11 +86,7 @@ def _wide(logits: Tensor) -> Tensor:
 
 def kind_of_question(model: PreTrainedModel) -> Kind:
     """Tokens that a model predicts: masked words, the next token, or a translation."""
-    try:
-        layer = model.get_output_embeddings()
-    except NotImplementedError:
-        layer = None
-    if layer is None:
+    if output_layer(model) is None:
         raise AttnscopeError(
             f"{type(model).__name__} returns no logits of tokens, so there is no loss. Load the model with its "
             "language-modelling head (the class is in architectures of its config)"
@@ -212,7 +208,9 @@ class PredictionSession:
     @cached_property
     def heads(self) -> list[int]:
         """Number of heads of each attention call."""
-        return [output.shape[1] for output in self._few_outputs]
+        with stacked_passes(self.model, skips=False) as passes:
+            passes.plain(self.batch(slice(0, 1)).batch.inputs(self.model))
+        return [output.shape[1] for output in passes.outputs]
 
     def slices(self) -> list[slice]:
         """The windows of each batch: about 1,024 tokens, and at least 2 windows, because resampling needs them."""
@@ -250,29 +248,19 @@ class PredictionSession:
         inputs = first.batch.inputs(self.model)
         self.sites = verify(self.model, inputs, text=window_name(self.windows[0], 0))
         check_read(self.loaded, inputs)
-        if len({len(window) for window in self.windows}) > 1:
-            self._check_padding()
-        self.skips = same_without_what_is_skipped(self.model, inputs, first.positions)
-
-    def _check_padding(self) -> None:
-        by_length = sorted(self.windows, key=len)
-        texts = [by_length[-1], by_length[0]]
-        both = questions(self.kind, texts, self.loaded.tokenizer, self.seed, self.model.device)
-        alone = [
-            questions(self.kind, [text], self.loaded.tokenizer, self.seed, self.model.device).batch.inputs(self.model)
-            for text in texts
-        ]
-        if padding_difference(self.model, both.batch.inputs(self.model), alone) > 1:
-            raise AttnscopeError(
-                f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, such "
-                f"as full windows of --window {len(by_length[0])}"
+        *_, longest = shortest, *_ = sorted(self.windows, key=len)
+        if len(longest) > len(shortest):
+            given, sets = (
+                (self.loaded.tokenizer, self.seed, self.model.device),
+                ((longest, shortest), (longest,), (shortest,)),
             )
-
-    @cached_property
-    def _few_outputs(self) -> Outputs:
-        with stacked_passes(self.model, skips=False) as passes:
-            passes.plain(self.batch(slice(0, 1)).batch.inputs(self.model))
-            return passes.outputs
+            both, *alone = (questions(self.kind, texts, *given).batch.inputs(self.model) for texts in sets)
+            if padding_difference(self.model, both, alone) > 1:
+                raise AttnscopeError(
+                    f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, "
+                    f"such as full windows of --window {len(shortest)}"
+                )
+        self.skips = same_without_what_is_skipped(self.model, inputs, first.positions)
 
     @cached_property
     @torch.no_grad()

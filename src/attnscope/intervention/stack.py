@@ -101,8 +101,7 @@ class StackedPasses:
         `edits` returns the edits of some cells, of calls or of blocks' states, for `copies` variants of each cell.
         """
         values: list[Tensor] = []
-        for first in range(0, len(cells), most):
-            some = cells[first : first + most]
+        for some in (cells[first : first + most] for first in range(0, len(cells), most)):
             chosen, variants = edits(some), copies * len(some)
             values.append(metric(self.run({}, variants, chosen) if states else self.run(chosen, variants)))
         return torch.cat(values)
@@ -116,9 +115,8 @@ class StackedPasses:
 
     def _repeated(self, tensor: Tensor) -> Tensor:
         """Repeat a tensor for each variant: all texts of the first variant, then all of the second."""
-        if tensor.ndim == 0 or len(tensor) != self._texts:
-            return tensor
-        return tensor.repeat(self._variants, *[1] * (tensor.ndim - 1))
+        repeats = tensor.ndim > 0 and len(tensor) == self._texts
+        return tensor.repeat(self._variants, *[1] * (tensor.ndim - 1)) if repeats else tensor
 
     def _chosen(self, logits: Tensor) -> Tensor:
         """The logits at the requested positions, if the model returned more."""
@@ -130,34 +128,29 @@ class StackedPasses:
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         """Attend, and apply the edit of this call, if any."""
-        number = self._calls
-        self._calls += 1
+        number, self._calls = self._calls, self._calls + 1
+        if self._variants and not self._differ:  # the call of the first variant
+            parts = {name: getattr(call, name) for name in ("query", "key", "value", "mask", "bias")}
+            call = replace(call, **{name: part[: self._texts] for name, part in parts.items() if part is not None})
+        output = output_with_gradient(call)
         if not self._variants:
-            output = output_with_gradient(call)
             self.sites.append(replace(site, index=number))
             self.outputs.append(output)
             return output
-        edit = self._edits.get(number)
-        if self._differ:
-            output = output_with_gradient(call)
-            if edit is None:
-                return output
-            return edit(call, output.unflatten(0, (self._variants, self._texts))).flatten(0, 1)
-        call = _of_first(call, self._texts)
-        output = output_with_gradient(call)
+        edit, differ = self._edits.get(number), self._differ
         if edit is None:
-            return self._repeated(output)
+            return output if differ else self._repeated(output)
         self._differ = True
-        return edit(call, output.expand(self._variants, *output.shape)).flatten(0, 1)
+        several = output.unflatten(0, (-1, self._texts)) if differ else output.expand(self._variants, *output.shape)
+        return edit(call, several).flatten(0, 1)
 
     def linear(self, own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """A linear layer that computes one copy as long as all variants are equal."""
 
         def read(given: Tensor) -> Tensor:
-            rows = self._variants * self._texts
-            if self._differ or self._variants <= 1 or given.ndim < 3 or len(given) != rows:  # noqa: PLR2004
-                return own(given)
-            return self._repeated(own(given[: self._texts]))
+            same = not self._differ and self._variants > 1 and given.ndim > 2  # noqa: PLR2004
+            same = same and len(given) == self._variants * self._texts
+            return self._repeated(own(given[: self._texts])) if same else own(given)
 
         return read
 
@@ -165,8 +158,7 @@ class StackedPasses:
         """A block that returns its stored output as long as all variants are equal."""
 
         def run(*arguments: Any, **named: Any) -> Any:
-            number = self._blocks
-            self._blocks += 1
+            number, self._blocks = self._blocks, self._blocks + 1
             if not self._variants:
                 output = own(*arguments, **named)
                 self._plain.append((self._calls, pytree.tree_map_only(Tensor, torch.clone, output)))
@@ -194,9 +186,8 @@ class StackedPasses:
 
         def make(states: Tensor) -> Tensor:
             positions = self._positions
-            if positions is None or states.ndim != 3 or len(states) % len(positions):  # noqa: PLR2004
-                return own(states)
-            return own(_at(states, positions))
+            whole = positions is None or states.ndim != 3 or len(states) % len(positions)  # noqa: PLR2004
+            return own(states if whole else _at(states, positions))
 
         return make
 
@@ -211,13 +202,12 @@ def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[S
         replaced.append((module, module.__dict__.get("forward")))
         module.forward = forward
 
-    output_layer = _output_layer(model)
-    blocks = {id(block) for block in blocks_of(model)}
+    last, blocks = output_layer(model), {id(block) for block in blocks_of(model)}
     try:
         for module in model.modules():
             if id(module) in blocks:
                 give(module, passes.block(module.forward))
-            elif module is output_layer:
+            elif module is last:
                 give(module, passes.head(module.forward))
             elif skips and isinstance(module, (nn.Linear, Conv1D)):
                 give(module, passes.linear(module.forward))
@@ -239,18 +229,12 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return blocks
 
 
-def _output_layer(model: PreTrainedModel) -> nn.Module | None:
-    """The layer that computes the logits."""
+def output_layer(model: PreTrainedModel) -> nn.Module | None:
+    """The layer that computes the logits, if there is one."""
     try:
         return model.get_output_embeddings()
     except NotImplementedError:
         return None
-
-
-def _of_first(call: AttentionCall, texts: int) -> AttentionCall:
-    """The call of the first variant."""
-    parts = {name: getattr(call, name) for name in ("query", "key", "value", "mask", "bias")}
-    return replace(call, **{name: part[:texts] for name, part in parts.items() if part is not None})
 
 
 def _at(rows: Tensor, positions: Tensor) -> Tensor:

@@ -156,10 +156,9 @@ class OneText:
 
     def _numbered(self, positions: Sequence[int] | None) -> list[int]:
         known = self.sides.predicting.stop - self.sides.predicting.start
-        chosen = list(range(known)) if positions is None else list(positions)
-        for position in chosen:
-            if not 0 <= position < known:
-                raise AttnscopeError(f"there is no position {position}: positions go from 0 to {known - 1}")
+        chosen = list(range(known) if positions is None else positions)
+        if outside := [position for position in chosen if not 0 <= position < known]:
+            raise AttnscopeError(f"there is no position {outside[0]}: positions go from 0 to {known - 1}")
         if not chosen:
             raise AttnscopeError("found no positions; expected at least one in positions, or leave it out for all")
         return chosen

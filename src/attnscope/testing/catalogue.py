@@ -16,7 +16,7 @@ from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.testing import circuits
 from attnscope.testing.architectures import ARCHITECTURES, model_of, weights_of
-from attnscope.testing.heads import Head, Task
+from attnscope.testing.heads import Task
 from attnscope.testing.zoo import AttendedKeys, Draft, PlantedModel, Setting, fill
 
 _ONE = ("decoder", "encoder")
@@ -115,6 +115,9 @@ def build(name: str) -> PlantedModel:
     attended: dict[tuple[int, int], tuple[AttendedKeys, ...]] = {}
     for head, keys in draft.attended:
         attended[head.index] = (*attended.get(head.index, ()), keys)
+    backups: dict[str, list[tuple[int, int]]] = {}
+    for head in (head for call in draft.calls for head in call if head.backup):
+        backups.setdefault(head.backup, []).append(head.index)
     return PlantedModel(
         name=name,
         circuit=read["circuit"],
@@ -130,16 +133,9 @@ def build(name: str) -> PlantedModel:
         heads=torch.tensor([[head.matters for head in call] for call in draft.calls]),
         roles=tuple(tuple(head.role for head in call) for call in draft.calls),
         tokens=None if task.depends is None else torch.from_numpy(task.depends),
-        redundant=_backups(draft.calls),
+        redundant=tuple(map(tuple, backups.values())),
         attended=attended,
     )
-
-
-def _backups(calls: list[list[Head]]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    groups: dict[str, list[tuple[int, int]]] = {}
-    for head in (head for call in calls for head in call if head.backup):
-        groups.setdefault(head.backup, []).append(head.index)
-    return tuple(tuple(group) for group in groups.values())
 
 
 class Zoo(Sequence[PlantedModel]):

@@ -92,9 +92,9 @@ def by_offset(
     return curve, float(min(1.0, searched.sum() * scipy.stats.norm.sf(z[searched].max(initial=-np.inf))))
 
 
-def significant(p: Float[np.ndarray, ...]) -> Bool[np.ndarray, ...]:
-    """Which p-values are significant at a false discovery rate of 0.05; NaN are not tested."""
+def significant(p: Float[np.ndarray, ...], level: float = 0.05) -> Bool[np.ndarray, ...]:
+    """Which p-values are significant at a false discovery rate; NaN are not tested."""
     known, shown = np.isfinite(p), np.zeros(p.shape, bool)
     if known.any():
-        shown[known] = scipy.stats.false_discovery_control(p[known]) <= 0.05  # noqa: PLR2004
+        shown[known] = scipy.stats.false_discovery_control(p[known]) <= level
     return shown

@@ -7,7 +7,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnscope.intervention.patch_findings import name_of, recovered_of
+from attnscope.intervention.patch_findings import RECOVERED, name_of
 from attnscope.intervention.verdicts import ESTIMATORS
 from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
@@ -113,7 +113,7 @@ def recovered_intervals(report: Report) -> Figure:
     """Draw the largest effects with 95% intervals over pairs."""
     rows = report.rows[:LISTED]
     names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
-    series = {"patched": ("o", RIGHT, [recovered_of(row) for row in rows])}
+    series = {"patched": ("o", RIGHT, [RECOVERED.effect(row) for row in rows])}
     with figure_style():
         return interval_rows(names, series, "Share of the difference that is recovered")
 
