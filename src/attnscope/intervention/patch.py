@@ -21,6 +21,7 @@ from attnscope.capture.load import Model, load_model, signature_of
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
+from attnscope.intervention import stack
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
@@ -34,15 +35,6 @@ from attnscope.intervention.pairs import (
     token_count,
 )
 from attnscope.intervention.predictions import TOKENS, check_read
-from attnscope.intervention.stack import (
-    Edit,
-    StackedPasses,
-    StateEdit,
-    replacing,
-    same_without_what_is_skipped,
-    stacked_passes,
-    variants_at_once,
-)
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
@@ -250,7 +242,7 @@ class PatchJob:
                 f"from 1 to {len(sites) - 1}"
             )
         positions, states = encoded.positions[:1], self.what == "residual"
-        self.skips = same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
+        self.skips = stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
 
     def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
         """Differences and estimates, one dataset per batch; None for a batch that is already stored."""
@@ -312,11 +304,11 @@ class PatchJob:
         """Run clean and corrupted texts unchanged; the model is hooked until the end of the context."""
         model = self.loaded.model
         turned = encoded if self.direction == "denoising" else encoded.turned()
-        with borrowed(model), stacked_passes(model, skips=self.skips) as passes, torch.no_grad():
+        with borrowed(model), stack.stacked_passes(model, skips=self.skips) as passes, torch.no_grad():
             source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.positions))
             donors, states = passes.outputs, passes.states
             logits = passes.plain({"input_ids": turned.corrupted}, encoded.positions)
-            most = self.variants or variants_at_once(logits, encoded.clean.numel(), donors)
+            most = self.variants or stack.variants_at_once(logits, encoded.clean.numel(), donors)
             yield Runs(passes, encoded, donors, states, most, source, encoded.difference(logits))
 
     def _heads(self, runs: Runs) -> np.ndarray:
@@ -327,7 +319,7 @@ class PatchJob:
         for call, donor in enumerate(runs.donors):
             heads = donor.shape[1]
 
-            def edits(some: Sequence[Cell], call: int = call, donor: Tensor = donor) -> dict[int, Edit]:
+            def edits(some: Sequence[Cell], call: int = call, donor: Tensor = donor) -> dict[int, stack.Edit]:
                 def put_in(_: AttentionCall, output: Tensor) -> Tensor:
                     output = output.clone()
                     for variant, (head, at) in enumerate(some):
@@ -350,7 +342,7 @@ class PatchJob:
         blocks: list[np.ndarray] = []
         for block, donor in enumerate(runs.donor_states):
 
-            def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, StateEdit]:
+            def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, stack.StateEdit]:
                 def put_in(states: Tensor) -> Tensor:
                     states = states.clone()
                     for variant, position in enumerate(some):
@@ -373,7 +365,7 @@ class PatchJob:
         layers = [np.full((len(runs.encoded), count), np.nan) for count in heads]
         for sender in range(layer):
 
-            def edits(senders: range, sender: int = sender) -> dict[int, Edit]:
+            def edits(senders: range, sender: int = sender) -> dict[int, stack.Edit]:
                 received = _received(runs, sender, senders, layer)
 
                 def put_in(_: AttentionCall, output: Tensor) -> Tensor:
@@ -391,7 +383,7 @@ class PatchJob:
         model = self.loaded.model
         encoded = encoded if self.direction == "noising" else encoded.turned()  # from here on, the clean run is patched
         with borrowed(model):
-            with stacked_passes(model, skips=False) as passes:
+            with stack.stacked_passes(model, skips=False) as passes:
                 passes.plain({"input_ids": encoded.corrupted}, encoded.positions)
                 others = passes.outputs
                 passes.plain({"input_ids": encoded.clean}, encoded.positions)
@@ -409,7 +401,7 @@ class PatchJob:
 class Runs:
     """Both runs of some pairs; the last plain pass was that of the patched run."""
 
-    passes: StackedPasses  # passes of the patched run
+    passes: stack.StackedPasses  # passes of the patched run
     encoded: EncodedPairs  # the pairs
     donors: Sequence[Tensor]  # outputs of the heads in the source run
     donor_states: Sequence[Tensor]  # outputs of the blocks in the source run
@@ -430,7 +422,7 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
     received: list[Tensor] = []
     donor, own = runs.donors[sender], runs.passes.outputs
 
-    def freeze(call: int) -> Edit:
+    def freeze(call: int) -> stack.Edit:
         return lambda _, output: own[call].expand_as(output)
 
     def receive(_: AttentionCall, output: Tensor) -> Tensor:
@@ -438,7 +430,9 @@ def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:
         return output
 
     between = {call: freeze(call) for call in range(sender + 1, receiver)}
-    runs.passes.run({sender: replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders))
+    runs.passes.run(
+        {sender: stack.replacing(senders, [donor] * len(senders)), **between, receiver: receive}, len(senders)
+    )
     return received[0]
 
 

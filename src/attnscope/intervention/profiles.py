@@ -18,17 +18,8 @@ from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.profiles import pairs_at
 from attnscope.explanation.study import Study
+from attnscope.intervention import calls
 from attnscope.intervention.blocks import Block, Record, find_blocks, record, value_outputs
-from attnscope.intervention.calls import (
-    Sides,
-    band_of,
-    inputs_of,
-    lacks_predictions,
-    log_probabilities,
-    sides_of,
-    values_of,
-    weight_tiles,
-)
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
@@ -101,15 +92,15 @@ def contribution_profiles(
     kinds_chosen = chosen("kind", kinds, KINDS)
     tell = progress or no_progress
     with borrowed(study.model):
-        first = inputs_of(study.model, study.windows[0])
+        first = calls.inputs_of(study.model, study.windows[0])
         blocks = find_blocks(study.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
         run = _ModelRun(study.model, blocks, kinds_chosen, band, by_name=kinds is not None)
-        if "gradient" in kinds_chosen and (reason := lacks_predictions(study.model, first)):
+        if "gradient" in kinds_chosen and (reason := calls.lacks_predictions(study.model, first)):
             run.skip("gradient", reason)
             run.kinds.remove("gradient")
         profiles: list[xr.Dataset] = []
         for number, window in enumerate(study.windows):
-            profiles.append(run.text(inputs_of(study.model, window), window_name(window, number)))
+            profiles.append(run.text(calls.inputs_of(study.model, window), window_name(window, number)))
             tell(Progress("measuring contributions", (number + 1) / len(study.windows)))
     whole = xr.concat(profiles, "window", data_vars="all", coords="minimal", compat="override", join="override")
     return whole.assign_coords(
@@ -162,14 +153,14 @@ class _ModelRun:
         )
         by_output: list[Tensor] = []
         if with_gradient and records:  # of the log probabilities of the most likely outcomes
-            best = log_probabilities(logits).amax(-1).sum()
+            best = calls.log_probabilities(logits).amax(-1).sum()
             outputs = [each.output for each in records]
             slopes = torch.autograd.grad(best, outputs, allow_unused=True, materialize_grads=True)
             by_output = [slope.detach() for slope in slopes]
         with torch.no_grad():
-            return self._measured(records, by_output, sides_of(inputs))
+            return self._measured(records, by_output, calls.sides_of(inputs))
 
-    def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: Sides) -> xr.Dataset:
+    def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: calls.Sides) -> xr.Dataset:
         rolled, relevance = Rollout(sides), Rollout(sides, residual=None)
         follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
         if reason:
@@ -184,7 +175,7 @@ class _ModelRun:
                 readers.append(mean)
             if by_output:
                 readers.append(self._gradient(each, by_output[number][0], relevant))
-            for rows, tile in weight_tiles(each.call):
+            for rows, tile in calls.weight_tiles(each.call):
                 for reader in readers:
                     reader.add(rows, tile)
             layer = {name: values for reader in readers for name, values in reader.result().items()}
@@ -215,7 +206,7 @@ class _ModelRun:
 
     def _gradient(self, each: Record, by_output: Tensor, mean: Mean) -> Profile:
         r""":math:`(\nabla A\odot A)^+`, as shares of each row; its mean over heads goes to `mean`."""
-        values = values_of(each.call)[0]
+        values = calls.values_of(each.call)[0]
         slopes = by_output.to(values.dtype)
 
         def entries(rows: slice, tile: Tensor) -> Tensor:
@@ -252,7 +243,7 @@ class Profile:
     def add(self, rows: slice, tile: Float[Tensor, "*head row key"]) -> None:
         """Add some rows."""
         entries = self.entries(rows, tile)
-        banded = entries if self.name == "effective" else band_of(entries, rows.start, self.band)
+        banded = entries if self.name == "effective" else calls.band_of(entries, rows.start, self.band)
         summed = banded.double().sum(-2)
         self.sums = summed if self.sums is None else self.sums + summed
 
@@ -327,7 +318,7 @@ class Effective:
         through = (inverse[:, None] @ output[..., None])[..., 0]
         entries = through @ self.values[:, None].transpose(-2, -1) * visible[:, None]
         self._add(grouped, (output * through).sum(-1), visible, inverse, rank)
-        return band_of(entries.flatten(0, 1), rows.start, self.width)
+        return calls.band_of(entries.flatten(0, 1), rows.start, self.width)
 
     def means(self) -> dict[str, np.ndarray]:
         """Means over rows, ``(head,)`` each; ``identifiable`` is the share of rows with no free dimension."""
@@ -476,7 +467,7 @@ def _ratio(mix: Tensor, keep: Tensor) -> Tensor:
     return sizes[0] / (sizes[0] + sizes[1])
 
 
-def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
+def cannot_follow(sides: calls.Sides, records: Sequence[Record]) -> str:
     """Why the layers of a text cannot be multiplied; empty if they can."""
     for each in records:
         sizes = tuple(side.stop - side.start for side in sides.of(each.site.kind))
@@ -492,7 +483,7 @@ def cannot_follow(sides: Sides, records: Sequence[Record]) -> str:
 class Rollout:
     r"""The product of :math:`\rho I + (1-\rho) A_l` over layers, or of :math:`I + A_l` without `residual`."""
 
-    def __init__(self, sides: Sides, residual: float | None = 0.5) -> None:
+    def __init__(self, sides: calls.Sides, residual: float | None = 0.5) -> None:
         self.sides, self.residual = sides, residual
         self.matrix = torch.eye(sides.tokens, dtype=torch.float32)  # over all tokens
 

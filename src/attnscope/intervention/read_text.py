@@ -16,16 +16,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.verify import is_causal_model
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
-from attnscope.intervention.calls import (
-    NUMBERS_AT_ONCE,
-    attended,
-    check_matrices,
-    inputs_of,
-    log_probabilities,
-    sides_of,
-    values_of,
-    weights_of,
-)
+from attnscope.intervention import calls
 from attnscope.intervention.predictions import MASKED
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import Window, window_name
@@ -45,8 +36,8 @@ class ReadText:
         masked: float = MASKED,
     ) -> None:
         self.model, self.name, self.mask_id = model, window_name(window, number), mask_id
-        self.inputs = inputs_of(model, window)
-        self.sides = sides_of(self.inputs)
+        self.inputs = calls.inputs_of(model, window)
+        self.sides = calls.sides_of(self.inputs)
         count = self.sides.predicting.stop - self.sides.predicting.start
         self.positions = torch.arange(count)
         if mask_id is not None and not is_causal_model(model) and not model.config.is_encoder_decoder:
@@ -60,13 +51,13 @@ class ReadText:
         def observe(site: Site, call: AttentionCall) -> Tensor:
             self.sites.append(site)
             self.calls.append(call)
-            return attended(call)[0]
+            return calls.attended(call)[0]
 
         with torch.no_grad(), watching(model, observe):
             output = forward(model, self.inputs, lambda _: self.name)
         if output.ndim == 2:  # noqa: PLR2004 one prediction for the whole text
             self.positions = torch.tensor([0])
-        self.log_probabilities = log_probabilities(output, self.positions)[0]
+        self.log_probabilities = calls.log_probabilities(output, self.positions)[0]
 
     def head(self, layer: int, head: int) -> OneHead:
         """One head on this text."""
@@ -84,12 +75,12 @@ class OneHead:
     @cached_property
     def weights(self) -> Float[np.ndarray, "query key"]:
         """Attention weights, float64."""
-        return weights_of(self._call)[0, 0].double().cpu().numpy()
+        return calls.weights_of(self._call)[0, 0].double().cpu().numpy()
 
     @cached_property
     def values(self) -> Float[Tensor, "key value_width"]:
         """Values."""
-        return values_of(self._call)[0, 0]
+        return calls.values_of(self._call)[0, 0]
 
     @cached_property
     def visible(self) -> Bool[np.ndarray, "query key"]:
@@ -99,7 +90,7 @@ class OneHead:
     @property
     def output(self) -> Float[Tensor, "query value_width"]:
         """Output of the head."""
-        return attended(self._call)[0][0, 0]
+        return calls.attended(self._call)[0][0, 0]
 
     def of_weights(self, weights: Float[np.ndarray, "variant query key"]) -> Float[Tensor, "variant query value_width"]:
         """Output of the head with other weights."""
@@ -111,9 +102,9 @@ class OneHead:
         """Log probabilities with the head's output replaced, one forward pass for each variant."""
         text = self.text
         if outputs.requires_grad:
-            check_matrices(text.calls, text.name, in_a_graph=True)
+            calls.check_matrices(text.calls, text.name, in_a_graph=True)
         sizes = [call.query.shape[1] * call.query.shape[2] * call.key.shape[2] for call in text.calls]
-        size = max(1, NUMBERS_AT_ONCE // max(*sizes, text.log_probabilities.numel()))
+        size = max(1, calls.NUMBERS_AT_ONCE // max(*sizes, text.log_probabilities.numel()))
         return torch.cat([self._changed(part) for part in outputs.split(size)])
 
     def effects(
@@ -122,7 +113,7 @@ class OneHead:
         """Distances from the unchanged predictions: ``tvd`` (share), ``jsd`` (nats), ``flipped`` (0 or 1)."""
         parts: list[list[Tensor]] = [[], [], []]
         before = self.text.log_probabilities
-        for part in outputs.detach().split(max(1, NUMBERS_AT_ONCE // max(1, before.numel()))):
+        for part in outputs.detach().split(max(1, calls.NUMBERS_AT_ONCE // max(1, before.numel()))):
             after = self.changed(part)
             parts[0].append(prediction_distance(after, before))
             parts[1].append(prediction_divergence(after.exp(), before.exp()))
@@ -141,7 +132,7 @@ class OneHead:
 
     def _changed(self, outputs: Tensor) -> Tensor:
         def observe(site: Site, call: AttentionCall) -> Tensor:
-            output = attended(call)[0]
+            output = calls.attended(call)[0]
             if site.index == self.layer:
                 output = output.clone()
                 output[:, self.number] = outputs.to(output.dtype)
@@ -150,7 +141,7 @@ class OneHead:
         text, copies = self.text, len(outputs)
         several = {name: tensor.expand(copies, *tensor.shape[1:]) for name, tensor in text.inputs.items()}
         with torch.set_grad_enabled(outputs.requires_grad), watching(text.model, observe):
-            return log_probabilities(forward(text.model, several, lambda _: text.name), text.positions)
+            return calls.log_probabilities(forward(text.model, several, lambda _: text.name), text.positions)
 
     @property
     def _call(self) -> AttentionCall:

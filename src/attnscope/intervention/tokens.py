@@ -14,19 +14,9 @@ from attnscope.capture.borrow import borrowed
 from attnscope.explanation.arrays.checks import labelled
 from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.study import Study
+from attnscope.intervention import calls
 from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow, rollout
 from attnscope.intervention.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.calls import (
-    check_matrices,
-    embedding_leaves,
-    inputs_of,
-    lacks_predictions,
-    leave_one_out,
-    log_probabilities,
-    sides_of,
-    values_of,
-    weights_of,
-)
 from attnscope.intervention.profiles import BlockNorms, cannot_follow, residual_part, shares
 from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
@@ -111,13 +101,13 @@ class OneText:
     def __init__(
         self, study: Study, positions: Sequence[int] | None, outcomes: Sequence[int] | None, *, differentiable: bool
     ) -> None:
-        self.model, self.inputs = study.model, inputs_of(study.model, study.windows[0])
-        self.name, self.sides = window_name(study.windows[0], 0), sides_of(self.inputs)
+        self.model, self.inputs = study.model, calls.inputs_of(study.model, study.windows[0])
+        self.name, self.sides = window_name(study.windows[0], 0), calls.sides_of(self.inputs)
         self.queries = self._numbered(positions)
         self.rows = [self.sides.predicting.start + query for query in self.queries]
-        self.headless = lacks_predictions(self.model, self.inputs)
+        self.headless = calls.lacks_predictions(self.model, self.inputs)
         blocks = find_blocks(self.model, {name: ids[:, :FOR_MATCHING] for name, ids in self.inputs.items()})
-        with embedding_leaves(self.model, self.inputs) as self.leaves:
+        with calls.embedding_leaves(self.model, self.inputs) as self.leaves:
             self.records, output = record(
                 self.model,
                 self.inputs,
@@ -128,9 +118,9 @@ class OneText:
             )
         self.kinds = [each.site.kind for each in self.records]
         self.unfollowed = cannot_follow(self.sides, self.records)
-        check_matrices((each.call for each in self.records), self.name, in_a_graph=False)
+        calls.check_matrices((each.call for each in self.records), self.name, in_a_graph=False)
         with torch.no_grad():
-            self.weights = [weights_of(each.call)[0] for each in self.records]
+            self.weights = [calls.weights_of(each.call)[0] for each in self.records]
         self.positions = torch.zeros(0, dtype=torch.int64)
         self.predicted, self.outcomes = torch.zeros(0, 0, dtype=torch.float32), list[int]()
         if not self.headless:
@@ -144,7 +134,7 @@ class OneText:
                 "were requested. Choose the one that its head reads, such as positions=[0]"
             )
         self.positions = torch.tensor([0] if of_text else self.queries)
-        self.predicted = log_probabilities(output, self.positions)[0]
+        self.predicted = calls.log_probabilities(output, self.positions)[0]
         best = self.predicted.argmax(-1).tolist()
         self.outcomes = best if outcomes is None else list(outcomes)
         known = self.predicted.shape[-1]
@@ -246,7 +236,7 @@ def _block_norms_rollout(text: OneText) -> Scores:
 
 def _gradient_attention(text: OneText) -> Scores:
     """A row of R - I for each position, from a vector that is propagated down from the last layer."""
-    values = [values_of(each.call)[0].transpose(-2, -1) for each in text.records]
+    values = [calls.values_of(each.call)[0].transpose(-2, -1) for each in text.records]
     scores: list[np.ndarray] = []
     for number, row in enumerate(text.rows):
         slopes = text.slopes(number, [each.output for each in text.records])
@@ -295,6 +285,6 @@ TOKEN_ESTIMATORS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "po
     ),
     "leave_one_out": (
         "total variation distance of the prediction when no query may attend to the token",
-        lambda text: leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy(),
+        lambda text: calls.leave_one_out(text.model, text.inputs, text.positions, text.name).T.double().cpu().numpy(),
     ),
 }

@@ -17,25 +17,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
-from attnscope.intervention.arrays import (
-    adversarial_weights,
-    erased_weights,
-    jensen_shannon,
-    permuted_weights,
-    rank_agreement,
-    total_variation,
-    uniform_weights,
-)
-from attnscope.intervention.calls import (
-    attended,
-    check_matrices,
-    checked_heads,
-    embedding_leaves,
-    inputs_of,
-    lacks_predictions,
-    leave_one_out,
-    log_probabilities,
-)
+from attnscope.intervention import arrays, calls
 from attnscope.intervention.predictions import MASKED
 from attnscope.intervention.read_text import OneHead, ReadText, prediction_distance
 from attnscope.intervention.read_text import prediction_divergence as divergence
@@ -84,7 +66,9 @@ def over_heads(
     sites: list[Any] = []
     chosen: list[Head] = []
     with borrowed(study.model):
-        if predicts and (reason := lacks_predictions(study.model, inputs_of(study.model, study.windows[0]))):
+        if predicts and (
+            reason := calls.lacks_predictions(study.model, calls.inputs_of(study.model, study.windows[0]))
+        ):
             raise AttnscopeError(
                 f"{test} compares predictions, and {reason}. Use a model with a head, such as BertForMaskedLM"
             )
@@ -94,7 +78,7 @@ def over_heads(
                 sites = text.sites
                 counts = [call.query.shape[1] for call in text.calls]
                 every = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
-                chosen = every if heads is None else checked_heads(heads, every, "heads")
+                chosen = every if heads is None else calls.checked_heads(heads, every, "heads")
                 size = len(study.windows), len(counts), max(counts)
                 values = {
                     name: np.full((*size, *(len(coordinates[dim]) for dim in more)), np.nan)
@@ -138,7 +122,7 @@ def permutation_test(study: Study, *, draws: Draws = 100, **options: Unpack[Head
     """Permute each row of a head's weights, and measure how far predictions move."""
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
-        several = np.stack([permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
+        several = np.stack([arrays.permuted_weights(one.weights, generator, one.visible) for _ in range(draws)])
         return replaced(one, several, generator) | {"max_weight": float(one.weights.max(1).mean())}
 
     variables = EFFECTS | {"max_weight": ("Largest weight of a row, mean over rows", "share")}
@@ -150,7 +134,7 @@ def uniform_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOptio
     """Replace a head's weights by uniform attention, and measure how far predictions move."""
 
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
-        return replaced(one, uniform_weights(one.weights, one.visible)[None], generator, draws)
+        return replaced(one, arrays.uniform_weights(one.weights, one.visible)[None], generator, draws)
 
     return over_heads(study, "uniform_test", EFFECTS, lambda _, __: of_head, **options)
 
@@ -163,7 +147,7 @@ def replaced(
     effects = one.effects(outputs)
     random = one.effects(same_size(outputs, one.output, generator, draws))
     medians = {name: float(np.median(values.mean(1))) for name, values in effects.items()}
-    moved = [float(total_variation(one.weights, other).mean()) for other in several]
+    moved = [float(arrays.total_variation(one.weights, other).mean()) for other in several]
     return medians | {"tvd_null": float(np.median(random["tvd"].mean(1))), "weights_tvd": float(np.median(moved))}
 
 
@@ -220,7 +204,7 @@ def _curve(
     one: OneHead, importance: Float[np.ndarray, "query key"], fractions: Sequence[float]
 ) -> tuple[Float[np.ndarray, "fraction prediction"], Float[np.ndarray, " fraction"]]:
     """Predictions that have flipped at each fraction or before, and the mean distance of all."""
-    several = np.stack([erased_weights(one.weights, importance, share, one.visible) for share in fractions])
+    several = np.stack([arrays.erased_weights(one.weights, importance, share, one.visible) for share in fractions])
     effects = one.effects(one.of_weights(several))
     return np.maximum.accumulate(effects["flipped"], 0), effects["tvd"].mean(1)
 
@@ -257,9 +241,9 @@ def same_output_test(
         values, count = one.values.double().cpu().numpy(), len(one.weights)
         which = np.unique(np.linspace(0, count - 1, min(rows, count)).round().astype(int))
         own, visible = one.weights[which], one.visible[which]
-        random = permuted_weights(own, generator, visible)
+        random = arrays.permuted_weights(own, generator, visible)
         own_search, null = (
-            adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
+            arrays.adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
             for matrix in (own, random)
         )
         return {
@@ -316,7 +300,7 @@ def cut_weights(
     queries, keys = weights.shape
     part = np.where(allowed, other[:queries, :keys], 0.0)
     total = part.sum(1, keepdims=True)
-    equal = uniform_weights(weights, allowed)  # for rows whose weight is beyond the shorter text
+    equal = arrays.uniform_weights(weights, allowed)  # for rows whose weight is beyond the shorter text
     return np.where(total > 0, part / np.where(total > 0, total, 1) * weights.sum(1, keepdims=True), equal)
 
 
@@ -342,7 +326,7 @@ def agreement_test(study: Study, *, predictions: Count = 8, **options: Unpack[He
         which = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
         positions = text.positions[torch.from_numpy(which)]
         slopes = token_gradients(text, positions)
-        left_out = leave_one_out(text.model, text.inputs, positions, text.name).T.double().cpu().numpy()
+        left_out = calls.leave_one_out(text.model, text.inputs, positions, text.name).T.double().cpu().numpy()
 
         def of_head(one: OneHead, _: np.random.Generator) -> dict[str, float]:
             queries, keys = text.sides.of(text.sites[one.layer].kind)
@@ -368,7 +352,7 @@ def compared(
     numbers: dict[str, float] = {}
     own = np.where(counted, weights, 0.0)
     for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
-        tau, p_value = rank_agreement(own, importance, counted)
+        tau, p_value = arrays.rank_agreement(own, importance, counted)
         known = np.isfinite(tau)
         if not known.any():
             continue
@@ -377,7 +361,7 @@ def compared(
         numbers[f"tau_{name}"] = float(tau[known].mean())
         numbers[f"tau_{name}_null"] = float(_POINT * spread)
         numbers[f"significant_{name}"] = float((p_value[known] <= _ONE_IN_TWENTY).mean())
-    between = rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted)[0]
+    between = arrays.rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted)[0]
     if np.isfinite(between).any():
         numbers["tau_between"] = float(np.nanmean(between))
     return numbers
@@ -395,12 +379,12 @@ def token_gradients(text: ReadText, positions: Int[Tensor, " prediction"]) -> Fl
     """Norms of the gradient of the likeliest outcome's log probability, for each token; source before target."""
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
-        return attended(call)[0]
+        return calls.attended(call)[0]
 
-    check_matrices(text.calls, text.name, in_a_graph=True)
-    with torch.enable_grad(), embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
+    calls.check_matrices(text.calls, text.name, in_a_graph=True)
+    with torch.enable_grad(), calls.embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
         output = forward(text.model, text.inputs, lambda _: text.name)
-        best = log_probabilities(output, positions)[0].amax(-1)
+        best = calls.log_probabilities(output, positions)[0].amax(-1)
     if len(leaves) < len(text.inputs):
         raise AttnscopeError(
             f"no embedding lookup of {type(text.model).__name__} was found, so its tokens have no gradient. Choose "
@@ -435,10 +419,12 @@ def adversarial_test(
     def of_head(one: OneHead, generator: np.random.Generator) -> dict[str, float]:
         search = WeightSearch(one, bound)
         furthest = search.furthest(search.climb(steps, generator))
-        random = [search.furthest(permuted_weights(one.weights, generator, one.visible)[None])[0] for _ in range(draws)]
+        random = [
+            search.furthest(arrays.permuted_weights(one.weights, generator, one.visible)[None])[0] for _ in range(draws)
+        ]
         return {
             "weights_jsd": search.divergence(furthest[0]),
-            "weights_tvd": float(total_variation(one.weights, furthest[0]).mean()),
+            "weights_tvd": float(arrays.total_variation(one.weights, furthest[0]).mean()),
             "tvd": furthest[1],
             "weights_jsd_null": float(np.median([search.divergence(weights) for weights in random])),
         }
@@ -456,7 +442,7 @@ class WeightSearch:
 
     def divergence(self, weights: Float[np.ndarray, "query key"]) -> float:
         """Jensen-Shannon divergence, mean over rows, nats."""
-        return float(jensen_shannon(self.one.weights, weights).mean())
+        return float(arrays.jensen_shannon(self.one.weights, weights).mean())
 
     def climb(self, steps: int, generator: np.random.Generator) -> Float[np.ndarray, "variant query key"]:
         """Two results of gradient ascent: the furthest weights within the bound, and the last ones."""

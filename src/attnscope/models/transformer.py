@@ -18,17 +18,9 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from attnscope.kernels import positions
 from attnscope.kernels.heads import MultiHeadAttention
 from attnscope.kernels.masks import OffsetBias
-from attnscope.kernels.positions import (
-    LearnedPositions,
-    RelativeBias,
-    Rotation,
-    alibi_bias,
-    alibi_by_offset,
-    rotation,
-    sinusoidal_table,
-)
 from attnscope.kernels.reference import attend
 from attnscope.models.configs import EncoderConfig, TransformerConfig
 from attnscope.models.translator import Decoded, TiedModel, Translator, mean_cross_entropy, reject_unused
@@ -176,7 +168,7 @@ class SinusoidalPositions(nn.Module):
         """The rows so far; created on demand, as transformers builds models with empty tensors."""
         if self._rows is None:
             with torch.inference_mode(mode=False):  # so that an analysis may replace the rows
-                self._rows = sinusoidal_table(self.length, self.width)
+                self._rows = positions.sinusoidal_table(self.length, self.width)
         return self._rows
 
     def forward(self, length: int, start: int = 0) -> Float[Tensor, "position width"]:
@@ -194,7 +186,7 @@ class AddPositions(nn.Module):
         self.scheme, self.width = config.positions, config.width
         self.dropout = Dropout(config.dropout)
         if self.scheme == "learned":
-            self.position_embeddings = LearnedPositions(config.max_position_embeddings, config.width)
+            self.position_embeddings = positions.LearnedPositions(config.max_position_embeddings, config.width)
         elif self.scheme == "sinusoidal":
             self.position_embeddings = SinusoidalPositions(config.max_position_embeddings, config.width)
 
@@ -211,7 +203,7 @@ class AddPositions(nn.Module):
         return self.dropout(states)
 
 
-_rotation = lru_cache(maxsize=64)(rotation)
+_rotation = lru_cache(maxsize=64)(positions.rotation)
 
 
 class RelativePositions(nn.Module):
@@ -223,14 +215,14 @@ class RelativePositions(nn.Module):
         self.scheme, self.heads = config.positions, config.heads
         self.key_width = config.width // config.heads if config.key_width is None else config.key_width
         if self.scheme == "t5":
-            self.relative = RelativeBias(config.heads, bidirectional=bidirectional)
+            self.relative = positions.RelativeBias(config.heads, bidirectional=bidirectional)
 
-    def turn(self, length: int, device: torch.device) -> Rotation | None:
+    def turn(self, length: int, device: torch.device) -> positions.Rotation | None:
         """The rotation of the positions up to `length`."""
         if self.scheme != "rope":
             return None
         made = _rotation(length, self.key_width)
-        return Rotation(made.cos.to(device), made.sin.to(device), made.layout)
+        return positions.Rotation(made.cos.to(device), made.sin.to(device), made.layout)
 
     def bias(self, queries: int, keys: int, device: torch.device) -> Float[Tensor, "1 head query key"] | None:
         """The bias on scores; by offset for tiled scores without gradients."""
@@ -239,10 +231,10 @@ class RelativePositions(nn.Module):
         chosen = self.config._attn_implementation  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         if chosen in _BY_PAIR or torch.is_grad_enabled():
             if self.scheme == "alibi":
-                return alibi_bias(self.heads, queries, keys).to(device)[None]
+                return positions.alibi_bias(self.heads, queries, keys).to(device)[None]
             return self.relative(queries, keys)[None]
         if self.scheme == "alibi":
-            by_offset = alibi_by_offset(self.heads, queries, keys).to(device)
+            by_offset = positions.alibi_by_offset(self.heads, queries, keys).to(device)
         else:
             by_offset = self.relative.by_offset(queries, keys)
         return OffsetBias(by_offset[None], queries)

@@ -17,18 +17,10 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
+from attnscope.explanation import profiles
 from attnscope.explanation.analyses.verdict import weight_peaks
 from attnscope.explanation.arrays.spectrum import remove_band
 from attnscope.explanation.inputs import Tokens, batches, read, targets_of, token_ids
-from attnscope.explanation.profiles import (
-    Collected,
-    check_self_attention,
-    check_target,
-    mean_profile,
-    profile_and_output,
-    score_traces,
-    with_interval,
-)
 from attnscope.explanation.study import POSITION_TABLE, Picture, Section, Study, analysis
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.kernels.call import AttentionCall
@@ -191,7 +183,7 @@ def interventions(
     for part, batch in batches(ids):
         with watching(model, measured.before):
             read(model, batch)
-        check_self_attention(model, measured.sites)
+        profiles.check_self_attention(model, measured.sites)
         for name in names:
             measured.order = settings.order(name, length)
             changed, changing = batch, nullcontext()
@@ -371,27 +363,27 @@ class BeforeAfter:
     band: int
     order: np.ndarray | None = None
     outputs: dict[int, Tensor] = field(default_factory=dict)  # of the batch, before
-    collected: Collected = field(default_factory=Collected)
+    collected: profiles.Collected = field(default_factory=profiles.Collected)
     sites: list[Site] = field(default_factory=list[Site])  # all that ran
 
     def before(self, site: Site, call: AttentionCall) -> Tensor:
-        profile, output = profile_and_output(call, self.band)
+        profile, output = profiles.profile_and_output(call, self.band)
         self.sites.append(site)
         if site.kind != "cross":
             self.outputs[site.index] = output
             self.collected.add("profile", site, profile)
-            self.collected.add("trace", site, score_traces(call, self.band))
+            self.collected.add("trace", site, profiles.score_traces(call, self.band))
         return output
 
     def after(self, name: str) -> Callable[[Site, AttentionCall], Tensor]:
         def observe(site: Site, call: AttentionCall) -> Tensor:
-            profile, output = profile_and_output(call, self.band)
+            profile, output = profiles.profile_and_output(call, self.band)
             if site.kind != "cross":
                 self.collected.add(f"profile {name}", site, profile)
-                self.collected.add(f"trace {name}", site, score_traces(call, self.band))
+                self.collected.add(f"trace {name}", site, profiles.score_traces(call, self.band))
                 self.collected.add(f"output {name}", site, _relative(output, self.outputs[site.index]))
                 if self.order is not None:
-                    by_id = mean_profile(_reordered(call, self.order), self.band)
+                    by_id = profiles.mean_profile(_reordered(call, self.order), self.band)
                     self.collected.add(f"by_id {name}", site, by_id)
             return output
 
@@ -402,7 +394,7 @@ class BeforeAfter:
     ) -> xr.Dataset:
         before = self.collected.stacked("profile")
         at = np.nan_to_num(before.mean(0), nan=-1.0).argmax(-1) - self.band if target is None else target
-        check_target(at, before.shape[1:3], self.band)
+        profiles.check_target(at, before.shape[1:3], self.band)
 
         def after(what: str) -> np.ndarray:
             """Over text and change; NaN for changes that have no such number."""
@@ -429,7 +421,7 @@ class BeforeAfter:
             ("mass_change", mass_after - mass[:, None], ("change", *heads)),
             ("output_change", after("output"), ("change", *heads)),
         ):
-            variables |= with_interval(name, dims, values, units, draws=draws, seed=seed)
+            variables |= profiles.with_interval(name, dims, values, units, draws=draws, seed=seed)
         return xr.Dataset(variables, {"change": list(names), **self.collected.coordinates(self.band)})
 
 

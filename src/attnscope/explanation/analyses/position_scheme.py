@@ -15,26 +15,10 @@ from transformers import PreTrainedModel
 
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.explanation.analyses.verdict import (
-    MOST,
-    SHARE_MEANING,
-    WEIGHT,
-    by_chance,
-    out_of,
-    scheme_of,
-    weight_peaks,
-)
+from attnscope.explanation import profiles
+from attnscope.explanation.analyses import verdict
 from attnscope.explanation.arrays.shares import covariance, jackknife, without_own
 from attnscope.explanation.inputs import Tokens, model_inputs, read_all, token_ids
-from attnscope.explanation.profiles import (
-    bias_traces,
-    pairs_at,
-    profile_and_output,
-    profiles_of_variants,
-    score_traces,
-    visible_offsets,
-    without_bias,
-)
 from attnscope.explanation.projections import projections
 from attnscope.explanation.study import (
     BIAS,
@@ -81,7 +65,7 @@ def _columns(kernel: xr.Dataset) -> dict[str, Quantity]:
         "offset_of_kernel": Quantity("offset_of_kernel", "scheme", "tokens", at, group=SCHEME),
         "agree": Quantity("kernel_agrees", "scheme matches", meaning=agrees, group=SCHEME),
         "chance": Quantity("kernel_chance", "scheme by chance", "share", f"how often {random}", group=SCHEME),
-        "share": Quantity("kernel_share", "scheme share", "share", SHARE_MEANING, group=SHARES),
+        "share": Quantity("kernel_share", "scheme share", "share", verdict.SHARE_MEANING, group=SHARES),
     }
 
 
@@ -92,15 +76,15 @@ def predicted_offsets(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
         return []
     chances = [row["kernel_chance"] for row in judged if row["kernel_chance"] is not None]
     agreeing = sum(bool(row["kernel_agrees"]) for row in judged)
-    certainty = by_chance(agreeing, chances, judged)
-    those = out_of(agreeing, len(judged))
-    return [f"The {scheme_of(tree)} alone predicts the offset of {those} within 1 token ({certainty})."]
+    certainty = verdict.by_chance(agreeing, chances, judged)
+    those = verdict.out_of(agreeing, len(judged))
+    return [f"The {verdict.scheme_of(tree)} alone predicts the offset of {those} within 1 token ({certainty})."]
 
 
 def _of_study(study: Study) -> xr.Dataset:
     """The kernel next to the weights, of heads that favour an offset."""
     kernel = scheme_kernel.alone(study)
-    prefers = weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
+    prefers = verdict.weight_peaks(study.evidence).prefers.reindex_like(kernel.agree, fill_value=False)
     return without_flat_curves(kernel, prefers.reset_coords(drop=True))
 
 
@@ -183,7 +167,7 @@ def scheme_kernel(
             layers[site.index] = _Layer(site, rotations.get(site.index), band)
         if site.index in layers:
             return layers[site.index].add(call)
-        return profile_and_output(call, 0)[1]
+        return profiles.profile_and_output(call, 0)[1]
 
     read_all(model, ids, observe)
     rng = np.random.default_rng(seed)
@@ -210,7 +194,7 @@ def _rotations(model: PreTrainedModel, ids: Tokens) -> dict[int, Rotation]:
 def without_flat_curves(kernel: xr.Dataset, prefers: xr.DataArray) -> xr.Dataset:
     """The kernel without the peaks of flat curves, which random weights have too."""
     of_preferring = kernel[["share", "offset_of_weights", "agree", "chance"]].where(prefers)
-    makes = (kernel.share_low > MOST) & (kernel.swing > np.log(2))
+    makes = (kernel.share_low > verdict.MOST) & (kernel.swing > np.log(2))
     return kernel.assign(of_preferring.data_vars).assign(
         offset_of_kernel=kernel.offset_of_kernel.where(prefers | makes)
     )
@@ -233,9 +217,9 @@ class _Layer:
 
     def add(self, call: AttentionCall) -> Tensor:
         reach = self.band + 1
-        profile, output = profile_and_output(call, reach)
-        bias = bias_traces(call, reach)
-        measured = {"profile": profile, "bias": bias, "scores": score_traces(call, reach).cpu() + bias}
+        profile, output = profiles.profile_and_output(call, reach)
+        bias = profiles.bias_traces(call, reach)
+        measured = {"profile": profile, "bias": bias, "scores": profiles.score_traces(call, reach).cpu() + bias}
         if self.rotation is not None:
             sides = call.query, call.key.repeat_interleave(call.group, 1)
             first, second = pair_columns(self.rotation.layout, self.rotation.cos.shape[1])
@@ -253,14 +237,14 @@ class _Layer:
         assert self.call is not None  # noqa: S101 a layer is made at its first call
         parts = {name: np.concatenate(texts) for name, texts in self.parts.items()}  # (text, head, ...)
         reach = self.band + 1
-        allowed = visible_offsets(self.call, reach) & np.isfinite(parts["bias"]).all((0, 1))
-        pairs = pairs_at(self.call.query.shape[2], self.call.key.shape[2], reach)
+        allowed = profiles.visible_offsets(self.call, reach) & np.isfinite(parts["bias"]).all((0, 1))
+        pairs = profiles.pairs_at(self.call.query.shape[2], self.call.key.shape[2], reach)
         pairs = np.where(allowed & (pairs > 0), pairs, np.nan)
         profile = parts["profile"].mean(0) + 0 * pairs
         offset = _peaks(profile)
         arrays = {
             "offset_of_weights": offset,
-            WEIGHT.name: np.nanmax(profile[:, 1:-1], -1),
+            verdict.WEIGHT.name: np.nanmax(profile[:, 1:-1], -1),
             "scores": (parts["scores"].mean(0) / pairs)[:, 1:-1],
         }
         if self.rotation is None and not self.biased:
@@ -298,7 +282,7 @@ class _Turning:
         length = call.query.shape[2]
         turned = np.exp(1j * rates[:, None] * np.arange(length))
         waves = np.exp(1j * rates[:, None] * np.arange(-reach, reach + 1))
-        traces = waves * pairs_at(length, length, reach)
+        traces = waves * profiles.pairs_at(length, length, reach)
         if call.softcap is None and call.sinks is None:  # as `centred_keys` has it
             rows = turned.conj() * turned.mean(-1, keepdims=True)
             for place, t in enumerate(range(-reach, reach + 1)):
@@ -386,7 +370,7 @@ _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
     "share_high": ((), "upper end of the 95 % interval", "share"),
     "swing": ((), "range of the kernel", "nats"),
     "offset_of_weights": ((), "offset of the largest mean weight", "tokens"),
-    WEIGHT.name: ((), "largest mean weight", "weight"),
+    verdict.WEIGHT.name: ((), "largest mean weight", "weight"),
     "offset_of_kernel": ((), "offset of the kernel's peak", "tokens"),
     "agree": ((), "within 1 token", ""),
     "chance": ((), "how often random phases agree", "share"),
@@ -405,7 +389,7 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
         if not there:
             continue
         size = np.max([values.shape for values in there], axis=0)
-        heads = max(layer[WEIGHT.name].shape[0] for layer in layers)
+        heads = max(layer[verdict.WEIGHT.name].shape[0] for layer in layers)
         whole = np.full((len(layers), heads, *size[1:]), np.nan)
         for number, layer in enumerate(layers):
             if name in layer:
@@ -490,7 +474,7 @@ def rotation_effect(
             changed[name] = replace(call, query=new[0], key=new[1])
         return changed
 
-    return profiles_of_variants(model, windows, variants, band=band, draws=draws, seed=seed)
+    return profiles.profiles_of_variants(model, windows, variants, band=band, draws=draws, seed=seed)
 
 
 #: Bands of RoPE by period: tokens per turn of a pair.
@@ -542,10 +526,10 @@ def bias_effect(
         weight at an offset, and ``effect``, the model's minus the variant's.
     """
     band, seed = band or study.band, study.seed if seed is None else seed
-    return profiles_of_variants(
+    return profiles.profiles_of_variants(
         study.model,
         study.first(),
-        lambda _, call: {"without_bias": without_bias(call)},
+        lambda _, call: {"without_bias": profiles.without_bias(call)},
         band=band,
         draws=draws,
         seed=seed,

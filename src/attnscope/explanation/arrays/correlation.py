@@ -13,15 +13,7 @@ import xarray as xr
 from jaxtyping import Bool, Complex, Float
 from scipy.stats import rankdata
 
-from attnscope.explanation.arrays.checks import (
-    check_offsets,
-    choose,
-    head_arrays,
-    in_band,
-    labelled,
-    series,
-    weighted_median,
-)
+from attnscope.explanation.arrays import checks
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.explanation.arrays.spectrum import NEAR, RANGES, Offsets, Peaks, find_peaks, fisher_g, transform
 from attnscope.support.arguments import Natural, validated
@@ -85,11 +77,11 @@ def cross_correlation(
     Yamamoto and Matsuzaki (2023), NLP2023, section 3.5 and figure 7; EMNLP 2023, equations 19 to
     23, figures 7 to 9.
     """
-    q, k = series("Q", query), series("K", key)
+    q, k = checks.series("Q", query), checks.series("K", key)
     agree("positions", "Q", len(q), "K", len(k))
     agree("columns", "Q", q.shape[1], "K", k.shape[1])
-    choose("mode", mode, MODES)
-    check_offsets(offsets)
+    checks.choose("mode", mode, MODES)
+    checks.check_offsets(offsets)
     s = np.ones(q.shape[1]) if singular_values is None else shaped("the singular values", singular_values, "column")
     agree("columns", "Q", q.shape[1], "the singular values", len(s))
     if mode != "paper":
@@ -118,30 +110,32 @@ def cross_correlation(
     clear = CLEAR / np.sqrt(length)
     trace_noise = CLEAR * _spread(q, k, s) / np.sqrt(length - np.abs(trace_corrected.offset[0, 0]))
     variables = {
-        "covariance": labelled("column offset", covariance, "cross-covariance"),
-        "correlation": labelled("column offset", correlation, "cross-correlation"),
-        "trace": labelled("offset", trace, "sum of the scores along the offset"),
-        "trace_mean": labelled("offset", trace / taper, "mean of the scores along the offset"),
-        "peak_corrected": labelled("column", corrected.refined[:, 0], "near peak without taper", "tokens"),
-        "trace_peak_corrected": labelled("", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"),
-        "peak_clear": labelled("column range", _least(peaks) >= clear, "peak above noise"),
-        "trace_peak_clear": labelled(
+        "covariance": checks.labelled("column offset", covariance, "cross-covariance"),
+        "correlation": checks.labelled("column offset", correlation, "cross-correlation"),
+        "trace": checks.labelled("offset", trace, "sum of the scores along the offset"),
+        "trace_mean": checks.labelled("offset", trace / taper, "mean of the scores along the offset"),
+        "peak_corrected": checks.labelled("column", corrected.refined[:, 0], "near peak without taper", "tokens"),
+        "trace_peak_corrected": checks.labelled(
+            "", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"
+        ),
+        "peak_clear": checks.labelled("column range", _least(peaks) >= clear, "peak above noise"),
+        "trace_peak_clear": checks.labelled(
             "", bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"
         ),
-        "quarter_period": labelled("column", quarter, "quarter period of q's strongest wave", "tokens"),
-        "is_spike": labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
+        "quarter_period": checks.labelled("column", quarter, "quarter period of q's strongest wave", "tokens"),
+        "is_spike": checks.labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
     }
     for prefix, dims, peak in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
         variables |= {
-            f"{prefix}_offset": labelled(dims, peak.offset, "offset of the peak", "tokens"),
-            f"{prefix}_refined": labelled(dims, peak.refined, "offset of the peak between tokens", "tokens"),
-            f"{prefix}_height": labelled(dims, peak.height, "height of the peak"),
-            f"{prefix}_width": labelled(dims, peak.width, "width of the peak at half height", "tokens"),
+            f"{prefix}_offset": checks.labelled(dims, peak.offset, "offset of the peak", "tokens"),
+            f"{prefix}_refined": checks.labelled(dims, peak.refined, "offset of the peak between tokens", "tokens"),
+            f"{prefix}_height": checks.labelled(dims, peak.height, "height of the peak"),
+            f"{prefix}_width": checks.labelled(dims, peak.width, "width of the peak at half height", "tokens"),
         }
     return xr.Dataset(
         variables,
         coords={
-            "offset": labelled("offset", offset, "key position - query position", "tokens"),
+            "offset": checks.labelled("offset", offset, "key position - query position", "tokens"),
             "range": ("range", list(RANGES)),
         },
         attrs={"positions": length, "mode": mode, "noise": 1 / np.sqrt(length), "near": near},
@@ -165,10 +159,10 @@ def profile_agreement(
     spearman = (a * b).sum() / np.where(size > 0, size, np.nan)
     return xr.Dataset(
         {
-            "weight_argmax": labelled("", where, "offset of the largest weight", "tokens"),
-            "score_argmax": labelled("", there, "offset of the largest score", "tokens"),
-            "equal_argmax": labelled("", where == there, "same offset"),
-            "spearman": labelled("", spearman, f"rank correlation over {high - low + 1} offsets"),
+            "weight_argmax": checks.labelled("", where, "offset of the largest weight", "tokens"),
+            "score_argmax": checks.labelled("", there, "offset of the largest score", "tokens"),
+            "equal_argmax": checks.labelled("", where == there, "same offset"),
+            "spearman": checks.labelled("", spearman, f"rank correlation over {high - low + 1} offsets"),
         },
         attrs={"band": band},
     )
@@ -254,10 +248,10 @@ def cross_spectrum(
     Yamamoto and Matsuzaki (2023), EMNLP 2023, equations 15 and 24 to 27, for the phase shift.
     Their equation 25 prints its sign reversed.
     """
-    values, query_weight, key_weight = head_arrays(inputs, query_weight, key_weight)
-    check_offsets(offsets)
+    values, query_weight, key_weight = checks.head_arrays(inputs, query_weight, key_weight)
+    checks.check_offsets(offsets)
     length = len(values)
-    chosen = in_band(length, band)
+    chosen = checks.in_band(length, band)
     parts = reparametrize(query_weight, key_weight)
     query, key = transform(values @ parts.query), transform(values @ parts.key)
     together = np.linalg.norm(query, axis=1) * np.linalg.norm(key, axis=1)
@@ -274,21 +268,21 @@ def cross_spectrum(
         limit = length / (2 * frequency)
     return xr.Dataset(
         {
-            "cross_amplitude": labelled("frequency", np.abs(cross), "amplitude of the cross-spectrum"),
-            "phase": labelled("frequency", np.angle(cross), "phase of the cross-spectrum", "radians"),
-            "shift": labelled("frequency", shift, "shift of keys against queries", "tokens"),
-            "offset": labelled("frequency", -shift, "offset that scores favour (key - query)", "tokens"),
-            "wrap_limit": labelled("frequency", limit, "largest shift that one phase can tell", "tokens"),
-            "coherence": labelled("frequency", np.minimum(coherence, 1.0), "coherence of queries and keys"),
-            "in_band": labelled("frequency", chosen, "in the band"),
+            "cross_amplitude": checks.labelled("frequency", np.abs(cross), "amplitude of the cross-spectrum"),
+            "phase": checks.labelled("frequency", np.angle(cross), "phase of the cross-spectrum", "radians"),
+            "shift": checks.labelled("frequency", shift, "shift of keys against queries", "tokens"),
+            "offset": checks.labelled("frequency", -shift, "offset that scores favour (key - query)", "tokens"),
+            "wrap_limit": checks.labelled("frequency", limit, "largest shift that one phase can tell", "tokens"),
+            "coherence": checks.labelled("frequency", np.minimum(coherence, 1.0), "coherence of queries and keys"),
+            "in_band": checks.labelled("frequency", chosen, "in the band"),
         }
         | {
-            name: labelled("", value, long_name, units)
+            name: checks.labelled("", value, long_name, units)
             for name, value, long_name, units in _over_band(
                 cross[chosen], frequency[chosen], shift[chosen], length, common, offsets or (-length, length)
             )
         },
-        coords={"frequency": labelled("frequency", frequency, "frequency", cycles)},
+        coords={"frequency": checks.labelled("frequency", frequency, "frequency", cycles)},
         attrs={"positions": length, "band": [int(frequency[chosen][0]), int(frequency[chosen][-1])]},
     )
 
@@ -298,8 +292,8 @@ def _over_band(
 ) -> list[tuple[str, float, str, str]]:
     weight = np.where(np.isfinite(shift), np.abs(cross), 0.0)
     total = weight.sum()
-    middle = weighted_median(-shift, weight)
-    spread = weighted_median(np.abs(-shift - middle), weight)
+    middle = checks.weighted_median(-shift, weight)
+    spread = checks.weighted_median(np.abs(-shift - middle), weight)
     straight = np.abs((weight * np.exp(1j * (np.angle(cross) + 2 * np.pi * frequency * middle / length))).sum())
     level = np.abs(cross.sum())
     (intercept, slope), (intercept_error, slope_error) = _line(
