@@ -200,7 +200,8 @@ def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
     heads = None
     if work.chooses and gold is not None:
         heads = _judged(measured["links_of_heads"].values, gold)
-        layer, head = _best(heads)
+        rates = heads["error_rate"].values
+        layer, head = map(int, np.unravel_index(np.nanargmin(rates), rates.shape))
         lines = measured["links_of_heads"].values[:, layer, head]
     else:
         lines = measured["links"].values
@@ -245,13 +246,6 @@ def _by_head(rates: Mapping[str, Any]) -> xr.Dataset:
     variables = {name: (("layer", "head"), np.array(rows, dtype=np.float64)) for name, rows in rates.items()}
     dataset = xr.Dataset(variables)
     return dataset.assign_coords({name: range(dataset.sizes[name]) for name in ("layer", "head")})
-
-
-def _best(heads: xr.Dataset) -> tuple[int, int]:
-    rates = heads["error_rate"].values
-    # 2 is above every error rate, so that a head without one is never the best; ties go to the first
-    layer, head = np.unravel_index(int(np.nanargmin(np.where(np.isnan(rates), 2, rates))), rates.shape)
-    return int(layer), int(head)
 
 
 def _fits(lengths: tuple[int, int]) -> bool:
@@ -337,6 +331,7 @@ def report(aligned: Aligned) -> Report:
         passed = count(aligned.passed_over, "sentence pair")
         notes.append(f"{passed} without a figure: no word, or more than {MOST_WORDS}, on one side.")
     best = aligned.chosen_on_gold and heads is not None
+    links: list[Row] = [{"line": line, "links": pharaoh(own)} for line, own in enumerate(aligned.links, 1)]
     return Report(
         command="align",
         title=f"Words aligned by {aligned.model}",
@@ -358,16 +353,12 @@ def report(aligned: Aligned) -> Report:
                 page=int(score is not None),
             ),
             Table("heads", "Alignment error rate of every head, best first", _HEADS, rows),
-            Table("links", "Links", _LINKS, _links_of_lines(aligned.links), terminal=0, page=0),
+            Table("links", "Links", _LINKS, links, terminal=0, page=0),
         ],
         result=aligned,
         notes=notes,
         care=(_BEST if best else {}) | _CARE,
     )
-
-
-def _links_of_lines(alignments: Sequence[Links]) -> list[Row]:
-    return [{"line": line, "links": pharaoh(links)} for line, links in enumerate(alignments, 1)]
 
 
 def _whose(aligned: Aligned) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
@@ -529,13 +529,8 @@ class Segmenter:
                 return tokens
 
     def _find_characters(self, piece: str) -> tuple[int, ...]:
-        return tuple(token for character in piece for token in self._of_character(character))
-
-    def _of_character(self, character: str) -> Iterator[int]:
-        if character in self._ids:
-            yield self._ids[character]
-        else:
-            yield from (self._ids[BYTES[byte]] for byte in character.encode())
+        known = ([one] if one in self._ids else [BYTES[byte] for byte in one.encode()] for one in piece)
+        return tuple(self._ids[name] for names in known for name in names)
 
     def _find_possible(self, tokens: tuple[int, ...]) -> list[tuple[int, int]]:
         """Where two tokens can be merged, and into which one: the merge that was learned first comes first."""

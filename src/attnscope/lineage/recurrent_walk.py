@@ -299,12 +299,15 @@ class RecurrentWalk:
         if attends:
             written += [step("e", square("e", "e")), step("alpha", square("alpha", "α"))]
             written.append(step("context", part("context", "c_t", rows, at)))
-        forced = [self._forced(t) for t in range(len(losses))]
+        forced = [(str(t + 1), *self._read(self.tokens, "cross_entropy", t)) for t in range(len(losses))]
         products = [(*line, number(float(losses[t]), 3)) for t, line in enumerate(forced)]
         products.append((say["row.sum"], "", "", facts["product"], number(total, 3)))
         common = ("step", "read", "target", "p")
         forced += [(str(t + 1), "", "", "") for t in range(len(losses), len(free))]
-        beside = tuple((*line, *self._free(t)) for t, line in enumerate(forced))
+        beside = tuple(
+            (*line, _name(self.best[t]) if t < len(self.best) else "", *self._read(free, "free_cross_entropy", t))
+            for t, line in enumerate(forced)
+        )
         parting = say[_OF + ("same" if self.parting is None else "parts")].format(step=(self.parting or 0) + 1)
         facts["errors"] = say["errors.comma"].join(f"{name} {error:.0e}" for name, error in self.errors.items())
         headings = titles(*common, "best", "own_read", "own", "own_p")
@@ -315,16 +318,12 @@ class RecurrentWalk:
             step("check", more=[say["caution"]]),
         ]
 
-    def _forced(self, t: int) -> tuple[str, ...]:
-        read, p = self.tokens[t - 1] if t else "<s>", float(np.exp(-self["cross_entropy"][t]))
-        return str(t + 1), _name(read), _name(self.tokens[t]), number(p, 3)
-
-    def _free(self, t: int) -> tuple[str, ...]:
-        best = _name(self.best[t]) if t < len(self.best) else ""
-        if t >= len(self.free):
-            return best, "", "", ""
-        p = float(np.exp(-self["free_cross_entropy"][t]))
-        return best, _name(self.free[t - 1] if t else "<s>"), _name(self.free[t]), number(p, 3)
+    def _read(self, tokens: Sequence[str], losses: str, t: int) -> tuple[str, ...]:
+        """The token read, the next one and its probability, of a step."""
+        if t >= len(tokens):
+            return "", "", ""
+        p = float(np.exp(-self[losses][t]))
+        return _name(tokens[t - 1] if t else "<s>"), _name(tokens[t]), number(p, 3)
 
 
 def _name(token: str) -> str:

@@ -277,8 +277,12 @@ def _compare(
             parts = [part[chosen] for part in statistics[name]]
             out["score"][:, column] = [_value(metric, part.sum(0)) for part in parts]
             if resamples and len(chosen) >= LEAST:
-                drawn = _resampled(metric, np.stack(parts).astype(np.float64), resamples, seed)
-                _intervals(out, column, drawn, len(chosen))
+                drawn, generator = np.empty((len(parts), resamples)), np.random.default_rng(seed)
+                whole, count = np.stack(parts).astype(np.float64), len(chosen)
+                for i in range(resamples):  # sacreBLEU's draws, the same for all systems, one at a time to save memory
+                    times = np.bincount(generator.choice(count, size=count, replace=True), minlength=count)
+                    drawn[:, i] = [_value(metric, part) for part in times.astype(np.float64) @ whole]
+                _intervals(out, column, drawn, count)
         out["difference"][1:] = out["score"][1:] - out["score"][:1]
     return xr.Dataset({name: (("system", "metric"), values) for name, values in out.items()})
 
@@ -307,16 +311,6 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     most = int(0.05 * (resamples + 1) + 1e-9) - 1  # resamples beyond the difference at p = 0.05
     half = away[:, resamples - 1 - most] if most >= 0 else np.nan
     out["difference_lower"][1:, column], out["difference_upper"][1:, column] = (difference - half, difference + half)
-
-
-def _resampled(metric: Any, statistics: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Scores (system, resample) of the same resamples of sentences for all systems."""
-    drawn = np.empty((len(statistics), resamples))
-    count, generator = statistics.shape[1], np.random.default_rng(seed)
-    for i in range(resamples):  # sacreBLEU's draws, one at a time to save memory
-        times = np.bincount(generator.choice(count, size=count, replace=True), minlength=count).astype(np.float64)
-        drawn[:, i] = [_value(metric, part) for part in times @ statistics]
-    return drawn
 
 
 def _value(metric: Any, total: np.ndarray) -> float:
@@ -501,7 +495,10 @@ def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
             line: Row = {"system": str(name), "length": str(bucket), "sentences": int(of["sentences"])}
             ends = {"": "score", "_lower": "lower", "_upper": "upper"}
             lengths.append(line | cells(of, {end: f"{key}_by_length" for end, key in ends.items()}))
-    measured = [_score(metric, interval=not effort or metric == "BLEU") for metric in metrics]
+    measured = [
+        Quantity(key, name, "score", low=f"{key}_lower", high=f"{key}_upper", interval=not effort or name == "BLEU")
+        for name, key in ((metric, metric.lower()) for metric in metrics)
+    ]
     differences = [one for metric in metrics for one in _difference(metric)]
     more = [Quantity(name, detail="data") for name in _MORE if name in alone]
     tables = [Table("systems", "All systems", [Quantity("system"), *measured, *differences, *effort, *more], systems)]
@@ -510,11 +507,6 @@ def _tables(scores: xr.Dataset, effort: Sequence[Quantity]) -> list[Table]:
         words = [Quantity("system"), Quantity("length"), Quantity("sentences", unit="count"), *measured]
         tables.append(Table("lengths", title, words, lengths, least=f"{FEW} or more sentences", terminal=60))
     return tables
-
-
-def _score(metric: str, *, interval: bool) -> Quantity:
-    short = metric.lower()
-    return Quantity(short, metric, "score", low=f"{short}_lower", high=f"{short}_upper", interval=interval)
 
 
 def _difference(metric: str) -> tuple[Quantity, Quantity]:

@@ -101,7 +101,11 @@ def translate(
             f"{type(loaded.model).__name__} is not an encoder-decoder: "
             "use a translation model, such as one from `attnscope train`"
         )
-    begin = {} if language is None else _beginning(loaded.tokenizer, language)
+    begin: dict[str, int] = {}
+    if language is not None:  # its token is forced first, or starts the decoder
+        coded = TargetTokenizer(loaded.tokenizer, language)("a", return_special_tokens_mask=True)
+        first, *_, last = coded.input_ids
+        begin = {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
     made = translate_lines(
         loaded.model, loaded.tokenizer, lines, **settings, scores=scores, progress=progress, begin=begin
     )
@@ -114,13 +118,6 @@ def translate(
         versions=package_versions(),
     )
     return replace(made, signature=signature.to_json())
-
-
-def _beginning(tokenizer: PreTrainedTokenizerBase, language: str) -> dict[str, int]:
-    """Arguments of `generate` for a target language: its token is forced first, or starts the decoder."""
-    coded = TargetTokenizer(tokenizer, language)("a", return_special_tokens_mask=True)
-    first, *_, last = coded.input_ids
-    return {"forced_bos_token_id": first} if coded.special_tokens_mask[0] else {"decoder_start_token_id": last}
 
 
 @own_random_numbers()

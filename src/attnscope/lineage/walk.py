@@ -295,20 +295,15 @@ def _head_steps(
             if turn is not None:
                 made = Rotation(turn.cos.cpu(), turn.sin.cpu(), turn.layout)(torch.from_numpy(made)).numpy()
             # some models divide the query, not the scores: the factor moves to the scale
-            factor = _factor(own[symbol], made)
+            power = float((made * made).sum())
+            factor = float((own[symbol] * made).sum()) / power if power else 1.0
+            factor = 1.0 if abs(factor - 1) < 1e-2 else factor  # noqa: PLR2004 no model has such a one; half types round
         errors[symbol] = difference(factor * made, own[symbol])
         own[symbol], scale = made, scale * factor
     allowed, bias = _mask_and_bias(call, head)
     sink = None if call.sinks is None else float(call.sinks[head])
     arrays = follow(**own, scale=scale, allowed=allowed, bias=bias, softcap=call.softcap, sink=sink)
     return arrays.assign(_with_matrices(X, memory, matrices)), errors, scale
-
-
-def _factor(target: np.ndarray, made: np.ndarray) -> float:
-    """The factor of the model; exactly 1 if it is 1 up to rounding."""
-    power = float((made * made).sum())
-    factor = float((target * made).sum()) / power if power else 1.0
-    return 1.0 if abs(factor - 1) < 1e-2 else factor  # noqa: PLR2004 no model has such a factor; half types round
 
 
 def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarray | None]:

@@ -126,7 +126,9 @@ def headline_of(command: str, opened: Any) -> list[str]:
     if command == "scan":  # recorded in the attributes of its first piece
         return [stored.describe_labels(opened)]
     if command == "train":
-        return _of_training(opened)
+        known = {"loss": "loss", "bleu": "BLEU"}
+        metrics = [f"{name} {float(opened[key]):.2f}" for key, name in known.items() if key in opened]
+        return [f"Validation: {', '.join(metrics)}."] if metrics else []
     return [*map(hyphen_minus, report_of(command, opened).finding.sentences)]
 
 
@@ -135,12 +137,6 @@ def notes_of(command: str, opened: Any) -> list[str]:
     if command != "scan" and VERBS[command].report:
         return [*map(hyphen_minus, report_of(command, opened).notes)]
     return list(stored.notes_of(opened).values()) if command == "scan" else []
-
-
-def _of_training(results: xr.Dataset) -> list[str]:
-    names = {"loss": "loss", "bleu": "BLEU"}
-    metrics = [f"{name} {float(results[key]):.2f}" for key, name in names.items() if key in results]
-    return [f"Validation: {', '.join(metrics)}."] if metrics else []
 
 
 @validated

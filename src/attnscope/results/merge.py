@@ -95,17 +95,13 @@ def _opened(run: RunFolder) -> RunFolder:
 
 
 def _without_parts(folder: Path) -> Merged:
-    made = manifest_of(folder)
-    if made is not None and (made.command not in VERBS or not _takes_task(made.command)):
-        raise AttnscopeError(f"{folder} is a run of {made.command}, which has no parts; expected a run with --task")
+    if (made := manifest_of(folder)) is not None:
+        verb = made.command in VERBS and getattr(import_module(f"attnscope.{VERBS[made.command].module}"), made.command)
+        if not verb or "task" not in inspect.signature(verb).parameters:
+            raise AttnscopeError(f"{folder} is a run of {made.command}, which has no parts; expected a run with --task")
     if not is_finished(folder):
         raise AttnscopeError(
             f"{parts_of(folder)} contains no parts of a run; expected folders such as 1-of-4, made with --task"
         )
     run = known_run(folder)
     return Merged(folder, run.command, run.windows, 0, complete=True)
-
-
-def _takes_task(command: str) -> bool:
-    verb = getattr(import_module(f"attnscope.{VERBS[command].module}"), command)
-    return "task" in inspect.signature(verb).parameters

@@ -204,7 +204,9 @@ def _column(quantity: Quantity) -> Column:
 def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
     value, kind = row.get(quantity.name), _column(quantity).kind
     if quantity.unit == "profile":
-        return Cell("", "", kind, profile=_bars(value or ()))
+        top = max((weight for _, weight in value or ()), default=0.0) or 1.0
+        bars = [(float(n), round(_HIGH * weight / top, 1), at == 0) for n, (at, weight) in enumerate(value or ())]
+        return Cell("", "", kind, profile=bars)
     text, interval = text_of(quantity, row, like)
     if value is None:
         return Cell("", "", kind)
@@ -216,9 +218,3 @@ def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
         )
     tested = _CLASSES[row.get(quantity.significant)]
     return Cell(text.replace("-", "−"), float(value), f"{kind} {tested}".strip(), interval.replace("-", "−"))
-
-
-def _bars(profile: Sequence[tuple[int, float]]) -> list[tuple[float, float, bool]]:
-    """Bars of a small profile: the mean weight at each offset, as a share of the largest; whether it is offset 0."""
-    top = max((value for _, value in profile), default=0.0) or 1.0
-    return [(float(place), round(_HIGH * value / top, 1), offset == 0) for place, (offset, value) in enumerate(profile)]

@@ -197,7 +197,9 @@ def _headline(results: xr.Dataset) -> str:
 
 def _heads(results: xr.Dataset) -> Table:
     """Means over texts of statistics with one number for each head."""
-    values = _means(results)
+    of_heads = [str(name) for name, own in results.data_vars.items() if "head" in own.dims and name != "label"]
+    own = [name for name in of_heads if without_end(name) == name]
+    values = {name: means for statistic in own for name, means in means_of(results, statistic).items()}
     if "sampled_rows" in results:
         ends = intervals(results)
         for name in [name for name in values if name in ends]:
@@ -216,16 +218,6 @@ def _heads(results: xr.Dataset) -> Table:
             rows.append(row | {key: value_of(array[layer, head]) for key, array in values.items()})
     words = [Quantity(name, detail="data") for name in ("layer", "head", "layer_name", "layer_kind", "label", *values)]
     return Table("heads", "All heads", words, rows, terminal=0, page=0)
-
-
-def _means(results: xr.Dataset) -> dict[str, np.ndarray]:
-    """Means over texts ``(layer, head)``, one for each number of a statistic."""
-    own = [
-        str(name)
-        for name, values in results.data_vars.items()
-        if "head" in values.dims and name != "label" and without_end(str(name)) == name
-    ]
-    return {name: values for statistic in own for name, values in means_of(results, statistic).items()}
 
 
 def means_of(results: xr.Dataset, name: str) -> dict[str, np.ndarray]:

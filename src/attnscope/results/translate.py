@@ -53,18 +53,13 @@ def set_language(name: str | None = None) -> None:
     global _current  # noqa: PLW0603
     if name not in {None, *LANGUAGES}:
         raise AttnscopeError(f"name is {name!r:.60}; expected {' or '.join(map(repr, LANGUAGES))}")
-    _current = _of_locale() if name is None else name
+    locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")[:2]
+    _current = name or (locale if locale in LANGUAGES else "en")
 
 
 def language() -> str:
     """The language of terminal, pages and figures."""
     return _current
-
-
-def _of_locale() -> str:
-    """The language that the environment names, if there is a catalogue of it."""
-    locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))), "")
-    return locale[:2] if locale[:2] in LANGUAGES else "en"
 
 
 _ENTRY = re.compile(r'^(msgid|msgid_plural|msgstr(?:\[0\])?) ((?:"(?:[^"\\]|\\.)*"\n?)+)', re.MULTILINE)

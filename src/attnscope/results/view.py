@@ -347,7 +347,7 @@ def view(
     """
     if isinstance(model, xr.Dataset | xr.DataTree):
         return model.attnscope.show()
-    if _are_weights(model):
+    if isinstance(model[0] if isinstance(model, tuple | list) and model else model, np.ndarray | torch.Tensor):
         return _made(_of_weights(model, tokens, query_tokens), layer, head, translate("Attention"))
     if tokens is not None or query_tokens is not None:
         raise AttnscopeError("tokens are names for weights, and a model has its own: leave them out")
@@ -360,12 +360,6 @@ def view(
         raise AttnscopeError('found no text: give one, as in attnscope.view(model, "The tide comes in.")')
     first = first_window(loaded, texts, targets, window_length(loaded, window))
     return _made(_of_window(loaded, first), layer, head, loaded.name)
-
-
-def _are_weights(source: Any) -> bool:
-    return isinstance(source, np.ndarray | torch.Tensor) or (
-        isinstance(source, tuple | list) and bool(source) and isinstance(source[0], np.ndarray | torch.Tensor)
-    )
 
 
 def _of_window(loaded: LoadedModel, window: Window, segments: Sequence[int] | None = None) -> Maps:

@@ -1,5 +1,7 @@
 """Attention to earlier occurrences of a token: duplicates and induction, on repeated random tokens."""
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 from jaxtyping import Float

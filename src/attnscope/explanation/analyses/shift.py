@@ -1,5 +1,7 @@
 """The shift between queries and keys: three estimates, and the controls that must lose it."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,5 +1,7 @@
 """All heads at a glance: where each attends, how much position explains, and whether its scores predict it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,5 +1,7 @@
 """A causal test: remove waves from the position table, and compare the change with the cross-spectrum's prediction."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

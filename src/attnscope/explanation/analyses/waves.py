@@ -1,5 +1,7 @@
 """Waves in queries and keys, and the frequencies of layers."""
 
+from __future__ import annotations
+
 import numpy as np
 import xarray as xr
 

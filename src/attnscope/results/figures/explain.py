@@ -45,7 +45,8 @@ def explain_figures(tree: xr.DataTree, heads: Sequence[tuple[int, int]] | None =
 def figures(report: Report) -> dict[str, Figure]:
     """Every figure of an explanation, by name; figures that equal a paper's have both names."""
     drawn = dict(explain_figures(report.result, report.heads))
-    copies = [picture for picture in _pictures(report.result) if picture.same_as in drawn]
+    pictures = (picture for analysis in analyses_of(report.result) for picture in analysis.pictures)
+    copies = [picture for picture in pictures if picture.same_as in drawn]
     return drawn | {picture.name: drawn[picture.same_as] for picture in copies}
 
 
@@ -112,10 +113,6 @@ def _drawn(tree: xr.DataTree, analysis: Analysis, picture: Picture, heads: Seque
         return draw(result, picture.variable) if picture.variable else draw(result)
     except NothingToShowError:
         return None
-
-
-def _pictures(tree: xr.DataTree) -> list[Picture]:
-    return [picture for analysis in analyses_of(tree) for picture in analysis.pictures]
 
 
 def tables_of_models(tree: xr.DataTree) -> Figure | None:
@@ -339,7 +336,7 @@ def _frame(layer: int, head: int) -> Rectangle:
 def offset_agreement(verdict: xr.Dataset) -> Figure:
     """Draw two estimates from the scores against the weights and against each other, one disc for each head."""
     require(verdict, (*_WAYS, "agree", WEIGHT.name), purpose="offset_agreement")
-    shown = has_offsets(verdict)
+    shown = verdict[list(_WAYS)].to_dataarray().notnull().all("variable").transpose("layer", "head").values
     if not shown.any():
         raise NothingToShowError("offset_agreement needs a head with all three offsets, but found none.")
     agree = _agreeing(verdict)[shown]
@@ -358,17 +355,14 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     return figure
 
 
-def has_offsets(verdict: xr.Dataset) -> np.ndarray:
-    """Heads with a preferred offset and with both estimates from their scores, ``(layer, head)``."""
-    known = verdict[list(_WAYS)].to_dataarray().notnull().all("variable")
-    return known.transpose("layer", "head").values
-
-
 def peak_agreement(correlations: xr.Dataset) -> Figure:
     """Draw how well the scores' profile predicts that of the weights, by layer."""
     require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
-    rank = correlations["spearman"].transpose("layer", "head").values.astype(float)
-    share, by_accident = zip(*map(_equal_offsets, *_argmaxes(correlations)), strict=True)
+    rank, *largest = (
+        correlations[name].transpose("layer", "head").values.astype(float)
+        for name in ("spearman", "weight_argmax", "score_argmax")
+    )
+    share, by_accident = zip(*map(_equal_offsets, *largest), strict=True)
     labels = layer_labels(correlations)
     at = np.arange(len(labels))
     with figure_style():
@@ -393,12 +387,6 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
             axes.set_xticks(at, labels)
             axes.set(xlim=(-0.6, len(labels) - 0.4), xlabel="Layer")
     return figure
-
-
-def _argmaxes(correlations: xr.Dataset) -> list[np.ndarray]:
-    """Offsets of the largest weight and of the highest scores, ``(layer, head)`` each; NaN for missing heads."""
-    names = ("weight_argmax", "score_argmax")
-    return [correlations[name].transpose("layer", "head").values.astype(float) for name in names]
 
 
 def _equal_offsets(weights: np.ndarray, scores: np.ndarray) -> tuple[float, float]:

@@ -66,7 +66,11 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure that the result has values for, with its name."""
     tree = report.result
-    yield "effect-intervals", effect_intervals(report)
+    rows = report.rows[:LISTED]
+    names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
+    series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
+    with figure_style():
+        yield "effect-intervals", interval_rows(names, series, "Change of the loss without the head, nats")
     yield "effect-maps", grid(report)
     if any(row[PEAK.name] is not None for row in report.rows):
         yield "weight-against-effect", weight_against_effect(report)
@@ -102,15 +106,6 @@ def _cell(values: np.ndarray) -> float:
 
 def _ablations(report: Report) -> list[str]:
     return [str(name) for name in report.result["heads"].ablation.values]
-
-
-def effect_intervals(report: Report) -> Figure:
-    """Draw the heads with the largest effects, each under every ablation with its 95% interval."""
-    rows = report.rows[:LISTED]
-    names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
-    series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
-    with figure_style():
-        return interval_rows(names, series, "Change of the loss without the head, nats")
 
 
 def weight_against_effect(report: Report) -> Figure:

@@ -13,6 +13,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.patches import Circle, Wedge
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from attnscope.measure.documents import text_mean
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.stored import unit_of
 from attnscope.results.figures import selection, style
@@ -70,7 +71,8 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     """Draw the share of weight in the best blocks: a dot for each head by layer, a panel for each share."""
     selection.require(result, (statistic, "kept"), purpose="block_shares")
     own = selection.mean_over_texts(result[statistic].transpose(..., "kept"))  # (layer, head, kept)
-    even = _of_equal(result, f"equal_{statistic}")
+    even = result.get(f"equal_{statistic}")  # of uniform attention
+    even = None if even is None else text_mean(even).transpose("layer", "kept").values.astype(float)
     shares = result["kept"].values.tolist()
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     with style.figure_style():
@@ -81,7 +83,12 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
         panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
         for index, (axes, percent) in enumerate(zip(panels, shares, strict=True)):
             _draw(axes, own[..., index], None if even is None else even[:, index])
-            _name_layers(axes, names)
+            by_kind = any(not name.isdigit() for name in names)
+            if len(names) <= _FEW or by_kind:
+                every = -(-len(names) // 16)
+                axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if by_kind else 0)
+            else:
+                axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
             axes.set_title(f"Best {percent}% of the blocks", loc="left")
         panels[0].set_ylabel("Share of weight in these blocks")
         panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -90,14 +97,6 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
         figure.suptitle(title, x=0.01, ha="left", fontsize=8, parse_math=False)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
     return figure
-
-
-def _of_equal(result: xr.Dataset, name: str) -> np.ndarray | None:
-    """Uniform attention ``(layer, kept)``; None if not measured."""
-    if name not in result:
-        return None
-    values = result[name].mean("window", skipna=True) if "window" in result[name].dims else result[name]
-    return values.transpose("layer", "kept").values.astype(float)
 
 
 def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
@@ -118,16 +117,6 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
     axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
     axes.grid(axis="y", color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
-
-
-def _name_layers(axes: Axes, names: list[str]) -> None:
-    """Number the layers; where they are of several kinds, name them."""
-    by_kind = any(not name.isdigit() for name in names)
-    if len(names) <= _FEW or by_kind:
-        every = -(-len(names) // 16)
-        axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if by_kind else 0)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
 
 
 def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import xarray as xr
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attnscope.intervention.patch_findings import RECOVERED, name_of
@@ -105,7 +104,10 @@ def recovered_map(tree: xr.DataTree) -> Figure:
             axes.set_yticks(range(len(rows)), rows)
         if by_position:
             figure.set_figheight(figure.get_figheight() + 0.7)
-            _name_positions(axes, patched.token.values.tolist())
+            step = -(-patched.sizes["position"] // _TOKENS)  # in a long text every second or third token
+            names = [drawable(token) for token in patched.token.values.tolist()[::step]]
+            name_columns(axes, range(0, patched.sizes["position"], step), names)
+            axes.set_xlabel("Token")
     return figure
 
 
@@ -139,11 +141,3 @@ def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], st
     largest = np.abs(np.nan_to_num(flat)).max(1)
     chosen = np.sort(np.argsort(-largest, kind="stable")[:_ROWS])
     return flat[chosen], significant[chosen], [names[number] for number in chosen], "Head"
-
-
-def _name_positions(axes: Axes, tokens: list[str]) -> None:
-    """Write tokens below their columns; in a long text every second or third, so that they do not overlap."""
-    step = -(-len(tokens) // _TOKENS)
-    names = [drawable(token) for token in tokens[::step]]
-    name_columns(axes, range(0, len(tokens), step), names)
-    axes.set_xlabel("Token")

@@ -204,9 +204,6 @@ def captions_of(readings: Mapping[str, tuple[str, str, str]], *, tested: bool, o
 def rank_caption(agreement: xr.Dataset) -> str:
     """Rank correlation of an estimate with the measurement, and its chance, in two lines."""
     value, chance = float(agreement["rank_correlation"]), float(agreement["chance"])
-    as_high = "" if np.isnan(chance) else f"as high in {_rare(chance)} of random orders"
+    rare = "under 1%" if chance < 0.01 else f"{chance:.0%}"  # noqa: PLR2004
+    as_high = "" if np.isnan(chance) else f"as high in {rare} of random orders"
     return f"rank correlation {value:.2f}\n{as_high}".replace("-", "−")
-
-
-def _rare(chance: float) -> str:
-    return "under 1%" if chance < 0.01 else f"{chance:.0%}"  # noqa: PLR2004

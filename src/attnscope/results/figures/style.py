@@ -71,20 +71,13 @@ def cluster_colours(names: Sequence[str]) -> list[str]:
     """Give each kind or cluster a colour of its own: the one of its name, if none before has it."""
     own: dict[str, int] = {}
     for index, name in enumerate(names):
-        base = _base(str(name))
+        base = _REMARK.sub("", str(name)) or str(name)  # the part that determines its hue
+        base = base[: len("offset -")] if base.startswith("offset ") else _NUMBER.sub("", base) or base
         if base in _BY_NAME:
             own.setdefault(base, index)
     taken = {index: _BY_NAME[base] for base, index in own.items()}
     others = cycle([colour for colour in _OTHERS if colour not in taken.values()] or _OTHERS)
     return [taken.get(index) or next(others) for index in range(len(names))]
-
-
-def _base(name: str) -> str:
-    """The part of a label that determines its hue."""
-    name = _REMARK.sub("", name) or name
-    if name.startswith("offset "):
-        return name[: len("offset -")]
-    return _NUMBER.sub("", name) or name
 
 
 def system_colours(count: int) -> list[str]:

@@ -162,7 +162,7 @@ def write_page(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=shown.get("opens", ""),
         headline=headline,
-        tested=heads is not None and any(any_known(one.get("shown", ())) for one in heads["quantities"]),
+        tested=heads is not None and any(set(one.get("shown", ())) - {None} for one in heads["quantities"]),
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,
@@ -183,11 +183,6 @@ def write_page(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_output(path, translate_html(text))
     return path
-
-
-def any_known(values: Iterable[Any]) -> bool:
-    """Whether any value is not None."""
-    return any(value is not None for value in values)
 
 
 def _together(*names: str) -> str:

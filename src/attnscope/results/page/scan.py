@@ -60,6 +60,9 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     ]
     several = "by" in result.coords and len(set(result.by.values)) > 1
     contrasts, differences = contrasts_table(result) if several else (None, [])
+    notes = notes_of(result)
+    at_top, estimated, why = notes.get("rows", "").partition(ESTIMATED)
+    notes |= {"rows": at_top.strip()}
     return parts.write_page(
         path,
         "scan",
@@ -69,7 +72,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         scripts=[*_SCRIPTS, *(_OF_TEXT if packed else [])],
         packed=packed,
         run=run,
-        estimated=with_minus("".join(notes_of(result).get("rows", "").partition(ESTIMATED)[1:])),
+        estimated=with_minus(estimated + why),
         **{name: heads[name] for name in ("unit", "noun", "quantities", "offsets", "blocks", "labels", "profile")},
         patches=heads["patches"],
         has_band=profiles is not None and any_number(profiles["high"]),
@@ -87,15 +90,8 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         quantiles=heads["spread"],
         summary=page_table(summary),
         clustered=any(row["quantity"] == "clusters.k" for row in summary.rows),
-        notes=[note for note in _notes(result) if note],
+        notes=[*filter(None, (*notes.values(), str(result.attrs.get("labels", ""))))],
     )
-
-
-def _notes(result: xr.Dataset) -> list[str]:
-    """Notes on how the model was measured."""
-    notes = notes_of(result)
-    notes |= {"rows": notes.get("rows", "").partition(ESTIMATED)[0].strip()}  # the rest is shown at the top
-    return [*notes.values(), str(result.attrs.get("labels", ""))]
 
 
 _BINS = 24
@@ -147,7 +143,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
     entry: dict[str, Any] = {
         "key": name,
         "name": words.long_name,
-        "units": "" if _says_share(words.long_name) and words.units == "share" else words.units,
+        "units": "" if words.units == "share" and "share" in words.long_name.lower().split() else words.units,
         "help": words.reading,
         "signed": words.signed,
         "largest": words.largest,
@@ -170,11 +166,6 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
 def any_number(values: Any) -> bool:
     """Whether there is a number among values of the page, however deep."""
     return any(map(any_number, values)) if isinstance(values, list) else values is not None
-
-
-def _says_share(name: str) -> bool:
-    """Whether the name of a statistic already contains its unit."""
-    return "share" in name.lower().split()
 
 
 def _histogram(values: np.ndarray) -> dict[str, Any] | None:

@@ -34,7 +34,7 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
     shown = [
         {
             "title": step.title,
-            "formula": _formula(step.plain_formula),
+            "formula": Markup(re.sub(r"_([A-Za-z]+)", r"<sub>\1</sub>", str(escape(step.plain_formula)))),  # noqa: S704
             "text": step.text,
             "tables": [(table, _shaded(table)) for table in step.tables],
         }
@@ -47,11 +47,6 @@ def framed(walk: Walk) -> str:
     """The page in the frame of a notebook."""
     with tempfile.TemporaryDirectory() as folder:
         return Page(write(walk, Path(folder) / "walk.html").read_text(encoding="utf-8"), _HEIGHT)._repr_html_()  # pyright: ignore[reportPrivateUsage]
-
-
-def _formula(characters: str) -> Markup:
-    """A formula in characters, with its indices below the line."""
-    return Markup(re.sub(r"_([A-Za-z]+)", r"<sub>\1</sub>", str(escape(characters))))  # noqa: S704 escaped
 
 
 def _shaded(table: Table) -> list[list[tuple[str, float | None]]]:
