@@ -182,7 +182,9 @@ class Gathering:
                 sums[site.index] = LayerSums(StateMoments.zeros(self.ids.length, states.shape[-1]))
             own = sums[site.index]
             own.has_bias = own.has_bias or call.bias is not None
-            _add_states(own.moments, states)
+            about = (states - states.mean((0, 1))).flatten(0, 1).float()  # products in float32, for speed
+            products, mean = (about.T @ about).double().cpu().numpy(), states.mean(0, dtype=torch.float64)
+            own.moments.merge(StateMoments(len(states), mean.cpu().numpy(), products))
             own.band_sums += list(rows.band.double().sum(2).cpu().numpy())
             return output
 
@@ -191,7 +193,11 @@ class Gathering:
                 read(self.model, batch)
                 if not texts.start + part.start:
                     heads = {index: len(own.band_sums[0]) for index, own in sums.items()}
-                    _check_requested(heads, *self.requested)
+                    layer, head = self.requested
+                    if layer is not None and layer not in heads:
+                        raise no_layer(layer, sorted(heads))
+                    counts = [count for index, count in heads.items() if layer in {None, index}]
+                    check_range("head", None if head is None else [head], max(counts, default=0))
                 done = texts.start + part.stop
                 tell(Progress("reading the texts", done / len(self.ids), {"windows": done}))
         return sums
@@ -229,24 +235,10 @@ class Gathering:
         return Layer(site, matrices, moments, sample, Reach.of(call, self.band))
 
 
-def _add_states(moments: StateMoments, states: Float[Tensor, "text position width"]) -> None:
-    """Add a batch of texts: products in float32 about their mean, for speed; sums in float64."""
-    about = (states - states.mean((0, 1))).flatten(0, 1).float()
-    products = (about.T @ about).double().cpu().numpy()
-    moments.merge(StateMoments(len(states), states.mean(0, dtype=torch.float64).cpu().numpy(), products))
-
-
 def _words(windows: Sequence[Any], ids: Tensor) -> np.ndarray:
     """Ids of all tokens but the special ones, which repeat with every window and would look like a wave."""
     special = [getattr(window, "special", None) or [False] * ids.shape[1] for window in windows]
     return ids.numpy()[~np.array(special, dtype=bool)]
-
-
-def _check_requested(heads_of: dict[int, int], layer: int | None, head: int | None) -> None:
-    if layer is not None and layer not in heads_of:
-        raise no_layer(layer, sorted(heads_of))
-    heads = [heads for index, heads in heads_of.items() if layer in {None, index}]
-    check_range("head", None if head is None else [head], max(heads, default=0))
 
 
 _BANDS, _MEANS, _SCATTER = "band_sums_", "position_mean_", "scatter_"  # and the number of the layer

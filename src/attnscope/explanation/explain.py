@@ -133,7 +133,10 @@ def explain(
     attributes = {"signature": signature.to_json(), "model": loaded.name}
     attributes |= decoder_note(loaded.model, with_target=target is not None)
     if out is None:
-        return _in_memory(study, more, others, attributes)
+        beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
+        tree = xr.DataTree.from_dict(_made(study, more) | beside)
+        tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
+        return tree
     run = RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"])
     return _stored(part, run, study, more, others, attributes)
 
@@ -153,15 +156,6 @@ def _stored(
         return xr.DataTree(xr.Dataset(attrs=pending(part, run.path, run.signature))) if tree is None else tree
     with run:
         return ended(run)
-
-
-def _in_memory(
-    study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
-) -> xr.DataTree:
-    beside = {f"also/{number}": other.analysed() for number, other in enumerate(others)}
-    tree = xr.DataTree.from_dict(_made(study, more) | beside)
-    tree.attrs = attributes | {"skipped": json.dumps(study.reasons)}
-    return tree
 
 
 def _by_task(

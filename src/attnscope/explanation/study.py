@@ -441,14 +441,11 @@ def _no_bias(study: Study) -> str:
     return "" if any(layer.has_bias for layer in study.evidence.layers) else "the model has no position bias"
 
 
-def _not_relative(study: Study) -> str:
-    if not (_no_rotation(study) and _no_bias(study)):
-        return ""
-    return "the model has no RoPE or position bias"
-
-
 POSITION_TABLE = Requirement("a table of absolute positions", _no_table)
 BILINEAR_SCORES = Requirement("scores that are bilinear in the layer's input", _not_bilinear)
 ROTATION = Requirement("rotary position embeddings (RoPE)", _no_rotation)
 BIAS = Requirement("a position bias", _no_bias)
-ROTATION_OR_BIAS = Requirement("RoPE or a position bias", _not_relative)
+ROTATION_OR_BIAS = Requirement(
+    "RoPE or a position bias",
+    lambda study: "the model has no RoPE or position bias" if _no_rotation(study) and _no_bias(study) else "",
+)

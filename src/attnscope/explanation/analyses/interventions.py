@@ -381,7 +381,9 @@ class BeforeAfter:
             if site.kind != "cross":
                 self.collected.add(f"profile {name}", site, profile)
                 self.collected.add(f"trace {name}", site, profiles.score_traces(call, self.band))
-                self.collected.add(f"output {name}", site, _relative(output, self.outputs[site.index]))
+                before = self.outputs[site.index]
+                change, norm = (states.double().flatten(2).norm(dim=-1) for states in (output - before, before))
+                self.collected.add(f"output {name}", site, torch.where(change > 0, change / norm, 0.0))
                 if self.order is not None:
                     by_id = profiles.mean_profile(_reordered(call, self.order), self.band)
                     self.collected.add(f"by_id {name}", site, by_id)
@@ -423,12 +425,6 @@ class BeforeAfter:
         ):
             variables |= profiles.with_interval(name, dims, values, units, draws=draws, seed=seed)
         return xr.Dataset(variables, {"change": list(names), **self.collected.coordinates(self.band)})
-
-
-def _relative(after: Tensor, before: Tensor) -> Tensor:
-    """Norm of the change of each head's output, ``(batch, head)``, as a share of the norm before."""
-    change, norm = ((states.double().flatten(2)).norm(dim=-1) for states in (after - before, before))
-    return torch.where(change > 0, change / norm, 0.0)
 
 
 def _reordered(call: AttentionCall, position_ids: np.ndarray) -> AttentionCall:

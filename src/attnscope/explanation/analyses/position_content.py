@@ -290,6 +290,8 @@ class _SecondPass:
             traces.append(bias_traces(call, self.band)[0])
         heads = torch.arange(len(profiles[0]))
         worth = torch.stack([profile[heads, target[: len(heads)] + self.band] for profile in profiles])
+        query, key = sides.query_position + sides.query_content, sides.key_position + sides.key_content
+        by_mean = _scoring(call, query.mean(1, keepdim=True).expand_as(query), key)  # a bias of the key only
         return {
             "trace": torch.stack(traces, 1).numpy(),
             "shapley": np.stack([shapley_values(of_head) for of_head in worth.double().cpu().numpy().T]),
@@ -297,7 +299,7 @@ class _SecondPass:
             "mass_none": worth[0].cpu().numpy(),
             # coalitions are numbered by the bits of their members, and PP is the first
             "profile_position": profiles[17 if self.biased else 1].nan_to_num(0.0).cpu().numpy(),
-            "key_only": score_traces(sides.mean_query(call), self.band)[0].cpu().numpy(),
+            "key_only": score_traces(by_mean, self.band)[0].cpu().numpy(),
         }
 
     def forbidden(self) -> np.ndarray:
@@ -427,11 +429,6 @@ class PositionAndContent:
                 pairs = [(queries[side], keys[met[side - 1]]) for side in (1, 2) if met[side - 1]]
                 query, key = (torch.cat(parts, -1) for parts in zip(*pairs, strict=True))
                 yield _scoring(call, query, key)
-
-    def mean_query(self, call: AttentionCall) -> AttentionCall:
-        """A call in which every query is the mean query: a bias that depends on the key only."""
-        query = self.query_position + self.query_content
-        return _scoring(call, query.mean(1, keepdim=True).expand_as(query), self.key_position + self.key_content)
 
 
 def _choices(call: AttentionCall, position: Tensor, content: Tensor) -> list[Tensor]:

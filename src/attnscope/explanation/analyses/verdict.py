@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from attnscope.explanation.evidence import Evidence, Layer
 from attnscope.explanation.study import ESTIMATES, SHARES, WHERE, Analysis, Picture, Section, Study
@@ -160,17 +161,10 @@ def by_chance(count: int, chances: Sequence[float], rows: Sequence[Row]) -> str:
     first = {(row["layer"] if row["weights_of"] is None else row["weights_of"], row["head"]) for row in rows}
     if len(first) < len(rows):
         return f"{expected}; no p-value: layers share weights, and only {len(first)} of {len(rows)} heads differ"
-    probability = or_more(count, chances)
+    distribution = reduce(lambda own, chance: np.convolve(own, [1 - chance, chance]), chances, np.ones(1))
+    probability = float(distribution[count:].sum())
     rounded = f"= {probability:.2g}" if probability >= 0.001 else "< 0.001"  # noqa: PLR2004
     return f"{expected}, p {rounded}" + ": not significant" * (probability > BY_ACCIDENT)
-
-
-def or_more(count: int, chances: Sequence[float]) -> float:
-    """Probability of `count` or more successes in independent trials with these probabilities."""
-    distribution = np.ones(1)
-    for chance in chances:
-        distribution = np.convolve(distribution, [1 - chance, chance])
-    return float(distribution[count:].sum())
 
 
 def peaks_of_noise(rows: Sequence[Row]) -> str:
@@ -279,11 +273,10 @@ def weight_peaks(evidence: Evidence) -> xr.Dataset:
 
 def _same_weights(layer: Layer, other: Layer) -> bool:
     """Whether two layers share their query and key matrices (ALBERT)."""
-    if layer.site.name == other.site.name:
-        return True
     one, two = layer.projections, other.projections
     pairs = ((one.query, two.query), (one.key, two.key))
-    return all(own is not None and its is not None and np.array_equal(own, its) for own, its in pairs)
+    same = all(own is not None and its is not None and np.array_equal(own, its) for own, its in pairs)
+    return same or layer.site.name == other.site.name
 
 
 def _of_layer(layer: Layer, chance: float) -> xr.Dataset:
@@ -312,8 +305,13 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
     estimates = np.stack([verdict[name].values for name in ESTIMATED], -1)
     dims = verdict.prefers.dims
     positional = verdict.prefers & by_position
-    tested = positional & xr.DataArray(np.isfinite(estimates).all(-1), dims=dims)
-    chance = _by_accident(weights.ravel(), estimates.reshape(-1, len(ESTIMATED))).reshape(weights.shape)
+    flat, known = estimates.reshape(-1, len(ESTIMATED)), np.isfinite(estimates).all(-1)
+    tested = positional & xr.DataArray(known, dims=dims)
+    near = _near(weights.reshape(-1, 1), flat[None])  # estimates of the other heads that would match
+    np.fill_diagonal(near, val=False)
+    others = known.sum() - known
+    matching = (1 + near.sum(1).reshape(weights.shape)) / (1 + others)
+    chance = np.where((others > 0) & np.isfinite(weights), matching, np.nan)
     judged = verdict.assign(
         offset_of_weights=verdict.offset_of_weights.where(verdict.prefers),
         positional=positional,
@@ -329,17 +327,6 @@ def _judged(verdict: xr.Dataset) -> xr.Dataset:
 
 def _near(weights: np.ndarray, estimates: np.ndarray) -> Bool[np.ndarray, "*head"]:
     return np.asarray((np.abs(estimates - weights[..., None]) <= SAME).all(-1))
-
-
-def _by_accident(
-    weights: Float[np.ndarray, " head"], estimates: Float[np.ndarray, "head estimate"]
-) -> Float[np.ndarray, " head"]:
-    """Share of the other heads whose estimates would match each head's weights."""
-    known = np.isfinite(estimates).all(-1)
-    near = _near(weights[:, None], estimates[None])
-    np.fill_diagonal(near, val=False)
-    others = known.sum() - known
-    return np.where((others > 0) & np.isfinite(weights), (1 + near.sum(1)) / (1 + others), np.nan)
 
 
 def _forms(study: Study) -> xr.Dataset:

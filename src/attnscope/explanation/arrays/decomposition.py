@@ -126,8 +126,12 @@ def head_rotation(
         values, vectors = np.linalg.eig(inner)
         return _rotation(values, parts.query @ vectors, width - len(values), completion, least)
     if completion == "minimal":
-        space = _joint_space(parts)
-        turn = _nearest(space.T @ parts.query, space.T @ parts.key)
+        left, values, _ = np.linalg.svd(np.hstack([parts.query, parts.key]), full_matrices=False)
+        space = left[:, values > width * np.finfo(float).eps]  # span[U, V], of at most 2r dimensions
+        query, key = space.T @ parts.query, space.T @ parts.key
+        query_rest, key_rest = _complement(query), _complement(key)
+        left, _, right = np.linalg.svd(key_rest.T @ query_rest)
+        turn = key @ query.T + key_rest @ (left @ right) @ query_rest.T  # V U^T + V_2 O U_2^T, O the polar factor
     elif completion == "lapack":
         left, _, right = np.linalg.svd((parts.query * parts.values) @ parts.key.T)
         space, turn = np.eye(width), (left @ right).T
@@ -158,21 +162,6 @@ def _rotation(
     angles = np.angle(values)
     angles = np.where(angles == -np.pi, np.pi, angles)
     return RotationPlanes(angles, np.abs(values), vectors.astype(np.complex128), parked, completion, least)
-
-
-def _joint_space(parts: Decomposition) -> Float[np.ndarray, "width joint"]:
-    """Orthonormal basis of span[U, V], of at most 2r dimensions; fewer where the spaces meet."""
-    left, values, _ = np.linalg.svd(np.hstack([parts.query, parts.key]), full_matrices=False)
-    return left[:, values > len(left) * np.finfo(float).eps]
-
-
-def _nearest(
-    query: Float[np.ndarray, "joint r"], key: Float[np.ndarray, "joint r"]
-) -> Float[np.ndarray, "joint joint"]:
-    """V U^T + V_2 O U_2^T with O the orthogonal polar factor of V_2^T U_2."""
-    query_rest, key_rest = _complement(query), _complement(key)
-    left, _, right = np.linalg.svd(key_rest.T @ query_rest)
-    return key @ query.T + key_rest @ (left @ right) @ query_rest.T
 
 
 def _random(parts: Decomposition, rng: np.random.Generator) -> Float[np.ndarray, "width width"]:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from attnscope.explanation.arrays.checks import check_offsets, head_arrays, in_band, labelled, weighted_median
 from attnscope.explanation.arrays.correlation import common_shift, cross_spectrum, shifts_near
-from attnscope.explanation.arrays.decomposition import Completion, RotationPlanes, haar, head_rotation, reparametrize
+from attnscope.explanation.arrays.decomposition import Completion, haar, head_rotation, reparametrize
 from attnscope.explanation.arrays.spectrum import Offsets, transform
 from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.checks import shaped
@@ -81,11 +81,11 @@ def phase_map(
     check_offsets(offsets)
     chosen = in_band(len(values), band)
     rotation = head_rotation(query_weight, key_weight, completion=completion, seed=seed)
-    energy = vector_energy(values, rotation)
+    energy = np.abs(transform(values) @ rotation.vectors) ** 2 * rotation.moduli  # g(f, theta)²
     real = np.abs(np.sin(rotation.angles)) < _REAL
     parked = np.zeros(len(energy))
-    if completion != "thin":
-        parked = _parked_energy(values, rotation, energy)
+    if completion != "thin" and rotation.parked:  # outside the rotation's vectors, at angle 0
+        parked = np.maximum((np.abs(transform(values)) ** 2).sum(1) - energy.sum(1), 0.0)
     edges = np.linspace(-np.pi, np.pi, bins + 1)
     place = np.clip(np.searchsorted(edges, rotation.angles[~real], side="left") - 1, 0, bins - 1)
     line = _line_of(energy[:, ~real], rotation.angles[~real], chosen, len(values), offsets)
@@ -116,13 +116,6 @@ def phase_map(
     )
 
 
-def vector_energy(
-    inputs: Float[np.ndarray, "position width"], rotation: RotationPlanes
-) -> Float[np.ndarray, "frequency vector"]:
-    """g(f, theta)² of each eigenvector at 0..T/2 cycles, times the size of its eigenvalue."""
-    return np.abs(transform(inputs) @ rotation.vectors) ** 2 * rotation.moduli
-
-
 def completion_range(
     inputs: Float[np.ndarray, "position width"],
     query_weight: Float[np.ndarray, "query_width r"],
@@ -141,15 +134,6 @@ def completion_range(
     ]
     names = xr.Variable("completion", list(runs))
     return xr.concat([line[["line_shift", "share_near"]] for line in lines], names, combine_attrs="drop")
-
-
-def _parked_energy(
-    values: Float[np.ndarray, "position width"], rotation: RotationPlanes, energy: Float[np.ndarray, "frequency vector"]
-) -> Float[np.ndarray, " frequency"]:
-    """Energy of X outside the rotation's vectors, all of it at angle 0."""
-    if not rotation.parked:
-        return np.zeros(len(energy))
-    return np.maximum((np.abs(transform(values)) ** 2).sum(1) - energy.sum(1), 0.0)
 
 
 @dataclass(frozen=True)

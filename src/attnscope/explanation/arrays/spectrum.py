@@ -75,7 +75,9 @@ def amplitude_spectrum(
             f"neighbours is {neighbours} and factor {factor}; expected 1 neighbour or more, factor > 0"
         )
     if detrend == "linear":
-        columns = _without_line(columns)
+        place = np.arange(len(columns)) - (len(columns) - 1) / 2
+        columns = columns - columns.mean(0)
+        columns = columns - place[:, None] * (place @ columns / (place @ place))
     amplitude = np.abs(transform(columns))
     mean = amplitude.mean(1)
     ratio = _local_ratio(mean, neighbours)
@@ -98,7 +100,7 @@ def amplitude_spectrum(
                 (frequency >= lowest) & (ratio >= factor) & above_noise & _tops(mean, mean / ratio, columns),
                 "peak of the mean amplitude",
             ),
-            "null_mean": labelled("", rayleigh_mean(scale), "mean amplitude of white noise"),
+            "null_mean": labelled("", float(scale.mean() * np.sqrt(np.pi) / 2), "mean amplitude of white noise"),
         }
         | {
             f"null_{name}_quartile": labelled(
@@ -152,12 +154,6 @@ def _tops(
     return is_top
 
 
-def _without_line(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:
-    place = np.arange(len(columns)) - (len(columns) - 1) / 2
-    centred = columns - columns.mean(0)
-    return centred - place[:, None] * (place @ centred / (place @ place))
-
-
 def _local_ratio(mean: Float[np.ndarray, " frequency"], neighbours: int) -> Float[np.ndarray, " frequency"]:
     """Value over the median of its neighbours; the frequency 0 is left out."""
     ratio = np.full(len(mean), np.nan)
@@ -185,11 +181,6 @@ def remove_band(
 def null_scale(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, " column"]:
     """Root mean square amplitude of white noise with each column's variance: ``s = sigma sqrt(T)``."""
     return np.linalg.norm(columns - columns.mean(0), axis=0)
-
-
-def rayleigh_mean(scale: Float[np.ndarray, " column"]) -> float:
-    """Mean amplitude over columns of white noise, ``mean(s) sqrt(pi) / 2``."""
-    return float(scale.mean() * np.sqrt(np.pi) / 2)
 
 
 def rayleigh_quantile(scale: Float[np.ndarray, " column"], share: float) -> float:
@@ -487,7 +478,9 @@ def _of_side(
 ) -> dict[str, Labelled]:
     """The variables of the queries or keys: of every column, and the curves of selected ones."""
     cycles = f"cycles per {len(values)} tokens"
-    curves = _standardised(values[:, chosen]).T
+    centred = values[:, chosen] - values[:, chosen].mean(0)
+    spread = centred.std(0)
+    curves = (centred / np.where(spread > 0, spread, 1.0)).astype(np.float32).T  # a constant column is 0
     return {
         f"{name}_curve": labelled("curve position", curves, f"{name} along the text"),
         f"{name}_frequency": labelled("column", frequency, f"strongest frequency of the {name}", cycles),
@@ -536,13 +529,6 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
             )
         },
     )
-
-
-def _standardised(columns: Float[np.ndarray, "position column"]) -> Float[np.ndarray, "position column"]:
-    """Columns of mean 0 and standard deviation 1, to float32's precision; a constant one is 0."""
-    centred = columns - columns.mean(0)
-    spread = centred.std(0)
-    return (centred / np.where(spread > 0, spread, 1.0)).astype(np.float32)
 
 
 def _periodic(
