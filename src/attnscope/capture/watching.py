@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.capture.eager import with_weights
@@ -10,8 +10,9 @@ from attnscope.capture.watch import way_of
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
+    from torch.utils.hooks import RemovableHandle
     from transformers import PreTrainedModel
 
     from attnscope.capture.watch import Observer
@@ -45,6 +46,14 @@ def watching(model: PreTrainedModel, observer: Observer, *, weights_suffice: boo
 
     with on_registry(model, observer, masks_written_out=way.masks_written_out):
         yield
+
+
+def attached(hooks: Iterable[RemovableHandle]) -> ExitStack:
+    """A context at whose end hooks are removed."""
+    stack = ExitStack()
+    for hook in hooks:
+        stack.callback(hook.remove)
+    return stack
 
 
 def only_weights(model: PreTrainedModel) -> str:

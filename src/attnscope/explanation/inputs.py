@@ -17,7 +17,7 @@ from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, other_states
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure import documents as _documents
 from attnscope.measure.documents import DRAWS
@@ -138,14 +138,10 @@ def interval(
     return mean, np.where(unknown, np.nan, low), np.where(unknown, np.nan, high)
 
 
-def observed_pass(model: PreTrainedModel, inputs: Inputs, hooks: Sequence[Any], observer: InputObserver) -> None:
+def observed_pass(model: PreTrainedModel, inputs: Inputs, hooks: Iterable[Any], observer: InputObserver) -> None:
     """One pass over one text with an observer of its attention calls; the hooks are removed after it."""
-    try:
-        with watching_inputs(model, observer):
-            forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with attached(hooks), watching_inputs(model, observer):
+        forward(model, {**without_cache(model), **inputs}, lambda _: "the text")
 
 
 @contextmanager
@@ -168,17 +164,10 @@ def watching_inputs(model: PreTrainedModel, observer: InputObserver) -> Generato
             )
         return observer(site, call, query_states, key_states)
 
-    hooks = [
-        module.register_forward_pre_hook(note(name), with_kwargs=True)
-        for name, module in model.named_modules()
-        if is_attention(module)
-    ]
-    try:
-        with watching(model, observe):
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    named = ((name, module) for name, module in model.named_modules() if is_attention(module))
+    hooks = (module.register_forward_pre_hook(note(name), with_kwargs=True) for name, module in named)
+    with attached(hooks), watching(model, observe):
+        yield
 
 
 def _states(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor | None, Tensor | None]:

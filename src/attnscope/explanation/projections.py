@@ -67,7 +67,7 @@ class Projections:
 def projections(model: PreTrainedModel, inputs: Inputs) -> dict[Site, Projections]:
     """Find the query, key, value and output matrices of every head, and the form of the scores."""
     recorder = _Recorder()
-    observed_pass(model, inputs, list(recorder.hooks(model)), recorder.observe)
+    observed_pass(model, inputs, recorder.hooks(model), recorder.observe)
     recorder.close()
     return recorder.projections
 

@@ -16,6 +16,7 @@ from attnscope.capture.families import has_class_token, is_embedding_projection,
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import stored_positions
 from attnscope.capture.watch import Site
+from attnscope.capture.watching import attached
 from attnscope.explanation.inputs import Inputs, watching_inputs
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -247,13 +248,9 @@ class _Pass:
             whole.states[site] = _first(query_states)
             return output_of(call)
 
-        hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, nn.LayerNorm)]
-        try:
-            with watching_inputs(model, observe):
-                forward(model, inputs, lambda _: "the text")
-        finally:
-            for hook in hooks:
-                hook.remove()
+        norms = (module for module in model.modules() if isinstance(module, nn.LayerNorm))
+        with attached(norm.register_forward_hook(note) for norm in norms), watching_inputs(model, observe):
+            forward(model, inputs, lambda _: "the text")
         return whole
 
 

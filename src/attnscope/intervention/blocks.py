@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from attnscope.capture.families import OWN_STATES, is_attention, is_norm
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.intervention.calls import attended, check_matrices, output_by_rows, values_of
@@ -113,11 +113,8 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
 
     hooks = [module.register_forward_pre_hook(enter(name), with_kwargs=True) for name, module in modules.items()]
     hooks += [module.register_forward_hook(leave) for module in modules.values()]
-    try:
+    with attached(hooks):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @dataclass(eq=False)

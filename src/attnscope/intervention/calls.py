@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import ids_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -58,13 +58,8 @@ def unread_sites(model: PreTrainedModel, inputs: dict[str, Tensor]) -> list[Site
             waiting[:] = [(site, output) for site, output in waiting if not _holds(given[0], output)]
 
     linears = [module for module in model.modules() if isinstance(module, (nn.Linear, Conv1D))]
-    hooks = [module.register_forward_pre_hook(look) for module in linears]
-    try:
-        with watching(model, observe):
-            model(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with attached(module.register_forward_pre_hook(look) for module in linears), watching(model, observe):
+        model(**inputs)
     return [site for site, _ in waiting]
 
 
@@ -287,9 +282,6 @@ def embedding_leaves(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Gener
             return leaves[-1]
         return None
 
-    hooks = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, nn.Embedding)]
-    try:
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+    with attached(table.register_forward_hook(hook) for table in tables):
         yield leaves
-    finally:
-        for handle in hooks:
-            handle.remove()

@@ -133,8 +133,5 @@ def _embeddings_moved(
                 return torch.lerp(embedded, own(module, other), share)
         return embedded
 
-    hook = table.register_forward_hook(move)
-    try:
+    with table.register_forward_hook(move):
         yield
-    finally:
-        hook.remove()

@@ -163,11 +163,8 @@ def walk_recurrent(loaded: LoadedModel, source: Window, target: Window | None, t
 def _differences(model: Any, ids: Tensor, labels: list[int], mine: dict[str, Tensor]) -> dict[str, float]:
     """Differences from the model's own numbers, which come from a forward pass with its loss."""
     reads: list[Tensor] = []
-    hook = model.decoder.readout.register_forward_pre_hook(lambda _, inputs: reads.append(inputs[0]))
-    try:
+    with model.decoder.readout.register_forward_pre_hook(lambda _, inputs: reads.append(inputs[0])):
         output = model(ids, labels=torch.tensor([labels], device=ids.device))
-    finally:
-        hook.remove()
     states, contexts = model.config.decoder_width, 2 * model.config.encoder_width
     own = {
         "h": output.encoder_last_hidden_state[0],

@@ -333,11 +333,8 @@ def _numbers(tensor: Tensor) -> np.ndarray:
 def _own_result(model: PreTrainedModel, inputs: dict[str, Any], name: str, number: int) -> np.ndarray:
     """The output projection of the model on its own attention; a module may serve several layers."""
     outputs: list[Tensor] = []
-    hook = model.get_submodule(name).register_forward_hook(lambda *arguments: outputs.append(arguments[2]))
-    try:
+    with model.get_submodule(name).register_forward_hook(lambda *arguments: outputs.append(arguments[2])):
         model(**inputs)
-    finally:
-        hook.remove()
     return _numbers(outputs[number].reshape(-1, outputs[number].shape[-1]))
 
 

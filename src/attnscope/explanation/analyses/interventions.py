@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
+from attnscope.capture.watching import attached, watching
 from attnscope.explanation import profiles
 from attnscope.explanation.analyses.verdict import weight_peaks
 from attnscope.explanation.arrays.spectrum import remove_band
@@ -257,12 +257,8 @@ def _without_words(model: PreTrainedModel) -> Generator[None]:
     def nothing(_: nn.Module, __: Any, returned: Tensor) -> Tensor:
         return torch.zeros_like(returned)
 
-    hooks = [module.register_forward_hook(nothing) for module in shared]
-    try:
+    with attached(module.register_forward_hook(nothing) for module in shared):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 RowChange = Callable[[np.ndarray], np.ndarray]
