@@ -17,7 +17,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -227,11 +227,8 @@ def prepare() -> None:
 
 def abandon(stream: TextIO) -> None:
     """Discard unwritten output, so that Python does not retry it at exit."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-    except (OSError, ValueError):
-        pass
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _ReportText(logging.Handler):
@@ -355,8 +352,7 @@ def draw_page(report: Report, folder: OwnedFolder, formats: tuple[str, ...], key
     nodes = sorted(str(node.attrs.get("identity", node.path)) for node in getattr(report.result, "subtree", ()))
     drawn = short_hash([__version__, language(), [nodes, report.heads, formats, *key]])
     with folder, explained("write the page", "The results are safe: free some room and give the same command again"):
-        is_drawn = folder.state.get("views") == drawn and PAGE in folder.files
-        if not is_drawn and folder.is_writable():
+        if not (folder.state.get("views") == drawn and PAGE in folder.files) and folder.is_writable():
             from attnscope.results.figures.style import LACKING, save_figure
 
             with folder.replacing(*VIEWS, views=drawn) as new:

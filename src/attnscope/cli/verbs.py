@@ -126,8 +126,7 @@ def list_statistics() -> None:
         for name, statistic in measured.items()
     ]
     lines += [f"{'..._by_group':28}statistics with one number a head, for the queries of each group (with --groups)"]
-    every = STATISTICS | OF_OFFSETS | OF_GROUPS
-    nulls = [name for name, statistic in every.items() if statistic.has_equal]
+    nulls = [name for name, statistic in (STATISTICS | OF_OFFSETS | OF_GROUPS).items() if statistic.has_equal]
     equal = [f"{f'equal_{name}':28}{name} under uniform attention over visible tokens" for name in nulls]
     summaries = [f"{name:28}{_with_units(words)}" for name, words in SUMMARIES.items()]
     more = "reported with them:"

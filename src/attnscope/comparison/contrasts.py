@@ -145,8 +145,7 @@ def _welch(
 
 def field_of(results: xr.Dataset) -> str:
     """The field that groups a scan's texts; ``by`` if the scan has no signature."""
-    signature = json.loads(results.attrs.get("signature", "{}"))
-    return str(signature.get("settings", {}).get("by", "by"))
+    return str(json.loads(results.attrs.get("signature", "{}")).get("settings", {}).get("by", "by"))
 
 
 @reads("contrasts")

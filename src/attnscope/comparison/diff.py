@@ -79,8 +79,7 @@ def _chances(values: np.ndarray, documents: Sequence[Hashable]) -> np.ndarray:
         t = np.abs(mean / error)
         if count >= FEW:
             third = count**2 / ((count - 1) * (count - 2)) * (weight**3 @ (means - mean) ** 3)
-            corrected = unskewed(t, np.sign(mean) * third / error**3)
-            t = np.where(error > 0, np.clip(corrected, 0, t), t)
+            t = np.where(error > 0, np.clip(unskewed(t, np.sign(mean) * third / error**3), 0, t), t)
         p = 2 * scipy.stats.t.sf(t, trace**2 / norm)
     return np.where(np.isnan(mean), np.nan, np.where((mean == 0) & (error == 0), 1.0, p))
 

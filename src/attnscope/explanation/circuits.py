@@ -442,8 +442,7 @@ class Weights:
         phases = np.exp(2j * np.pi * np.random.default_rng(self.seed).random((_DRAWS, len(rates))))
         drawn = [((phases * size) @ waves[:, visible]).real.max(1) for size in np.abs(product)]
         curve = (product @ waves).real
-        beyond = np.array(drawn) >= curve[:, visible].max(1, keepdims=True)
-        return curve, (1 + beyond.sum(1)) / (1 + _DRAWS)
+        return curve, (1 + (np.array(drawn) >= curve[:, visible].max(1, keepdims=True)).sum(1)) / (1 + _DRAWS)
 
     def _positions(self, stream: str) -> np.ndarray | None:
         """Rows of the position table over the mean denominator of tokens with positions; None without a table."""

@@ -152,11 +152,9 @@ class Gathering:
         self.model, self.band, self.requested = model, band, (layer, head)
         self.windows = list(windows)
         self.ids = token_ids(self.windows, least=2)
-        first = model_inputs(model, self.ids[:1])
-        sites = verify(model, first, text=self.ids.names[0])
+        sites = verify(model, model_inputs(model, self.ids[:1]), text=self.ids.names[0])
         check_self_attention(model, sites)
-        start = model_inputs(model, self.ids[:1].start(FOR_MATCHING))
-        self.matrices_of = projections(model, start)
+        self.matrices_of = projections(model, model_inputs(model, self.ids[:1].start(FOR_MATCHING)))
         self.layers: dict[int, Layer] = {}
 
     def units(self) -> list[range]:

@@ -49,8 +49,7 @@ def profile_and_output(
     output, rows = measure(call, Need(band=band))
     assert rows.band is not None  # noqa: S101 asked for
     pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
-    summed = rows.band.double().sum(2).cpu()
-    return torch.where(pairs > 0, summed / pairs.clamp_min(1), torch.nan), output
+    return torch.where(pairs > 0, rows.band.double().sum(2).cpu() / pairs.clamp_min(1), torch.nan), output
 
 
 def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:

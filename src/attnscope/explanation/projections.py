@@ -190,8 +190,7 @@ def _assemble(
     matrix = bias = None
     if output is not None:
         names["output"] = output.name
-        columns = np.arange(_width(output.module)).reshape(1, -1)
-        as_match = Match(output, columns, 1.0)
+        as_match = Match(output, np.arange(_width(output.module)).reshape(1, -1), 1.0)
         matrix = as_match.weight[0].reshape(heads, value_width, -1)
         bias = as_match.bias[0]
     factor = query.factor * key.factor if query and key and form in {"bilinear", "rope"} else 1.0

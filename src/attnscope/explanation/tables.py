@@ -83,8 +83,7 @@ def is_sinusoidal(rows: Float[np.ndarray, "position width"], tolerance: float = 
     if len(rows) < 4:  # noqa: PLR2004 three rows satisfy it whatever they are
         return np.zeros(rows.shape[1], dtype=bool)
     around, here = rows[2:] + rows[:-2], rows[1:-1]
-    power = np.maximum((here**2).sum(0), np.finfo(np.float64).tiny)
-    factor = (around * here).sum(0) / power
+    factor = (around * here).sum(0) / np.maximum((here**2).sum(0), np.finfo(np.float64).tiny)
     rest = np.sqrt(((around - factor * here) ** 2).mean(0) / np.maximum((rows**2).mean(0), np.finfo(float).tiny))
     return (rest < tolerance) & (np.abs(factor) <= 2 + tolerance)
 

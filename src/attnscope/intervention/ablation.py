@@ -225,8 +225,7 @@ def removal_curves(
     removed = np.array([*(2**power for power in range((count - 1).bit_length())), count])  # 1, 2, 4, ... and all
     generator = np.random.default_rng(seed)
     shuffles = [generator.permutation(count) for _ in range(random_orders)]
-    slices = session.slices()
-    sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in slices]
+    sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in session.slices()]
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
     by_order = np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1)
@@ -284,8 +283,7 @@ def joint_ablation(
 ) -> xr.Dataset:
     """Ablate chosen sets of heads, each set at once."""
     cells = session.cells
-    rows = np.array([[cell in set(heads) for cell in cells] for heads in sets])
-    batches = [rows] * len(session.slices())
+    batches = [np.array([[cell in set(heads) for cell in cells] for heads in sets])] * len(session.slices())
     changes = np.stack([changes_by_sets(session, batches, ablation) for ablation in ablations], 1)
     single = effects.loss_change.sel(ablation=list(ablations)).transpose("window", "ablation", "layer", "head").values
     alone = np.stack([sum(single[..., layer, head] for layer, head in heads) for heads in sets], -1)

@@ -38,8 +38,7 @@ def uniform_weights(weights: Float[np.ndarray, "query key"], allowed: Allowed = 
     Wiegreffe and Pinter (2019), Attention is not not Explanation, EMNLP 2019, section 3.2.
     """
     allowed = _visible(weights, allowed)
-    count = np.maximum(allowed.sum(1, keepdims=True), 1)
-    return np.where(allowed, weights.sum(1, keepdims=True) / count, 0.0)
+    return np.where(allowed, weights.sum(1, keepdims=True) / np.maximum(allowed.sum(1, keepdims=True), 1), 0.0)
 
 
 def erased_weights(
@@ -85,8 +84,7 @@ def jensen_shannon(
     Lin (1991), Divergence measures based on the Shannon entropy, IEEE Transactions on Information Theory 37.
     """
     middle = (p + q) / 2
-    divergence = (rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2
-    return np.asarray(np.maximum(divergence, 0.0))
+    return np.asarray(np.maximum((rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2, 0.0))
 
 
 FEWEST = 3  # tokens: two agree in order half of the time
@@ -273,8 +271,7 @@ def random_sets(
     shape: tuple[int, ...], heads: int, removed: int, generator: np.random.Generator
 ) -> Bool[np.ndarray, "... head"]:
     """Random sets of `removed` heads each, balanced: numbers of sets per head differ by at most one."""
-    count = int(np.prod(shape))
-    sets = np.zeros((count, heads), dtype=bool)
+    sets = np.zeros((int(np.prod(shape)), heads), dtype=bool)
     waiting: list[int] = []
     for row in sets:
         while row.sum() < removed:

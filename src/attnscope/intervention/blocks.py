@@ -108,8 +108,7 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
 
     def leave(module: nn.Module, _: Any, returned: Any) -> None:
         if running.get(id(module)):
-            event = running[id(module)].pop()
-            event.returned = returned if isinstance(returned, Tensor) else None
+            running[id(module)].pop().returned = returned if isinstance(returned, Tensor) else None
 
     hooks = [module.register_forward_pre_hook(enter(name), with_kwargs=True) for name, module in modules.items()]
     hooks += [module.register_forward_hook(leave) for module in modules.values()]
@@ -199,8 +198,7 @@ def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
 def _same(tensor: Tensor, other: Tensor) -> bool:
     if tensor.shape != other.shape:
         return False
-    limit = ROUNDING.get(tensor.dtype, 2e-5)
-    return float((tensor - other).abs().max()) <= limit * float(other.abs().max())
+    return float((tensor - other).abs().max()) <= ROUNDING.get(tensor.dtype, 2e-5) * float(other.abs().max())
 
 
 #: Largest difference of two computations of one number, as a share of the largest value. Many models normalise in

@@ -97,8 +97,7 @@ def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, 
         index = torch.arange(key.shape[2], device=key.device)
         past = index <= torch.arange(first, last, device=key.device)[:, None]
         mask = past if mask is None else mask & past
-    sinks = None if call.sinks is None else call.sinks.to(wide)[:, None, None]
-    return masked_softmax(scores, mask, sinks)
+    return masked_softmax(scores, mask, None if call.sinks is None else call.sinks.to(wide)[:, None, None])
 
 
 def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
@@ -112,8 +111,7 @@ def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "he
 
 def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"]:
     """Values of every head, repeated where heads share them; float32 or wider."""
-    wide = torch.promote_types(call.value.dtype, torch.float32)
-    return call.value.to(wide).repeat_interleave(call.group, 1)
+    return call.value.to(torch.promote_types(call.value.dtype, torch.float32)).repeat_interleave(call.group, 1)
 
 
 def attended(
@@ -196,8 +194,7 @@ def sides_of(inputs: dict[str, Tensor]) -> Sides:
 @torch.no_grad()
 def lacks_predictions(model: PreTrainedModel, inputs: dict[str, Any]) -> str:
     """Why a model makes no predictions; empty if it returns logits, for each token or for the text."""
-    output = model(**inputs)
-    logits = getattr(output, "logits", None)
+    logits = getattr(model(**inputs), "logits", None)
     if isinstance(logits, Tensor) and logits.ndim in {2, 3}:
         return ""
     return f"{type(model).__name__} returns hidden states, not logits"
@@ -260,8 +257,7 @@ def leave_one_out(
 
     whole = run([-1])
     largest = max(largest, whole.numel())
-    size = max(1, NUMBERS_AT_ONCE // largest)
-    parts = torch.arange(sides.tokens).split(size)
+    parts = torch.arange(sides.tokens).split(max(1, NUMBERS_AT_ONCE // largest))
     return torch.cat([(run(part.tolist()) - whole).abs().sum(-1) / 2 for part in parts])
 
 

@@ -114,8 +114,7 @@ def knock_out(
                 def edits(some: range, call: int = call, knocked: _Knocked = knocked) -> dict[int, Edit]:
                     return {call: knocked.edit(some)}
 
-                changed = passes.sweep(heads, batch.most, edits, batch.loss_change)
-                parts.append((changed.T, knocked.share))
+                parts.append((passes.sweep(heads, batch.most, edits, batch.loss_change).T, knocked.share))
         for values, layers in zip((changes, shares), zip(*parts, strict=True), strict=True):
             values.append(by_layer([layer.double().cpu().numpy() for layer in layers]))
         tell(Progress("forbidding attention", part.stop / len(session.windows), {"windows": part.stop}))

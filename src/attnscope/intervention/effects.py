@@ -114,5 +114,4 @@ def _of_random_orders(heads: int, seed: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     order = np.arange(heads, dtype=float)
     order -= order.mean()
-    shuffled = np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)])
-    return shuffled @ order / (order @ order)
+    return np.stack([generator.permutation(order) for _ in range(_PERMUTATIONS)]) @ order / (order @ order)

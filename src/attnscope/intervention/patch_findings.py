@@ -119,8 +119,7 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         ranked = rows_of({str(name): agreement[name] for name in agreement}, agreement.rank_correlation)
         tables.append(Table("agreement", "Estimates", _AGREEMENT, ranked, terminal=0, page=0))
     pairs = tree["pairs"].to_dataset()
-    names = ("clean", "corrupted", "answer", "wrong")
-    columns = {name: pairs[f"{name}_text"] for name in names}
+    columns = {name: pairs[f"{name}_text"] for name in ("clean", "corrupted", "answer", "wrong")}
     columns |= {f"{name}_difference": pairs[name] for name in ("clean", "corrupted")}
     tables.append(Table("pairs", "The pairs", _PAIRS, rows_of(columns, pairs.clean), terminal=0, page=100))
     return tables

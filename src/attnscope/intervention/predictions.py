@@ -71,11 +71,9 @@ class Questions:
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
             scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
             if before is not None:
-                crossed = total - (chances * wide).sum(-1)
-                scores["kl"] = (negative_entropy + crossed).clamp(min=0)
+                scores["kl"] = (negative_entropy + (total - (chances * wide).sum(-1))).clamp(min=0)
             for name, value in scores.items():
-                mean = torch.where(real, value, 0).sum(-1) / real.sum(-1)
-                by_name.setdefault(name, []).append(mean)
+                by_name.setdefault(name, []).append(torch.where(real, value, 0).sum(-1) / real.sum(-1))
         return {name: torch.stack(values) for name, values in by_name.items()}
 
 
@@ -99,8 +97,7 @@ def kind_of_question(model: PreTrainedModel) -> Kind:
 def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device) -> Questions:
     """The predictions to make on a batch of windows."""
     pad = tokenizer.pad_token_id
-    pad_id = pad if pad is not None else tokenizer.eos_token_id or 0
-    batch = WindowBatch.of(windows, pad_id, device)
+    batch = WindowBatch.of(windows, pad if pad is not None else tokenizer.eos_token_id or 0, device)
     if kind == "masked":
         return _masked(batch, windows, tokenizer, seed)
     target = batch.target
@@ -111,8 +108,7 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
             f"{short.source} has one token, so there is nothing to predict; expected 2 or more. Leave it out"
         )
     positions = torch.arange(real.shape[1], device=device).expand(len(windows), -1)
-    labels = torch.where(real, target.input_ids[:, 1:], IGNORED)
-    return Questions(batch, positions, labels, windows)
+    return Questions(batch, positions, torch.where(real, target.input_ids[:, 1:], IGNORED), windows)
 
 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
@@ -157,8 +153,7 @@ def _hidden(window: Window, seed: int) -> np.ndarray:
         )
     name = hashlib.sha256(repr((seed, window.ids)).encode()).digest()
     generator = np.random.default_rng(int.from_bytes(name[:8], "big"))
-    count = max(1, round(MASKED * len(words)))
-    return np.sort(generator.choice(words, count, replace=False))
+    return np.sort(generator.choice(words, max(1, round(MASKED * len(words))), replace=False))
 
 
 Ablation = Literal["zero", "mean", "resample"]
@@ -171,8 +166,7 @@ def donor_positions(valid: Tensor) -> Tensor:
         raise AttnscopeError(
             "found one text; the ablation 'resample' needs 2 or more. Add more text, or leave out 'resample'"
         )
-    lengths = valid.sum(1).roll(1)
-    return torch.arange(valid.shape[1], device=valid.device) % lengths[:, None]
+    return torch.arange(valid.shape[1], device=valid.device) % valid.sum(1).roll(1)[:, None]
 
 
 TOKENS = 1024  # of a batch
@@ -215,12 +209,10 @@ class PredictionSession:
     def slices(self) -> list[slice]:
         """The windows of each batch: about 1,024 tokens, and at least 2 windows, because resampling needs them."""
         longest = max(max(len(window), len(window.target or window)) for window in self.windows)
-        size = self.batch_size or max(2, TOKENS // longest)
-        starts = list(range(0, len(self.windows), size))
+        starts = list(range(0, len(self.windows), self.batch_size or max(2, TOKENS // longest)))
         if len(starts) > 1 and len(self.windows) - starts[-1] == 1:
             starts.pop()  # a single last text joins the previous batch
-        ends = [*starts[1:], len(self.windows)]
-        return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+        return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(self.windows)], strict=True)]
 
     def batch(self, part: slice) -> Questions:
         """The predictions to make on some of the windows."""
@@ -323,8 +315,7 @@ def _replacements(name: Ablation, questions: Questions, passes: StackedPasses, m
 
 def check_read(loaded: LoadedModel, inputs: dict[str, torch.Tensor]) -> None:
     """Raise an error if no linear layer reads the heads of some layer."""
-    few = {key: value[:, :32] for key, value in inputs.items()}
-    for site in unread_sites(loaded.model, few):
+    for site in unread_sites(loaded.model, {key: value[:, :32] for key, value in inputs.items()}):
         raise AttnscopeError(
             f"{loaded.name}, layer {site.index} ({site.name}): no linear layer reads the output of its heads, so heads "
             "cannot be ablated one at a time. Choose another model"

@@ -391,8 +391,7 @@ class BlockNorms:
     def rows(self, rows: slice, tile: Tensor) -> Float[Tensor, "row key"]:
         """Norms of some rows; the diagonal includes the residual, except in cross-attention."""
         by_key = tile.to(self.products.dtype).permute(2, 0, 1)  # (key, head, row)
-        squared = ((self.products @ by_key) * by_key).sum(1).T
-        norms = squared.clamp_min(0).sqrt() * self.scale[rows]
+        norms = ((self.products @ by_key) * by_key).sum(1).T.clamp_min(0).sqrt() * self.scale[rows]
         if self.same_tokens:
             index = torch.arange(rows.start, rows.stop, device=tile.device)
             own = torch.einsum("hi,hiw->iw", own_weights(rows, tile).to(self.vectors.dtype), self.vectors[:, rows])
@@ -419,8 +418,7 @@ class Mixing:
 
     def add(self, rows: slice, tile: Tensor) -> None:
         if self.same_tokens:
-            own = own_weights(rows, tile)
-            other = (tile.sum(-1) - own).mean(0)
+            other = (tile.sum(-1) - own_weights(rows, tile)).mean(0)
             self.ratios["weights"].append(other)
             self.ratios["half residual"].append(other / 2)
         if self.vectors is None:

@@ -38,8 +38,7 @@ class ReadText:
         self.model, self.name, self.mask_id = model, window_name(window, number), mask_id
         self.inputs = calls.inputs_of(model, window)
         self.sides = calls.sides_of(self.inputs)
-        count = self.sides.predicting.stop - self.sides.predicting.start
-        self.positions = torch.arange(count)
+        self.positions = torch.arange(self.sides.predicting.stop - self.sides.predicting.start)
         if mask_id is not None and not is_causal_model(model) and not model.config.is_encoder_decoder:
             self.positions = _masked_positions(window, number, masked)
             ids = self.inputs["input_ids"].clone()
@@ -182,8 +181,7 @@ def _information(p: Tensor) -> Tensor:
 
 def _masked_positions(window: Window | Sequence[int], number: int, masked: float) -> Int[Tensor, " prediction"]:
     """Positions of some tokens of the text, without special ones."""
-    special = np.array(getattr(window, "special", ()) or [False] * len(window), dtype=bool)
-    positions = np.flatnonzero(~special)
+    positions = np.flatnonzero(~np.array(getattr(window, "special", ()) or [False] * len(window), dtype=bool))
     if not positions.size:
         raise AttnscopeError(
             f"{window_name(window, number)} has only special tokens, so none can be masked. Leave it out"

@@ -83,8 +83,7 @@ class StackedPasses:
         """Run variants of the last plain pass."""
         self._begin(variants, edits, state_edits or {})
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
-        logits = self._chosen(main_output(self.model(**repeated)))
-        return logits.unflatten(0, (variants, self._texts))
+        return self._chosen(main_output(self.model(**repeated))).unflatten(0, (variants, self._texts))
 
     def sweep(
         self,
@@ -175,8 +174,7 @@ class StackedPasses:
             self._differ = True
             leaves, form = pytree.tree_flatten(output)
             first = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
-            states = leaves[first].unflatten(0, (self._variants, self._texts))
-            leaves[first] = edit(states).flatten(0, 1)
+            leaves[first] = edit(leaves[first].unflatten(0, (self._variants, self._texts))).flatten(0, 1)
             return pytree.tree_unflatten(leaves, form)
 
         return run
@@ -310,5 +308,4 @@ def variants_at_once(logits: Tensor, tokens: int, outputs: Outputs) -> int:
     """Number of variants for a pass: at most 256 MiB of logits, and the number that is fastest on the device."""
     by_logits = _LOGITS // (logits.numel() * logits.element_size())
     width = max(output.shape[1] * output.shape[3] for output in outputs)  # of a token, over all heads
-    most = _TOKENS if logits.device.type != "cpu" else _STATES // width
-    return max(1, min(by_logits, most // tokens))
+    return max(1, min(by_logits, (_TOKENS if logits.device.type != "cpu" else _STATES // width) // tokens))

@@ -293,8 +293,7 @@ def _together_rows(sets: xr.Dataset) -> list[Row]:
     for name, prefix in (("effect", ""), ("between", "between_")):
         columns |= {f"{name}{end}": sets[f"{name}{end}"] for end in ("", "_low", "_high")}
         columns[f"{prefix}shown"] = effect_columns(sets, name, name, prefix)[f"{name}_shown"]
-    rows = rows_of(columns, sets.effect.transpose("set", "ablation"))
-    return [row | {"heads": row["set"]} for row in rows]
+    return [row | {"heads": row["set"]} for row in rows_of(columns, sets.effect.transpose("set", "ablation"))]
 
 
 def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:

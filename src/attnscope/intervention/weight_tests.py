@@ -90,8 +90,7 @@ def over_heads(
                     generator = np.random.default_rng((seed, number, layer, head))
                     for name, value in of_head(text.head(layer, head), generator).items():
                         values[name][number, layer, head] = value
-                share = (number + (done + 1) / len(chosen)) / len(study.windows)
-                tell(Progress(test.replace("_", " "), share))
+                tell(Progress(test.replace("_", " "), (number + (done + 1) / len(chosen)) / len(study.windows)))
     result = xr.Dataset(
         {
             name: (("window", "layer", "head", *more), values[name], {"long_name": long_name, "units": units})
@@ -466,8 +465,7 @@ class WeightSearch:
                 optimiser.zero_grad()
                 (logits.grad,) = torch.autograd.grad(loss, logits)
                 optimiser.step()
-        both = torch.stack([best, made.detach()])
-        return both.double().cpu().numpy()
+        return torch.stack([best, made.detach()]).double().cpu().numpy()
 
     def furthest(self, several: Float[np.ndarray, "variant query key"]) -> tuple[Float[np.ndarray, "query key"], float]:
         """The furthest mixture of the head's own weights and others within the bound, and its distance."""

@@ -235,8 +235,7 @@ def _judged(every: np.ndarray, gold: Gold) -> xr.Dataset:
     """Error rate, precision and recall of every head, from its links ``(pair, layer, head)``."""
     rates = {name: np.empty(every.shape[1:]) for name in ("error_rate", "precision", "recall")}
     for at in np.ndindex(*every.shape[1:]):
-        made = [links_of_line(str(line)) for line in every[:, *at]]
-        score = score_alignments(made, gold.sure, gold.possible)
+        score = score_alignments([links_of_line(str(line)) for line in every[:, *at]], gold.sure, gold.possible)
         for name, values in rates.items():
             values[at] = getattr(score, name)
     return _by_head(rates)
@@ -311,8 +310,7 @@ def report(aligned: Aligned) -> Report:
     score, level, pairs = aligned.score, aligned.baselines, count(len(aligned.links), "sentence pair")
     sentences, headline = [f"{pairs}; no gold alignments to compare with."], f"{pairs} aligned; no gold alignments"
     if score is not None:
-        rates = map(percent, (score.error_rate, score.precision, score.recall))
-        error_rate, precision, recall = rates
+        error_rate, precision, recall = map(percent, (score.error_rate, score.precision, score.recall))
         sentences = [f"{pairs}: error rate {error_rate}, precision {precision}, recall {recall}."]
         headline = f"Alignment error rate {error_rate} over {pairs}"
     if score is not None and level is not None:
@@ -423,8 +421,7 @@ _AS_IT_IS = ("model", "layer", "head", "chosen_on_gold", "outside", "passed_over
 
 def write_alignment(aligned: Aligned, folder: Path) -> None:
     """Write ``links.txt`` (Pharaoh's format, one pair a line) and ``run.json`` (all else) into a folder."""
-    text = "".join(f"{pharaoh(links)}\n" for links in aligned.links)
-    (folder / LINKS).write_text(text, encoding="utf-8")
+    (folder / LINKS).write_text("".join(f"{pharaoh(links)}\n" for links in aligned.links), encoding="utf-8")
     heads = aligned.heads
     record: dict[str, Any] = {name: getattr(aligned, name) for name in _AS_IT_IS} | {
         "signature": json.loads(aligned.signature),
@@ -493,8 +490,7 @@ class Work:
             if done(lines):
                 yield None
             else:
-                pairs = [self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)]
-                yield _labelled(pairs, lines)
+                yield _labelled([self._linked(pair) for pair in self.forcing.pairs(lines, self.tell)], lines)
         self.tell(Progress("align", 1.0, {"pairs": pairs_in_all}))
 
     def signature(self, layer: int | None, head: int | None, **settings: Any) -> Signature:

@@ -323,8 +323,7 @@ def _pairs(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> Pa
     if tokenizer is None:
         tokenizer = train_subwords([*train.source, *train.target], config.vocabulary, lowercase=config.lowercase)
     tokenizer.model_max_length = config.longest
-    encoded = encode_pairs(tokenizer, train, longest=config.longest)
-    return Pairs(config, encoded, train, valid, tokenizer)
+    return Pairs(config, encode_pairs(tokenizer, train, longest=config.longest), train, valid, tokenizer)
 
 
 def training_pairs(config: TrainConfig) -> tuple[ParallelText, ParallelText]:
@@ -474,8 +473,7 @@ def split_batch(
 ) -> list[Int[np.ndarray, " _"]]:
     """Divide one batch among processes, so that together they process exactly this batch."""
     reached = np.cumsum(lengths[batch].max(1))
-    shares = reached[-1] * np.arange(1, world) / world
-    return np.split(batch, np.searchsorted(reached, shares, side="right"))
+    return np.split(batch, np.searchsorted(reached, reached[-1] * np.arange(1, world) / world, side="right"))
 
 
 def collate(

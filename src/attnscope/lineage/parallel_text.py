@@ -73,8 +73,7 @@ def read_parallel(
     sources: list[str] = []
     targets: list[str] = []
     left_out: dict[str, int] = defaultdict(int)
-    pairs = _pairs_of_objects(source, sides) if target is None else _pairs_of_files(source, target)
-    for pair in pairs:
+    for pair in _pairs_of_objects(source, sides) if target is None else _pairs_of_files(source, target):
         first, second = (line.strip() for line in pair)
         if first and second:
             sources.append(first)
@@ -122,8 +121,7 @@ _SAMPLED = 1000  # lines
 def read_lines(path: Path | str) -> list[str]:
     r"""Read a file of one sentence a line; ``-`` is standard input."""
     path = Path(path)
-    name = "standard input" if is_standard_input(path) else shown(path)
-    return lines_of(decode_utf8(read_bytes(path), name))
+    return lines_of(decode_utf8(read_bytes(path), "standard input" if is_standard_input(path) else shown(path)))
 
 
 Lines: TypeAlias = str | Path | Sequence[str]  # sentences: a text of one a line, such a file, or a list of them
@@ -156,8 +154,7 @@ def has_entries(value: object) -> bool:
 
 def check_parallel(texts: Mapping[str, Sequence[object]]) -> int:
     """The number of lines, which must be equal in all texts."""
-    counts = {name: len(lines) for name, lines in texts.items()}
-    (first, count), *others = counts.items()
+    (first, count), *others = {name: len(lines) for name, lines in texts.items()}.items()
     for name, other in others:
         if other != count:
             raise AttnscopeError(

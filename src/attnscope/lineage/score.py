@@ -306,8 +306,7 @@ def _intervals(out: dict[str, np.ndarray], column: int, drawn: np.ndarray, sente
     gaps = drawn[1:] - drawn[:1]
     away = np.sort(np.abs(gaps - gaps.mean(1, keepdims=True)), axis=1) * reach(sentences) / reach()
     difference = out["score"][1:, column] - out["score"][0, column]
-    beyond = (away >= np.abs(difference)[:, None]).sum(1)
-    out["p_value"][1:, column] = (beyond + 1) / (resamples + 1)
+    out["p_value"][1:, column] = ((away >= np.abs(difference)[:, None]).sum(1) + 1) / (resamples + 1)
     most = int(0.05 * (resamples + 1) + 1e-9) - 1  # resamples beyond the difference at p = 0.05
     half = away[:, resamples - 1 - most] if most >= 0 else np.nan
     out["difference_lower"][1:, column], out["difference_upper"][1:, column] = (difference - half, difference + half)

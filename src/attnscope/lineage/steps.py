@@ -413,8 +413,7 @@ class _Writer:
 
     def forms(self, lost: xr.Dataset) -> Step:
         """Full attention, a window, blocks and linear attention: what each costs and loses."""
-        walk = self.walk
-        causal = walk.kind == "causal"
+        causal = self.walk.kind == "causal"
         reach = {"window": 9 if causal else 17, "blocks": 9}  # keys of a query: 8 on a side and itself, 8 and the first
 
         def weights(name: str, n: int) -> str:
@@ -536,8 +535,7 @@ def _bar(weight: float) -> str:
 def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]:
     """Positions to show: the followed one, the first and last, and those of the largest weights, in order."""
     ends = [0, len(row) - 1] if followed is None else [followed, 0, len(row) - 1]
-    by_weight = np.argsort(-row, kind="stable").tolist()
-    wanted = list(dict.fromkeys([*ends, *by_weight]))
+    wanted = list(dict.fromkeys([*ends, *np.argsort(-row, kind="stable").tolist()]))
     return sorted(wanted[:count])
 
 
@@ -688,8 +686,7 @@ def _terminal_table(table: Table, width: int) -> RichTable:
     )
     for index, name in enumerate(table.headings):
         bar = index == len(table.headings) - 1 and not name
-        left = index == 0 or bar
-        shown.add_column(Text(name), justify="left" if left else "right", no_wrap=True)
+        shown.add_column(Text(name), justify="left" if (index == 0 or bar) else "right", no_wrap=True)
     for index, row in enumerate(table.rows):
         marked = index == table.marked
         name, *cells = row

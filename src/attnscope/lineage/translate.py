@@ -187,8 +187,7 @@ def translate_lines(
 def positions_of(model: Any) -> int:
     """Rows of the model's position table, on either side; a very large number if positions are computed."""
     computed = getattr(model.config, "positions", "learned") != "learned"
-    rows = None if computed else configured_length(model.config)
-    return rows or sys.maxsize
+    return (None if computed else configured_length(model.config)) or sys.maxsize
 
 
 def _pieces(
@@ -207,8 +206,7 @@ def _pieces(
             )
         body, end = ids[:-1], ids[-1:]
         step = longest - 1
-        starts = range(0, len(body), step) if len(ids) > longest and overlong == "split" else range(1)
-        for start in starts:
+        for start in range(0, len(body), step) if len(ids) > longest and overlong == "split" else range(1):
             pieces.append(body[start : start + step] + end)
             owner.append(number)
     return pieces, owner

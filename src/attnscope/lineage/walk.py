@@ -199,8 +199,7 @@ def walk_inputs(
 
     `tokens` names the queries; by default their numbers do.
     """
-    sites = verify(model, inputs, text="the sentence")
-    if all(site.kind == "cross" for site in sites):
+    if all(site.kind == "cross" for site in verify(model, inputs, text="the sentence")):
         raise AttnscopeError(
             f"{type(model).__name__} has no self-attention; walk needs a Transformer. Use scan (with --target) or "
             "align to see its attention"
@@ -380,8 +379,7 @@ def _read_texts(sentence: str, target: str | None, loaded: LoadedModel) -> tuple
 def _window(name: str, text: str, tokenizer: Any, most: int) -> Window:
     if not text.strip():
         raise AttnscopeError(f"{name} is empty; expected a sentence")
-    length = max(len(text), most) * 4
-    (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=length, limit=1)
+    (window,) = Windows(Corpus.from_sources([text]), tokenizer, length=max(len(text), most) * 4, limit=1)
     if len(window) > most:
         raise AttnscopeError(f"{name} has {len(window)} tokens; expected at most {most}: shorten it")
     if len(window) < 2:  # noqa: PLR2004
@@ -560,8 +558,7 @@ def _with_matrices(X: np.ndarray, memory: np.ndarray, matrices: Matrices) -> dic
 
 def difference(mine: np.ndarray, theirs: np.ndarray) -> float:
     """Largest difference, as a share of the largest of theirs."""
-    largest = float(np.abs(theirs).max())
-    return float(np.abs(mine - theirs).max()) / (largest or 1.0)
+    return float(np.abs(mine - theirs).max()) / (float(np.abs(theirs).max()) or 1.0)
 
 
 def check_number(what: str, number: int, count: int) -> int:
@@ -632,8 +629,7 @@ def _sinusoids(table: Tensor, tokens: int, width: int) -> dict[str, Any]:
     if width % 2 or table.ndim != 2 or table.shape[1] != width or len(table) < tokens:  # noqa: PLR2004
         return {}
     for order in (torch.arange(width), layout_permutation(width)):
-        wave = sinusoidal_table(tokens, width)[:, order]
-        if torch.allclose(table[:tokens].double().cpu(), wave, atol=1e-5):
+        if torch.allclose(table[:tokens].double().cpu(), sinusoidal_table(tokens, width)[:, order], atol=1e-5):
             shift = sinusoidal_shift(1, width)[order][:, order]
             return {
                 "positions": (("position", "width"), _numbers(table[:tokens])),
@@ -686,8 +682,7 @@ def walk_module(
         raise AttnscopeError(f"query_token is {token!r:.40}; expected a position in X, from 0")
     number = check_number("token", tokens - 1 if token is None else int(token), tokens)
     masks = [None, np.tril(np.ones((tokens, tokens), dtype=bool))] if mask is None else [mask[text].numpy()]
-    limit = TOLERANCE.get(x.dtype, 1e-4)
-    arrays, scale, causal = _fitted(name, _of_text(x, text), layers, own, masks, limit)
+    arrays, scale, causal = _fitted(name, _of_text(x, text), layers, own, masks, TOLERANCE.get(x.dtype, 1e-4))
     return Walk(
         model=f"{name}({width})",
         kinds=("causal" if causal else "self",),

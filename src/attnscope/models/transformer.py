@@ -47,8 +47,7 @@ def written_out(
     if attention_mask is not None:
         bias = attention_mask if bias is None else bias + attention_mask
     weights = attend(query, key, value, scale=scaling, bias=bias)[1]
-    dropped = nn.functional.dropout(weights, dropout, module.training)
-    return (dropped @ value).transpose(1, 2), weights
+    return (nn.functional.dropout(weights, dropout, module.training) @ value).transpose(1, 2), weights
 
 
 class RegisteredAttention(MultiHeadAttention):
@@ -258,8 +257,7 @@ class Dropout(nn.Module):
         if states.device.type != "cpu" or not 0 < dropped < _LEVELS:
             return F.dropout(states, self.rate)
         words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        drawn = words.view(torch.int16)[: states.numel()].view(states.shape)
-        stays = drawn >= dropped - _LEVELS // 2
+        stays = words.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - _LEVELS // 2
         return states * stays * (_LEVELS / (_LEVELS - dropped))
 
     def extra_repr(self) -> str:

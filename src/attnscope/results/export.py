@@ -45,8 +45,7 @@ def rows_of(
     if not dims:
         yield pd.DataFrame({name: [table[name].item()] for name in names})
         return
-    rows_of_each = math.prod(table.sizes[dim] for dim in dims[1:])
-    step = max(1, at_once // max(1, rows_of_each))
+    step = max(1, at_once // max(1, math.prod(table.sizes[dim] for dim in dims[1:])))
     for first in range(0, max(1, table.sizes[dims[0]]), step):
         yield _rows(table.isel({dims[0]: slice(first, first + step)}), dims, names, first)
 
@@ -237,8 +236,7 @@ def _write_tables(run: Run, names: list[str] | None, new: Path, to: str, tell: T
         folder.mkdir(parents=True, exist_ok=True)
         arrays[node.name] = _write_node(node, folder, to, at)
     signature = None if run.signature is None else run.signature.to_dict()
-    about = {"command": run.command, "signature": signature, "arrays": arrays}
-    (new / ABOUT).write_bytes(json_bytes(about))
+    (new / ABOUT).write_bytes(json_bytes({"command": run.command, "signature": signature, "arrays": arrays}))
 
 
 def _write_node(node: Node, folder: Path, to: str, tell: Callable[[float], None]) -> dict[str, Any]:
@@ -315,8 +313,7 @@ def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None])
             for first, block in _blocks(node):
                 _write(block, node, path, first=first)
                 texts += block.sizes.get(node.along, 0)
-                share = min(1.0, texts / node.texts) if node.texts else 1.0
-                tell((number + share) / len(nodes))
+                tell((number + (min(1.0, texts / node.texts) if node.texts else 1.0)) / len(nodes))
         zarr.consolidate_metadata(str(path))
 
 

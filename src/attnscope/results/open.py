@@ -163,8 +163,7 @@ def nodes_of(run: Run) -> list[Node]:
 
 def _sidecar(folder: RunFolder, kind: str) -> Iterator[xr.Dataset]:
     """The arrays stored separately from each piece."""
-    parts = (folder.apart(kind, texts) for texts in folder.pieces)
-    return (part for part in parts if part is not None)
+    return (part for part in (folder.apart(kind, texts) for texts in folder.pieces) if part is not None)
 
 
 def in_memory(opened: xr.Dataset | xr.DataTree | Aligned) -> list[Node]:

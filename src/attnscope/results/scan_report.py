@@ -206,8 +206,7 @@ def _heads(results: xr.Dataset) -> Table:
             values |= {f"{name}_{bound}": ends[name].sel(bound=bound).values for bound in ("low", "high")}
     if "group_weight" in results:
         values |= _group_columns(results)
-    highest = peaks(results)
-    values |= {str(name): array.values for name, array in (highest or {}).items()}
+    values |= {str(name): array.values for name, array in (peaks(results) or {}).items()}
     labels = majority_names(results)
     rows: list[Row] = []
     names = zip(results.layer_name.values, results.layer_kind.values, strict=True)
@@ -389,8 +388,7 @@ def _received(results: xr.Dataset, leading: Sequence[tuple[int, int]]) -> list[T
     chosen = [(int(layer), int(head)) for layer, head in json.loads(sample.attrs.get("requested", "[]"))]
     if not chosen and not leading:  # nothing ranks heads: those with the key that receives most
         most = sample.received.max("position").mean("window").values
-        order = np.argsort(-most, axis=None)[:_MOST]
-        leading = [divmod(int(place), most.shape[1]) for place in order]
+        leading = [divmod(int(place), most.shape[1]) for place in np.argsort(-most, axis=None)[:_MOST]]
     rows: list[Row] = [dict(row) for row in top_keys(sample, list(dict.fromkeys([*chosen, *leading])))]
     return [_of_lists("received", "Keys that receive most", rows)]
 

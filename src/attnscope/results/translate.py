@@ -150,8 +150,7 @@ def translate(text: str) -> str:
 
 def fits(text: str, words: int = 2) -> bool:
     """Whether a text is a value, not a sentence in English: a number, a name, a quotation, or translated."""
-    row = _ENGLISH + rf"(?: {_ENGLISH})" * words
-    return re.search(row, re.sub(r"“.*?”|'.*?'|\".*?\"", "", text)) is None
+    return re.search(_ENGLISH + rf"(?: {_ENGLISH})" * words, re.sub(r"“.*?”|'.*?'|\".*?\"", "", text)) is None
 
 
 @lru_cache(maxsize=1 << 16)

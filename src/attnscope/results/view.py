@@ -135,8 +135,7 @@ def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
     """The largest weight of each tile, so that a thin diagonal does not vanish."""
     if tile == 1:
         return weights
-    beyond = [(0, -size % tile) for size in weights.shape]
-    padded = np.pad(weights, beyond)
+    padded = np.pad(weights, [(0, -size % tile) for size in weights.shape])
     return padded.reshape(padded.shape[0] // tile, tile, -1, tile).max((1, 3))
 
 
@@ -190,8 +189,7 @@ class View:
         every = [(layer, head) for layer, call in self.maps.calls.items() for head in range(call.query.shape[1])]
         first = (self.layer, self.head)
         for place in [first, *(place for place in every if place != first)]:
-            cells = min(CELLS, HELD) if place == first else HELD // len(every)
-            codes = self.maps.codes(*place, max(cells, 1))
+            codes = self.maps.codes(*place, max(min(CELLS, HELD) if place == first else HELD // len(every), 1))
             known[place] = codes["codes"]
             held["{}.{}".format(*place)] = codes | {"codes": base64.b64encode(codes["codes"].tobytes()).decode("ascii")}
         data = {

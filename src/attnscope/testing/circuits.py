@@ -124,8 +124,7 @@ def lookup(setting: Setting, *, is_composed: bool = False) -> tuple[Draft, Task]
 def _with_questions(draft: Draft, classes: list[str]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
     """Fillers with one word of each class and, each before a filler, one question for each."""
     rng = draft.rng
-    fillers = rng.choice(draft.ids["filler"], (TEXTS, draft.length - 1))
-    source = np.hstack([np.full((TEXTS, 1), START), fillers])
+    source = np.hstack([np.full((TEXTS, 1), START), rng.choice(draft.ids["filler"], (TEXTS, draft.length - 1))])
     target = source.copy() if draft.is_pair else source
     where, places = (np.empty((TEXTS, _CLASSES), dtype=np.int64) for _ in range(2))
     middle = draft.length - 2 * _CLASSES
@@ -169,8 +168,7 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
     names = draft.ids["name"]
     images = draft.rng.permutation(names)
     ids = draft.words(draft.ids["word"])
-    last = draft.length // 2 if draft.is_causal else draft.length
-    where = draft.rng.integers(3, last, TEXTS)
+    where = draft.rng.integers(3, draft.length // 2 if draft.is_causal else draft.length, TEXTS)
     ids[_ROWS[:, 0], where] = draft.rng.choice(names, TEXTS)
     if bait is not None:
         ids[:, 1] = draft.rng.choice(draft.ids[bait], TEXTS)
@@ -180,8 +178,7 @@ def named(draft: Draft, *, most: int | None = None, bait: str | None = None) -> 
     else:
         queried = place > where[:, None] if draft.is_causal else (place != where[:, None]) & (place > 1)
     if most is not None:
-        order = np.where(queried, draft.rng.random(ids.shape), 1.0).argsort(1).argsort(1)
-        queried &= order < most
+        queried &= np.where(queried, draft.rng.random(ids.shape), 1.0).argsort(1).argsort(1) < most
         ids[queried] = ASK
     keys = at_key(queried, where)
     answers = np.broadcast_to(images[ids[_ROWS[:, 0], where] - names[0]][:, None], ids.shape)
@@ -405,8 +402,7 @@ def reverse(setting: Setting) -> tuple[Draft, Task]:
     queried = within(draft)
     queried[:, 0] = False  # the position that mirrors the source's start token
     keys = at_offset(queried, mirror=draft.length)
-    place = np.arange(draft.length)
-    answers = images_at(draft, ids, images, 0)[:, (-place) % draft.length]
+    answers = images_at(draft, ids, images, 0)[:, (-np.arange(draft.length)) % draft.length]
     what = Asked(words, images, keys, Task(ids, np.where(queried, answers, IGNORED), keys, target))
     rule = draft.at(draft.length, mirror=True)
     what.plant(draft, "attends to positions in reverse order and predicts the word", rule, keys)
@@ -442,8 +438,7 @@ def relay(setting: Setting, heads: int = 2) -> tuple[Draft, Task]:
         offsets = [some_offset(draft) for _ in range(heads)]
     what = read_at(draft, sum(offsets), *np.cumsum(offsets[::-1])[:-1].tolist())
     parts = ["token", *(f"slot{number}" for number in range(heads - 1)), "answer"]
-    steps = zip(draft.calls_of_chain(heads), offsets, pairwise(parts), strict=True)
-    for call, offset, (source, to) in steps:
+    for call, offset, (source, to) in zip(draft.calls_of_chain(heads), offsets, pairwise(parts), strict=True):
         if to == "answer":
             role, move = "predicts the word", draft.moving(source, what.words, to, what.images, GAIN)
         else:

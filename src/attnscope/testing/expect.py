@@ -117,8 +117,7 @@ class Expectation:
     @property
     def label(self) -> str:
         """The head's most frequent label over texts."""
-        labels = self._of("label").values
-        names, counts = np.unique(labels, return_counts=True)
+        names, counts = np.unique(self._of("label").values, return_counts=True)
         return str(self.run.cluster.values[int(names[counts.argmax()])])
 
     def _of(self, name: str) -> xr.DataArray:

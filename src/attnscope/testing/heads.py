@@ -129,8 +129,7 @@ class Positions(ABC):
         """The bias of a head at the offset that it attends to."""
         if shift.nats is not None:
             return shift.nats
-        apart = np.arange(1.0, self.length)
-        return shift.gap / (1.0 - float(self.kernel(apart).max()))
+        return shift.gap / (1.0 - float(self.kernel(np.arange(1.0, self.length)).max()))
 
 
 class Waves(Positions):

@@ -89,8 +89,7 @@ class PlantedModel:
 
     def accuracy(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
         """Share of queries with a correct answer."""
-        queried = self.labels != IGNORED
-        return (logits.argmax(-1) == self.labels)[queried].double().mean()
+        return (logits.argmax(-1) == self.labels)[self.labels != IGNORED].double().mean()
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -253,8 +252,7 @@ def fill(draft: Draft) -> None:
     """Fill every call with heads that do not matter, in random order."""
     for number, call in enumerate(draft.calls):
         call += [_distractor(draft, number) for _ in range(draft.heads - len(call))]
-        order = draft.rng.permutation(draft.heads)
-        call[:] = [call[place] for place in order]
+        call[:] = [call[place] for place in draft.rng.permutation(draft.heads)]
         for place, head in enumerate(call):
             head.index = (number, place)
     rotary = draft.setting.architecture == "llama"

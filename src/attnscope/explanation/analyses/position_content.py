@@ -252,8 +252,7 @@ class _FirstPass:
 
     def peaks(self) -> np.ndarray:
         """``(layer, head)``: where the mean profile is highest."""
-        mean = np.nan_to_num(self.collected.stacked("profile").mean(0), nan=-1.0)
-        return mean.argmax(-1) - self.band
+        return np.nan_to_num(self.collected.stacked("profile").mean(0), nan=-1.0).argmax(-1) - self.band
 
 
 @dataclass(eq=False)
@@ -304,8 +303,7 @@ class _SecondPass:
 
     def forbidden(self) -> np.ndarray:
         """``(layer, 1, offset)``: offsets at which a layer has no weight, whatever its scores."""
-        visible = [visible_offsets(self.calls[site.index], self.band) for site in self.sites]
-        return ~np.stack(visible)[:, None]
+        return ~np.stack([visible_offsets(self.calls[site.index], self.band) for site in self.sites])[:, None]
 
     def pairs(self) -> np.ndarray:
         """``(layer, 1, 1, offset)``."""
@@ -367,8 +365,7 @@ def split_halves(trace: Float[np.ndarray, "text *batch term offset"]) -> Float[n
 def _exact_shares(terms: np.ndarray) -> np.ndarray:
     """The share of every term, and of PP and B together."""
     share = covariance_share(terms)
-    position = share[..., 0] + share[..., len(TERMS) :].sum(-1)
-    return np.concatenate([share, position[..., None]], -1)
+    return np.concatenate([share, (share[..., 0] + share[..., len(TERMS) :].sum(-1))[..., None]], -1)
 
 
 def _shares_of_means(
@@ -386,14 +383,12 @@ def _shares_of_means(
         parts = [covariance(split / pairs, mean), without_own(together, own, len(chosen))]
         of_products, of_bias = (part / np.where(variance > 0, variance, np.nan) for part in parts)
         none, position = 0 * of_products, of_products + of_bias
-        of_terms = [of_products, none, none, 1 - position, of_bias][: trace.shape[-2]]
-        return np.stack([*of_terms, position], -1)
+        return np.stack([*[of_products, none, none, 1 - position, of_bias][: trace.shape[-2]], position], -1)
 
     def without(text: int, chosen: list[int]) -> np.ndarray:
         own, others = trace[text], texts - 1
         moved = own[..., 0, :] - (own[..., 1, :] + own[..., 2, :]) / others + own[..., 3, :] / others**2
-        products = trace[chosen][..., : len(TERMS), :].sum(-2).mean(0)
-        return shares(without_own(moved, products, others), chosen)
+        return shares(without_own(moved, trace[chosen][..., : len(TERMS), :].sum(-2).mean(0), others), chosen)
 
     return jackknife(shares(split, list(range(texts))), documents, without)
 

@@ -354,8 +354,7 @@ class _Account:
 
 def _peaks(values: Float[np.ndarray, "head offset"]) -> Float[np.ndarray, " head"]:
     """Offset of the largest value within ``-reach .. reach``; NaN for flat curves, or a maximum at either end."""
-    known = np.where(np.isfinite(values), values, -np.inf)
-    at = known.argmax(-1)
+    at = np.where(np.isfinite(values), values, -np.inf).argmax(-1)
     inside = (at > 0) & (at < values.shape[-1] - 1)
     return np.where(
         inside & (np.nanmax(values, -1) - np.nanmin(values, -1) > _FLAT), at - values.shape[-1] // 2, np.nan
@@ -459,8 +458,7 @@ def rotation_effect(
     model, windows = study.model, study.first()
     band, seed = band or study.band, study.seed if seed is None else seed
     periods = PERIODS if periods is None else periods
-    ids = token_ids(windows)
-    turns = _rotations(model, ids)
+    turns = _rotations(model, token_ids(windows))
 
     def variants(site: Site, call: AttentionCall) -> dict[str, AttentionCall]:
         turn = turns.get(site.index)

@@ -110,11 +110,9 @@ def repeated_tokens(study: Study, *, tokens: int = _TOKENS, seed: Seed | None = 
         weights = padded_heads([twice[site][:, :, number] for site in twice], axis=1)  # layer, text, head
         beside = padded_heads([once[site][:, :, number] for site in once], axis=1)
         mean, low, high = interval(np.moveaxis(weights - beside, 1, 0), range(_TEXTS), seed=seed)
-        of_heads = {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}
-        for end, values in of_heads.items():
+        for end, values in {"": mean, "_low": low, "_high": high, "_weight": weights.mean(1)}.items():
             variables[name + end] = labelled("layer head", values, f"{name} weight{_ENDS[end]}".capitalize(), "share")
-    places = layer_coordinates(twice)
-    made = xr.Dataset(variables, places, {"tokens": count, "texts": _TEXTS})
+    made = xr.Dataset(variables, layer_coordinates(twice), {"tokens": count, "texts": _TEXTS})
     made = made.assign_coords(head=np.arange(made.sizes["head"]))
     for name in _PLACES:
         made[name].attrs["signed"] = 1
@@ -128,8 +126,7 @@ def _words(study: Study) -> tuple[list[int], np.ndarray]:
     """The special tokens at the start of a window, and the different other tokens of all windows."""
     ids = token_ids(study.windows).ids.numpy()
     special = np.array([getattr(window, "special", [False] * ids.shape[1]) for window in study.windows])
-    begins = int(special[0].argmin())
-    return ids[0, :begins].tolist(), np.unique(ids[~special])
+    return ids[0, : int(special[0].argmin())].tolist(), np.unique(ids[~special])
 
 
 def _weights(study: Study, rows: list[list[int]], count: int) -> dict[Site, Float[np.ndarray, "window head place"]]:

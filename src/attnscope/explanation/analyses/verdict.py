@@ -237,8 +237,7 @@ def _estimates(
 ) -> dict[str, xr.DataArray]:
     """The offsets that the scores predict; NaN without a significant peak."""
     if spectra is None or correlations is None:
-        nothing = xr.DataArray(np.nan, cells, ("layer", "head"))
-        return dict.fromkeys((*ESTIMATED, "coherence"), nothing)
+        return dict.fromkeys((*ESTIMATED, "coherence"), xr.DataArray(np.nan, cells, ("layer", "head")))
     weight = spectra.cross_amplitude.where(spectra.in_band.astype(bool), 0.0)
     estimates = {
         "offset_of_spectrum": spectra.band_offset.where(spectra.band_offset_chance <= ERROR),

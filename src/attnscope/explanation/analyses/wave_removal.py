@@ -72,8 +72,7 @@ def _has_peak(tree: xr.DataTree, first: int, last: int, length: int) -> bool:
         return True
     spectrum = tree["position_spectrum"].to_dataset().sel(table="positions")
     cycles = spectrum["frequency"].values * length / spectrum.attrs["positions"]
-    near = (cycles >= first - _NEAR) & (cycles <= last + _NEAR)
-    return bool(spectrum["is_peak"].values[near].any())
+    return bool(spectrum["is_peak"].values[(cycles >= first - _NEAR) & (cycles <= last + _NEAR)].any())
 
 
 @analysis(
@@ -168,8 +167,7 @@ def score_of_band(
     r"""Unscaled mean score from a band of frequencies at each offset, from -(T - 1) to T - 1."""
     spectrum = np.zeros(len(cross), dtype=complex)
     spectrum[first : last + 1] = cross[first : last + 1]
-    circle = np.fft.irfft(spectrum, length) / length
-    return circle[np.arange(1 - length, length)]
+    return (np.fft.irfft(spectrum, length) / length)[np.arange(1 - length, length)]
 
 
 def gain_without_band(moments: StateMoments, first: int, last: int) -> float:

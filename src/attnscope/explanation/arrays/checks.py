@@ -89,8 +89,7 @@ def in_band(length: int, band: tuple[int, int] | None, lowest: int = 3) -> Bool[
 
 def weighted_median(values: Float[np.ndarray, " item"], weights: Float[np.ndarray, " item"]) -> float:
     """The least value at which half of the weight is reached; NaN without weight."""
-    total = weights.sum()
-    if not total > 0:
+    if not weights.sum() > 0:
         return float("nan")
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])

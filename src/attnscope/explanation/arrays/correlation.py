@@ -373,8 +373,7 @@ def common_shift(
     highest = np.flatnonzero(allowed & (trace >= top - level))
     at = int(highest[np.abs(offset[highest]).argmin()])
     beside = max(trace[at - 1], trace[(at + 1) % len(trace)])
-    rng = np.random.default_rng(0)
-    phases = np.exp(2j * np.pi * rng.random((_DRAWS, int(chosen.sum()))))
+    phases = np.exp(2j * np.pi * np.random.default_rng(0).random((_DRAWS, int(chosen.sum()))))
     drawn = np.zeros((_DRAWS, len(band)), complex)
     drawn[:, chosen] = np.abs(band[chosen]) * phases
     highest_drawn = _trace(drawn, length).max(1, where=allowed, initial=-np.inf)
@@ -395,8 +394,7 @@ def shifts_near(
     frequency = np.arange(len(cross))
     usable = (frequency > 0) & (2 * frequency < length) & (np.abs(cross) > 0)
     angle = 2 * np.pi * np.where(usable, frequency, 1) / length
-    rest = np.angle(cross * np.exp(-1j * angle * common))
-    return np.where(usable, common + rest / angle, np.nan)
+    return np.where(usable, common + np.angle(cross * np.exp(-1j * angle * common)) / angle, np.nan)
 
 
 def _trace(cross: Complex[np.ndarray, "*draw frequency"], length: int) -> Float[np.ndarray, "*draw offset"]:

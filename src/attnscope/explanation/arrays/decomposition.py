@@ -68,8 +68,7 @@ def reparametrize(
     first, inner = np.linalg.qr(query_weight)
     second, other = np.linalg.qr(key_weight)
     left, values, right = np.linalg.svd(inner @ other.T, full_matrices=False)
-    width = max(len(query_weight), len(key_weight))
-    rank = int((values > width * np.finfo(float).eps * values[:1]).sum())
+    rank = int((values > max(len(query_weight), len(key_weight)) * np.finfo(float).eps * values[:1]).sum())
     query, key, values = first @ left[:, :rank], second @ right[:rank].T, values[:rank]
     sign = np.sign(query[np.abs(query).argmax(0), np.arange(rank)])
     near = np.diff(values) > -NEAR * values[:-1]

@@ -542,8 +542,7 @@ def _partners(
     frequency: Int[np.ndarray, " column"], phase: Float[np.ndarray, " column"], periodic: Bool[np.ndarray, " column"]
 ) -> Int[np.ndarray, " column"]:
     """Match periodic columns of one frequency whose phases are 90 degrees apart, the closest first."""
-    apart = np.abs(np.angle(np.exp(1j * (phase[:, None] - phase))))
-    miss = np.abs(apart - np.pi / 2)
+    miss = np.abs(np.abs(np.angle(np.exp(1j * (phase[:, None] - phase)))) - np.pi / 2)
     fits = periodic[:, None] & periodic & (frequency[:, None] == frequency) & (miss <= _QUARTER)
     partner = np.full(len(phase), -1)
     pairs = np.argwhere(np.triu(fits, 1))

@@ -72,8 +72,7 @@ def attention(
         figure.set_figwidth(width)
         axes = figure.subplots()
         image = heat(axes, matrix, norm=PowerNorm(0.5, 0.0, most))
-        room = width * 0.62 / max(len(side) for side in names)
-        if room >= _LETTERS:
+        if (width * 0.62 / max(len(side) for side in names)) >= _LETTERS:
             queries, keys = ([style.drawable(token, longest=_LONGEST) for token in side] for side in names)
             style.name_columns(axes, range(len(keys)), keys)
             axes.set_yticks(range(len(queries)), queries, parse_math=False)
@@ -84,8 +83,7 @@ def attention(
         axes.spines[:].set(visible=True, color="0.7")
         colour_bar(figure, image, axes, "Weight", aspect=25)
     if path is not None:
-        ending = Path(path).suffix.removeprefix(".") or "svg"
-        style.save_figure(figure, Path(path).with_suffix(""), (ending,))
+        style.save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
     return figure
 
 

@@ -311,8 +311,7 @@ def _grid(
     with figure_style():
         width = printed(heads * cell + 1.2)
         cell = min(cell, (width - 1.7) / heads)
-        size = (width, layers * cell + 1.15)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(width, layers * cell + 1.15), layout="constrained")
         axes = figure.add_subplot()
         image = panels.heat(axes, values)
         for (layer, head), value in np.ndenumerate(values):

@@ -241,8 +241,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
     shares = shares.seen()
     layers, heads, bins = shares.share.shape
     names = [_named(first, last) for first, last in zip(shares.first.tolist(), shares.last.tolist(), strict=True)]
-    rows = shares.share.reshape(-1, bins)
-    panels = [("Each head", rows)]
+    panels = [("Each head", shares.share.reshape(-1, bins))]
     if shares.equal is not None:
         panels.append(("Uniform attention, by layer", np.repeat(shares.equal, heads, 0)))
     most = max([float(np.nanmax(values, initial=0.0)) for _, values in panels]) or 1.0
@@ -277,8 +276,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
 def _named(first: int, last: int) -> str:
     """Offsets of a bin, the one nearest to 0 first."""
     near, far = (last, first) if last < 0 else (first, last)
-    text = f"{near:,}" if near == far else f"{near:,}…{far:,}"
-    return text.replace("-", "−")
+    return (f"{near:,}" if near == far else f"{near:,}…{far:,}").replace("-", "−")
 
 
 def _name_rows(axes: Axes, layers: list[str], heads: list[int]) -> None:

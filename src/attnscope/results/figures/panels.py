@@ -99,8 +99,7 @@ def head_maps(
     columns = min(len(maps), MOST_COLUMNS)
     down = math.ceil(len(maps) / columns)
     one = len({(shown.ends, shown.label) for shown in maps}) == 1
-    across = max(1.5, wide * cell + (0.5 if one else 1.5))
-    width = columns * across + 0.9
+    width = columns * max(1.5, wide * cell + (0.5 if one else 1.5)) + 0.9
     cell *= min(1.0, printed(width) / width)
     figure, panels = panel_rows(len(maps), (width, down * max(0.9, high * cell + 0.65) + 0.4))
     steps = max(1, high // (12 if len(maps) <= columns else 4)), max(1, wide // (8 if len(maps) <= columns else 4))
@@ -116,8 +115,7 @@ def head_maps(
         if number >= len(maps) - columns:
             axes.set_xlabel("Head")
         if not one or number == len(maps) - 1:
-            more = {"shrink": 0.9, "extend": extend}
-            colour_bar(figure, image, panels if one else axes, shown.label, **more)
+            colour_bar(figure, image, panels if one else axes, shown.label, shrink=0.9, extend=extend)
     return figure
 
 
@@ -295,8 +293,7 @@ _VARIANTS = {
 
 def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile before and after each change of words and positions."""
-    needs = ("profile_before", "profile_after", "mass_change", "target")
-    require(changes, needs, purpose="interventions")
+    require(changes, ("profile_before", "profile_after", "mass_change", "target"), purpose="interventions")
     pairs = check_heads(changes, heads)
     rows = names(changes, "change")
     with figure_style():

@@ -138,6 +138,5 @@ def _as_grid(patched: xr.Dataset) -> tuple[np.ndarray, np.ndarray, list[str], st
         return values, shown, layers, "Layer"
     names = [f"{layer}.{head}" for layer in layers for head in patched["head"].values]
     flat, significant = (part.reshape(len(names), -1) for part in (values, shown))
-    largest = np.abs(np.nan_to_num(flat)).max(1)
-    chosen = np.sort(np.argsort(-largest, kind="stable")[:_ROWS])
+    chosen = np.sort(np.argsort(-np.abs(np.nan_to_num(flat)).max(1), kind="stable")[:_ROWS])
     return flat[chosen], significant[chosen], [names[number] for number in chosen], "Head"

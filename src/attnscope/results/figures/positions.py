@@ -215,8 +215,7 @@ def _draw_correlations(
     number = np.arange(1, values.shape[1] + 1)
     step = math.ceil(len(layers) / 6)
     for row, layer in enumerate(layers):
-        named = row % step == 0 or row == len(layers) - 1
-        label = f"Layer {layer}" if named else None
+        label = f"Layer {layer}" if (row % step == 0 or row == len(layers) - 1) else None
         axes.plot(number, values[row], color=colours[row], linewidth=1.2, label=label)
     axes.axhspan(float(np.nanmin(null)), float(np.nanmax(null)), color=panels.NOISE_BAND, linewidth=0)
     axes.axhline(float(np.nanmean(null)), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Largest in noise")

@@ -55,8 +55,7 @@ def grid(report: Report) -> Figure:
 
 def with_controls(result: xr.Dataset) -> Figure:
     """Draw the scores of all heads next to those of each control, a row for each role."""
-    controls = [str(name) for name in result.control.values] if "control" in result.coords else []
-    rows = ["model", *controls]
+    rows = ["model", *([str(name) for name in result.control.values] if "control" in result.coords else [])]
     colours = dict(zip(rows, ("#0072B2", "#E69F00", "#009E73"), strict=False))
     count = result.sizes["role"]
     with figure_style():

@@ -116,8 +116,7 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
         figure = Figure(figsize=(width, height))
         room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
         axes = figure.add_axes(room)
-        colours = SIGNED if words.signed else "viridis"
-        image = heat(axes, values, colours, norm=_scale(values, words))
+        image = heat(axes, values, SIGNED if words.signed else "viridis", norm=_scale(values, words))
         for layer, head in np.argwhere(np.isnan(values)):
             place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
             axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
@@ -282,8 +281,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         for row, (layer, head) in zip(grid, pairs, strict=True):
             titles = (f"Head {layer}.{head}", "Positions alone", "Uniform attention")
             for axes, title, values in zip(row, titles, (means.weight, means.positions, means.equal), strict=True):
-                own = values[layers.index(layer), columns.index(head)][np.ix_(present, present)]
-                image = heat(axes, own)
+                image = heat(axes, values[layers.index(layer), columns.index(head)][np.ix_(present, present)])
                 style.name_columns(axes, range(len(names)), names)
                 axes.set_yticks(range(len(names)), names, parse_math=False)
                 if len(names) <= _MOST:

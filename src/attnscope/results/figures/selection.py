@@ -133,8 +133,7 @@ def sides(sample: xr.Dataset, layer: int) -> tuple[str, str]:
 
 def side_tokens(sample: xr.Dataset, side: str) -> list[str]:
     """The tokens of one text of a sample, without the padding beyond them."""
-    known = f"{side}tokens" in sample.variables
-    count = int(sample[f"{side}tokens"]) if known else sample.sizes["query"]
+    count = int(sample[f"{side}tokens"]) if (f"{side}tokens" in sample.variables) else sample.sizes["query"]
     return [str(token) for token in sample[f"{side}token"].values[:count]]
 
 
@@ -156,8 +155,7 @@ def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
     values = variable.transpose("window", "layer", "head", ...).values.astype(float)
     known = np.isfinite(values)
     count = known.sum(axis=0)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
 
 
 def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:

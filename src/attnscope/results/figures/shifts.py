@@ -76,8 +76,7 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
     """Draw the angle of a shift of the keys by each offset t: -2 pi f t / T, wrapped."""
     frequency = np.linspace(0, last, 600)
     for offset in _LINES:
-        turn = -2 * np.pi * frequency * offset / positions
-        wrapped = (turn + np.pi) % (2 * np.pi) - np.pi
+        wrapped = ((-2 * np.pi * frequency * offset / positions) + np.pi) % (2 * np.pi) - np.pi
         wrapped[np.flatnonzero(np.abs(np.diff(wrapped)) > np.pi)] = np.nan
         axes.plot(frequency, wrapped, color="#1F77B4", linewidth=0.8, linestyle="-", alpha=0.75)
         at = 0.62 * last if abs(offset) < 2 else 0.40 * last  # noqa: PLR2004 the outer lines leave early
@@ -115,8 +114,7 @@ def cross_correlations(
             columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
             columns.set_xticklabels([])
             columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=7, color="0.35")
-            trace = part["trace"].values[near]
-            total.plot(offset[near], trace, color=panels.INK, linewidth=1.1)
+            total.plot(offset[near], part["trace"].values[near], color=panels.INK, linewidth=1.1)
             total.set(xlim=(-reach, reach))
             total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
             total.yaxis.get_offset_text().set_fontsize(7)

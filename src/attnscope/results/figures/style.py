@@ -344,8 +344,7 @@ def drawn_range(offsets: np.ndarray, values: np.ndarray) -> tuple[int, int]:
 
 def legend_columns(figure: AnyFigure, names: Iterable[str], most: int = 4) -> int:
     """Number of a legend's columns that fit the width of the figure."""
-    longest = max(map(len, names))
-    return min(most, max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * longest))))
+    return min(most, max(1, int(figure.get_figwidth() / (_HANDLE + _LETTER * max(map(len, names))))))
 
 
 _NO_DATE = {

@@ -57,8 +57,7 @@ class Picture:
 
 def script_json(value: Any) -> str:
     r"""JSON that is safe inside `<script type="application/json">`, in ASCII."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.translate(_ESCAPES)
+    return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 
 def numbers(values: np.ndarray) -> Any:
@@ -251,8 +250,7 @@ def _pack(shown: Map) -> str:
     count = np.bincount(query[listed], minlength=len(shown.count))
     key, first = shown.key[listed], np.diff(query[listed], prepend=-1) > 0
     step = np.where(first, key, np.diff(key, prepend=0))
-    planes = (*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[listed])
-    return deflated(planes)
+    return deflated((*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[listed]))
 
 
 def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
@@ -314,8 +312,7 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
     if "received" not in sample:
         return None
     sizes = sample.sizes
-    room = _ROOM // max(1, sizes["window"] * sizes["layer"] * sizes["head"])
-    points = min(POINTS, max(_FEWEST, room))
+    points = min(POINTS, max(_FEWEST, _ROOM // max(1, sizes["window"] * sizes["layer"] * sizes["head"])))
     packed: dict[str, Any] = {"heads": {}, "equal": {}, "contexts": {}, "keys": {}, "recent": {}}
     for window, layer in np.ndindex(sizes["window"], sizes["layer"]):
         equal = sample.equal_received.values[window, layer].astype(np.float64)

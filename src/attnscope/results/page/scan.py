@@ -333,8 +333,7 @@ def group_data(result: xr.Dataset) -> dict[str, Any] | None:
     present = means.present
 
     def flat(values: np.ndarray) -> Any:
-        chosen = values[:, :, present][..., present]
-        return parts.numbers(chosen.reshape(-1, len(present), len(present)))
+        return parts.numbers(values[:, :, present][..., present].reshape(-1, len(present), len(present)))
 
     return {
         "names": [str(name) for name in result.group_query.values[present]],
@@ -376,8 +375,7 @@ def with_peak(result: xr.Dataset) -> xr.Dataset:
         meaning = "Largest share of weight in one bin of offsets other than 0"
     elif profile is not None:
         offsets = [result[dim] for dim in result[profile].dims if str(dim).endswith("offset")]
-        elsewhere = sum(abs(offset) for offset in offsets) > 0
-        away = selection.mean_over_texts(result[profile].where(elsewhere))
+        away = selection.mean_over_texts(result[profile].where(sum(abs(offset) for offset in offsets) > 0))
         away = away.reshape(*away.shape[:2], -1)
         meaning = "Largest mean weight at one offset other than 0"
     else:
