@@ -397,14 +397,13 @@ def report(difference: xr.Dataset) -> Report:
     names = value_headings(difference)
     repeated = json.loads(difference.attrs.get("repeated", "{}"))
     matching = {name: difference.attrs.get(name, "untested") for name in ("matching", "similarity")}
-    least = f"{LEAST} {called['documents']} or more"
     changes = Table(
         "changes",
         f"The {names[2]}s",
         _quantities(difference),
         rows,
         corrected=f"by the false discovery rate for all heads and statistics, {float(difference.attrs['level']):.0%}",
-        least=least,
+        least=f"{LEAST} {called['documents']} or more",
         page=300,
         terminal=0 if same_everywhere(rows) else 20,
     )

@@ -132,9 +132,8 @@ def over_heads(evidence: Evidence, analyse: Callable[[Layer, int], xr.Dataset]) 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # LAPACK and FFT leave Python's lock free
         heads = [list(pool.map(partial(analyse, layer), range(layer.heads))) for layer in layers]
     rows = [stacked(of_layer, "head", np.arange(len(of_layer))) for of_layer in heads]
-    names = np.array([layer.site.name for layer in layers], dtype=object)
     return stacked(rows, "layer", [layer.site.index for layer in layers]).assign_coords(
-        layer_name=("layer", names),
+        layer_name=("layer", np.array([layer.site.name for layer in layers], dtype=object)),
         lowest_offset=("layer", [layer.reach.offsets[0] for layer in layers]),
         highest_offset=("layer", [layer.reach.offsets[1] for layer in layers]),
     )

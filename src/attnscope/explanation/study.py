@@ -212,10 +212,9 @@ def study(
     loaded = load_model(
         model, tokenizer=tokenizer, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code
     )
-    length = window_length(loaded, window)
     return Study(
         loaded.model,
-        partial(pairs_of_windows, corpus, target, loaded, length, limit),
+        partial(pairs_of_windows, corpus, target, loaded, window_length(loaded, window), limit),
         name=loaded.name,
         identity=loaded.identity,
         band=band,

@@ -191,12 +191,11 @@ def search_heads(
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(session.documents, dtype=object), passes)
-    effects = sparse_effects(rows, changes.reshape(-1), documents.tolist())
     return xr.Dataset(
         {
             "searched": (
                 ("layer", "head"),
-                of_layers(effects, session.heads),
+                of_layers(sparse_effects(rows, changes.reshape(-1), documents.tolist()), session.heads),
                 {"long_name": "Change of the loss without the head, by sparse regression", "units": "nats"},
             )
         },

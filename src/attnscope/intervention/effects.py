@@ -57,12 +57,11 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean effect of each head, with its interval over documents."""
     documents = effects.source.values.tolist()
     units, called = units_of(documents)
-    dims = effects.loss_change.dims[1:]
     heads = xr.Dataset(
         effect_variables(
             effects.loss_change.values,
             units,
-            dims,
+            effects.loss_change.dims[1:],
             "Change of the loss without the head",
             corrected="all heads and ablations",
             seed=seed,

@@ -75,7 +75,6 @@ def report(tree: xr.DataTree) -> Report:
     if "agreement" in tree.children:
         care["Estimates are linear."] = "They are off where the change is large; the figure shows by how much."
     model = str(tree.attrs.get("model", "the model"))
-    heads = dict.fromkeys((row["layer"], row["head"]) for row in rows if row["shown"] and "head" in row)
     return Report(
         command="patch",
         title=f"Activation patching in {model}",
@@ -84,7 +83,7 @@ def report(tree: xr.DataTree) -> Report:
         finding=Finding(
             _sentences(tree, rows),
             f"significant at 5%, corrected for all {_kinds(rows)}" if tested else "not tested",
-            [*heads],
+            [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["shown"] and "head" in row)],
             headline=_headline(rows),
         ),
         tables=_tables(tree, rows),

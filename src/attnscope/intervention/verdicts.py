@@ -256,11 +256,10 @@ def _tables(tree: xr.DataTree, rows: Sequence[Row]) -> list[Table]:
         known = sorted(
             (row for row in rows if row["forbidden_mean"] is not None), key=lambda row: -abs(row["forbidden_mean"])
         )
-        title = f"Heads that may not attend to {_forbidden_names(tree)}"
         tables.append(
             Table(
                 "forbidden_heads",
-                title,
+                f"Heads that may not attend to {_forbidden_names(tree)}",
                 _FORBIDDEN_HEADS,
                 known,
                 corrected="for all heads",

@@ -240,10 +240,9 @@ def same_output_test(
         values, count = one.values.double().cpu().numpy(), len(one.weights)
         which = np.unique(np.linspace(0, count - 1, min(rows, count)).round().astype(int))
         own, visible = one.weights[which], one.visible[which]
-        random = arrays.permuted_weights(own, generator, visible)
         own_search, null = (
             arrays.adversarial_weights(matrix, values, objective=objective, allowed=visible, seed=options["seed"])
-            for matrix in (own, random)
+            for matrix in (own, arrays.permuted_weights(own, generator, visible))
         )
         return {
             "weights_tvd": float(own_search.tvd.mean()),
@@ -268,10 +267,9 @@ def frozen_test(study: Study, *, draws: Draws = 20, **options: Unpack[HeadOption
     documents = study.documents
 
     def donor_of(number: int) -> int | None:
-        others = [(number + step) % len(lengths) for step in range(1, len(lengths))]
         fits = (
             other
-            for other in others
+            for other in [(number + step) % len(lengths) for step in range(1, len(lengths))]
             if documents[other] != documents[number]
             and all(long >= own for long, own in zip(lengths[other], lengths[number], strict=True))
         )

@@ -95,9 +95,8 @@ def _with_bytes(tokenizer: Tokenizer, special: Sequence[str]) -> models.BPE:
     """The trained model with the 256 bytes after the special tokens."""
     model = json.loads(tokenizer.to_str())["model"]
     learned = sorted(model["vocab"], key=model["vocab"].get)[len(special) :]
-    names = [*special, *BYTES, *learned]
     return models.BPE(
-        {name: i for i, name in enumerate(names)},
+        {name: i for i, name in enumerate([*special, *BYTES, *learned])},
         [(first, second) for first, second in model["merges"]],
         unk_token="<unk>",  # noqa: S106
         byte_fallback=True,

@@ -630,10 +630,9 @@ def _sinusoids(table: Tensor, tokens: int, width: int) -> dict[str, Any]:
         return {}
     for order in (torch.arange(width), layout_permutation(width)):
         if torch.allclose(table[:tokens].double().cpu(), sinusoidal_table(tokens, width)[:, order], atol=1e-5):
-            shift = sinusoidal_shift(1, width)[order][:, order]
             return {
                 "positions": (("position", "width"), _numbers(table[:tokens])),
-                "shift": (("width", "to"), _numbers(shift)),
+                "shift": (("width", "to"), _numbers(sinusoidal_shift(1, width)[order][:, order])),
             }
     return {}
 

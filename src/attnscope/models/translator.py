@@ -270,9 +270,8 @@ class Translator(TiedModel, GenerationMixin):
             decoder_input_ids = self.decoder_inputs(labels)
         decoded: Decoded = self.decoder(decoder_input_ids, states, attention_mask, past_key_values)
         logits = self.lm_head(decoded.hidden)
-        loss = None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
-            loss=loss,
+            loss=None if labels is None else mean_cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
             past_key_values=past_key_values,
             cross_attentions=decoded.cross,

@@ -318,9 +318,8 @@ def run_at(folder: Path) -> Run | None:
     parts = parts_of_run(folder)
     if not parts:
         return own
-    whole = own or replace(parts[0], path=folder)
     return replace(
-        whole,
+        own or replace(parts[0], path=folder),
         complete=False,
         windows=sum(part.windows for part in parts),
         bytes=sum(part.bytes for part in (*parts, *([own] if own else []))),

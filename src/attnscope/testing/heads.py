@@ -23,10 +23,9 @@ class Space:
         self.width = width
         sizes = {"constant": 1, **parts}
         sizes["junk"] = width - sum(sizes.values())
-        starts = np.cumsum([0, *sizes.values()])
         self._at = {
             name: slice(int(start), int(start) + size)
-            for (name, size), start in zip(sizes.items(), starts[:-1], strict=True)
+            for (name, size), start in zip(sizes.items(), np.cumsum([0, *sizes.values()])[:-1], strict=True)
         }
 
     def rows(

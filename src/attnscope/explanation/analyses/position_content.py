@@ -180,8 +180,7 @@ def position_content(
         else:
             with watching(model, second.observe):
                 read(model, ids[text : text + 1])
-    content = _dataset(first, second, ids.documents, draws, seed, of_means=method == "means")
-    return content.assign_attrs(
+    return _dataset(first, second, ids.documents, draws, seed, of_means=method == "means").assign_attrs(
         method=method,
         texts=len(ids),
         length=ids.length,

@@ -163,9 +163,8 @@ def forbidden_maps(forbidden: xr.Dataset) -> Figure:
     """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
     reach, cell = float(np.nanmax(np.abs(effect))) or 1.0, _cell(effect)
-    most = float(np.nanmax(weight)) or 1.0
     maps = [
-        HeadMap("Weight forbidden", weight, None, "Greys", (0.0, most), "share"),
+        HeadMap("Weight forbidden", weight, None, "Greys", (0.0, float(np.nanmax(weight)) or 1.0), "share"),
         HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, "nats"),
     ]
     with figure_style():

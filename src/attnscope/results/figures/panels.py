@@ -139,9 +139,8 @@ def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Seq
     axes.axvline(0, color="0.6", linewidth=0.8)
     for step, (name, (marker, colour, effects)) in enumerate(series.items()):
         at = np.arange(len(names)) + (step - (len(series) - 1) / 2) * 0.22
-        known = [np.isfinite(effect.low) for effect in effects]
         axes.hlines(
-            at[known],
+            at[[np.isfinite(effect.low) for effect in effects]],
             [effect.low for effect in effects if np.isfinite(effect.low)],
             [effect.high for effect in effects if np.isfinite(effect.low)],
             color=colour,

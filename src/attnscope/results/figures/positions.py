@@ -137,11 +137,10 @@ def position_components(components: xr.Dataset | Models) -> Figure:
         for index, (name, table) in enumerate(models.items()):
             share = table["cumulative_share"].values
             number = np.arange(1, len(share) + 1)
-            colour = panels.MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models))
             axes.plot(
                 np.concatenate([[0], number]),
                 np.concatenate([[0.0], share]),
-                color=colour,
+                color=panels.MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models)),
                 linewidth=1.3,
                 label=name or None,
             )

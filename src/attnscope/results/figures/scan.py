@@ -208,9 +208,8 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
             weight[*at, row, :count] = shown.weight[first : first + count]
         rest[at][: len(shown.rest)] = shown.rest[:rows]
     dims = ("layer", "head", "query", "rank")
-    of_window = [str(name) for name in sample.coords if "window" in sample[name].dims]
     texts = (
-        sample.isel(window=0)[of_window]
+        sample.isel(window=0)[[str(name) for name in sample.coords if "window" in sample[name].dims]]
         .isel(query=slice(rows))
         .drop_vars(["layer", "head", "layer_kind"], errors="ignore")
     )

@@ -156,7 +156,6 @@ def write_page(
     shown |= {"report": report, "heads": heads, "links": links}
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(shown)
     sentences = report.finding.sentences
-    more = sentences if report.finding.headline else sentences[1:]
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=shown.get("opens", ""),
@@ -165,7 +164,7 @@ def write_page(
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,
-        more=[sentence for sentence in more if sentence],
+        more=[sentence for sentence in sentences[not report.finding.headline :] if sentence],
         tabs=[{**asdict(tab), "panel": getattr(page, tab.panel, "")} for tab in tabs],
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
