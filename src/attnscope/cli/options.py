@@ -292,7 +292,6 @@ class _Formatter(_BASE):
             )
 
     def _lines(self, text: str, taken: int = 0) -> list[str]:
-        """Lines of a translated text."""
         return wrapped(translate(" ".join(text.split())), self.width - self.current_indent - taken - 2)
 
 
@@ -318,7 +317,6 @@ class Group(_Spoken, TyperGroup):
     """Commands in groups."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Each group under its heading."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)

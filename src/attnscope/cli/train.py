@@ -26,7 +26,6 @@ _OUT = Annotated[
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for every setting."""
     from attnscope.lineage.config import TrainConfig, shown_default
 
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -75,7 +75,6 @@ CARE = {
 
 @reads("generate")
 def report(results: xr.Dataset) -> Report:
-    """Report of a generation."""
     rows, uses = own_output_shares(results), span_uses(results)
     new = results.length.values
     tokens = f"{new.min()}" if new.min() == new.max() else f"{new.min()} to {new.max()}"

@@ -291,7 +291,6 @@ class Weights:
         return output - output.mean(-1, keepdims=True) if point.fold is not None and point.fold.centred else output
 
     def dataset(self) -> xr.Dataset:
-        """All numbers."""
         layers, heads = len(self.heads), max(self.counts)
         sizes = {"offset": 2 * self.band + 1, "rank": self.count}
         made = {
@@ -364,7 +363,6 @@ class Weights:
         return made | (self._offsets(number) if layer.key is layer.query else {})
 
     def _names(self, tokens: np.ndarray) -> np.ndarray:
-        """Tokens as text."""
         name = (lambda token: f"#{token}") if self.tokenizer is None else self.tokenizer.decode
         return np.vectorize(lambda token: name(int(token)), otypes=[object])(tokens)
 

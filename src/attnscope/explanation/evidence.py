@@ -51,7 +51,6 @@ class Layer:
 
     @property
     def heads(self) -> int:
-        """The number of query heads."""
         return self.band_sums[0].shape[0]
 
     def matrices(self, head: int, *, affine: bool) -> tuple[Float[np.ndarray, "width r"], Float[np.ndarray, "width r"]]:

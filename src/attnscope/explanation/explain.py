@@ -174,7 +174,6 @@ def _by_task(
 
 
 def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
-    """The settings that the numbers depend on."""
     return {
         "window": length,
         "windows": len(study.windows),

@@ -42,7 +42,6 @@ class Tokens:
     documents: tuple[Hashable, ...] = ()  # the document of each text; bare token ids are one document each
 
     def __len__(self) -> int:
-        """Number of texts."""
         return len(self.ids)
 
     def __getitem__(self, texts: slice) -> Tokens:
@@ -51,11 +50,9 @@ class Tokens:
 
     @property
     def length(self) -> int:
-        """Tokens of each text."""
         return self.ids.shape[1]
 
     def start(self, count: int) -> Tokens:
-        """The first tokens of each text."""
         return self.each(lambda ids: ids[:, :count])
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Tokens:

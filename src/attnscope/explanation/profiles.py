@@ -60,7 +60,6 @@ def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
 
 
 def one_text(call: AttentionCall, text: int) -> AttentionCall:
-    """The call of one text of the batch."""
     own = slice(text, text + 1)
     return replace(
         call,

@@ -77,7 +77,6 @@ class Point:
 
     @property
     def before(self) -> Tensor:
-        """The input of its norm."""
         return self.states if self.norm is None or self.norm.received is None else self.norm.received
 
 

@@ -38,7 +38,6 @@ class PositionTable:
 
 
 def position_table(model: PreTrainedModel, part: str | None = None) -> PositionTable:
-    """The model's table of absolute positions."""
     tables = position_tables(model)
     if not tables:
         raise AttnscopeError(

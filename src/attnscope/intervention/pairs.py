@@ -133,7 +133,6 @@ class PairTexts:
     pairs: tuple[Pair, ...]
 
     def sha256(self) -> str:
-        """SHA-256 of all texts and answers."""
         rows = [[getattr(pair, name) for name in _FIELDS] for pair in self.pairs]
         return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()
 
@@ -192,7 +191,6 @@ class EncodedPairs:
         )
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.clean)
 
     def turned(self) -> EncodedPairs:
@@ -219,7 +217,6 @@ def position_labels(clean: Sequence[Sequence[str]], corrupted: Sequence[Sequence
 
 
 def token_count(pair: Pair, tokenizer: Any, number: int, *, masked: bool) -> int:
-    """Number of tokens of a pair's clean text."""
     return len(_ids(tokenizer, pair.clean, number, masked=masked))
 
 

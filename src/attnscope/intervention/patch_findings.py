@@ -66,7 +66,6 @@ def name_of(row: Row) -> str:
 
 @reads("patch")
 def report(tree: xr.DataTree) -> Report:
-    """Report of activation patching."""
     rows, pairs = patched_positions(tree), tree["pairs"].to_dataset()
     tested = rows[0]["shown"] is not None
     care = dict(_CARE)

@@ -50,7 +50,6 @@ class Questions:
     windows: Sequence[Window]  # the windows without masks
 
     def __len__(self) -> int:
-        """Number of texts."""
         return len(self.labels)
 
     def scores(
@@ -191,7 +190,6 @@ class PredictionSession:
 
     @cached_property
     def documents(self) -> list[str]:
-        """The document of each window."""
         return [window.source for window in self.windows]
 
     @property
@@ -286,7 +284,6 @@ class PredictionBatch:
 
     @cached_property
     def loss(self) -> Float[Tensor, "1 text"]:
-        """Loss of the unchanged model on each text."""
         return self.questions.scores(self.before[None])["loss"]
 
     @property
@@ -295,12 +292,10 @@ class PredictionBatch:
         return variants_at_once(self.before, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
     def loss_change(self, logits: Float[Tensor, "variant text prediction vocabulary"]) -> Float[Tensor, "variant text"]:
-        """Change of the loss of each text and variant."""
         return self.questions.scores(logits)["loss"] - self.loss
 
 
 def _replacements(name: Ablation, questions: Questions, passes: StackedPasses, means: list[Tensor]) -> list[Tensor]:
-    """Replacements of every head of each call."""
     others: list[Tensor] = []
     for call, (output, site) in enumerate(zip(passes.outputs, passes.sites, strict=True)):
         if name == "zero":

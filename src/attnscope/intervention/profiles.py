@@ -241,7 +241,6 @@ class Profile:
         self.sums: Tensor | None = None
 
     def add(self, rows: slice, tile: Float[Tensor, "*head row key"]) -> None:
-        """Add some rows."""
         entries = self.entries(rows, tile)
         banded = entries if self.name == "effective" else calls.band_of(entries, rows.start, self.band)
         summed = banded.double().sum(-2)
@@ -262,11 +261,9 @@ class Mean:
         self.parts: list[Tensor] = []
 
     def add(self, _: slice, tile: Tensor) -> None:
-        """Add some rows."""
         self.parts.append(tile.mean(0))
 
     def matrix(self) -> Float[Tensor, "query key"]:
-        """The mean of all rows."""
         return torch.cat(self.parts)
 
     def result(self) -> dict[str, np.ndarray]:
@@ -456,7 +453,6 @@ def residual_part(record: Record) -> Float[Tensor, "query width"]:
 
 
 def own_weights(rows: slice, tile: Float[Tensor, "head row key"]) -> Float[Tensor, "head row"]:
-    """The weight of each row on its own token."""
     return tile.diagonal(rows.start, -2, -1)
 
 

@@ -59,7 +59,6 @@ class ReadText:
         self.log_probabilities = calls.log_probabilities(output, self.positions)[0]
 
     def head(self, layer: int, head: int) -> OneHead:
-        """One head on this text."""
         return OneHead(self, layer, head)
 
 
@@ -78,7 +77,6 @@ class OneHead:
 
     @cached_property
     def values(self) -> Float[Tensor, "key value_width"]:
-        """Values."""
         return calls.values_of(self._call)[0, 0]
 
     @cached_property
@@ -88,7 +86,6 @@ class OneHead:
 
     @property
     def output(self) -> Float[Tensor, "query value_width"]:
-        """Output of the head."""
         return calls.attended(self._call)[0][0, 0]
 
     def of_weights(self, weights: Float[np.ndarray, "variant query key"]) -> Float[Tensor, "variant query value_width"]:

@@ -197,7 +197,6 @@ class OneText:
 
     @torch.no_grad()
     def block_norms(self) -> list[Tensor]:
-        """Norms of the contributions to the output of each block."""
         pairs = zip(self.records, self.weights, strict=True)
         return [BlockNorms(each).rows(slice(0, layer.shape[1]), layer) for each, layer in pairs]
 

@@ -206,7 +206,6 @@ def _matters(effects: Sequence[Effect]) -> int | None:
 
 @reads("intervene")
 def report(tree: xr.DataTree) -> Report:
-    """Report of an intervention."""
     rows = verdicts(tree)
     ablations = [str(name) for name in tree["heads"].ablation.values]
     tested = rows[0]["matters"] is not None

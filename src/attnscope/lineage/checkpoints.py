@@ -48,8 +48,6 @@ def check_model(config: TrainConfig, vocabulary: int) -> None:
 
 
 def build_model(config: TrainConfig, vocabulary: int) -> Any:
-    """Build a new model from the settings."""
-
     def sizes(*names: str) -> dict[str, Any]:
         return {"vocab_size": vocabulary, **{name: getattr(config, name) for name in names}}
 
@@ -140,7 +138,6 @@ class Log:
             self._board = SummaryWriter(folder.path / "tensorboard", purge_step=update + 1)
 
     def write(self, update: int, **values: Any) -> None:
-        """Add a line."""
         with explained(f"write {self._file.name}", _SAFE):
             self._file.write(json.dumps({"update": update, **values}) + "\n")
             self._file.flush()
@@ -251,5 +248,4 @@ class Checkpoints:
 
 
 def _update(name: str) -> int:
-    """The update of a checkpoint's file."""
     return int(name.removeprefix(_PLACE).partition("/")[0])

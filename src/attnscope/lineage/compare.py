@@ -497,7 +497,6 @@ class System:
 
     @property
     def files(self) -> tuple[str, str]:
-        """Files of its translations and of their record."""
         return f"translations/{self.name}.txt", f"translations/{self.name}.json"
 
 

@@ -18,7 +18,6 @@ WIDEST = 65_536
 
 
 def setting(default: Any, description: str, **bounds: Any) -> Any:
-    """A field with its help."""
     return Field(default, description=description, **bounds)
 
 

@@ -181,7 +181,6 @@ class Pairs:
         return [collate([encoded.source[i] for i in part], [encoded.target[i] for i in part]) for part in batches]
 
     def sha256(self) -> str:
-        """Hash of all training and validation text, which identifies the texts of a training."""
         tokens = json.dumps([self.train.source, self.train.target])
         return hashlib.sha256((tokens + self.valid.sha256()).encode()).hexdigest()
 
@@ -211,7 +210,6 @@ class MaskedWindows:
 
     @property
     def batch(self) -> int:
-        """Windows of a batch."""
         return max(1, self.config.batch_tokens // self.config.longest)
 
     def epoch(self, number: int) -> list[np.ndarray]:
@@ -234,7 +232,6 @@ class MaskedWindows:
         return [self._masked(self.valid_ids, starts[i : i + size], i) for i in range(0, len(starts), size)]
 
     def sha256(self) -> str:
-        """Hash of all tokens."""
         return hashlib.sha256(self.train_ids.tobytes() + b"|" + self.valid_ids.tobytes()).hexdigest()
 
     def _masked(self, ids: np.ndarray, starts: np.ndarray, seed: int) -> Batch:
@@ -291,7 +288,6 @@ class RestoredWords:
         return [self._batch(self.valid, part) for part in batches]
 
     def sha256(self) -> str:
-        """Hash of all tokens."""
         texts = [[text.source, text.target] for text in (self.train, self.valid)]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
@@ -401,7 +397,6 @@ class EncodedText:
     left_out: dict[str, int]  # number of dropped pairs, by reason: those of the parallel text, and ``too long``
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.index)
 
     def lengths(self) -> Int[np.ndarray, "pair side"]:

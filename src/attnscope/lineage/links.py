@@ -140,13 +140,11 @@ class Forcing:
         self._checked = False
 
     def only(self, lines: Sequence[int]) -> Iterator[ForcedPair]:
-        """A subset of the lines."""
         texts = ([side[i] for i in lines] for side in (self.sources, self.targets))
         part = Forcing(self.model, self.tokenizer, *texts, words=self.cut, batch_size=self.batch_size)
         return part.pairs(range(len(lines)))
 
     def pairs(self, lines: range, tell: Tell = no_progress) -> Iterator[ForcedPair]:
-        """Batches of these lines."""
         for start in range(lines.start, lines.stop, self.batch_size):
             stop = min(start + self.batch_size, lines.stop)
             left = cut(self.tokenizer, list(self.sources[start:stop]), self.cut, target=False)

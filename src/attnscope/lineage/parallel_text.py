@@ -36,7 +36,6 @@ class ParallelText:
             )
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.source)
 
     def sha256(self) -> str:

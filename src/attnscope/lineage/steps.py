@@ -148,7 +148,6 @@ class _Writer:
         self.key_columns = _named(shown_tokens(self.row, self.marked_key, columns), walk.keys)
 
     def say(self, key: str, **facts: Any) -> str:
-        """One paragraph."""
         numbers = {name: plain(fact) if isinstance(fact, float) else fact for name, fact in facts.items()}
         return self.wording[key].format(**self.names | numbers)
 
@@ -212,7 +211,6 @@ class _Writer:
         return self._step("QKV", text, *tables, latex=r", \quad ".join(formulas), characters=characters)
 
     def products(self) -> Step:
-        """Q Kᵀ."""
         walk = self.walk
         query, key = walk["Q"][self.at], walk["K"][self.best]
         terms = " + ".join(f"{number(a, 2)}·{number(b, 2)}" for a, b in zip(query[:2], key[:2], strict=True))
@@ -438,7 +436,6 @@ class _Writer:
         return self._step("forms", [self.say("forms.text")], Table(self.say("forms.caption"), headings, tuple(rows)))
 
     def heads(self) -> Step:
-        """The outputs of all heads, concatenated."""
         walk = self.walk
         width, last = walk["head_output"].shape[1], walk.heads - 1
         columns = {"first": walk.head * width, "last": (walk.head + 1) * width - 1}

@@ -207,7 +207,6 @@ class Training:
                 self.log.close()
 
     def _epoch(self) -> None:
-        """The remaining batches of an epoch."""
         state, config = self.state, self.config
         for members in self.data.epoch(state.epoch)[state.batch :]:
             before = time.monotonic()
@@ -435,7 +434,6 @@ class Optimizers:
 
 
 def target_tokens(batch: Batch) -> int:
-    """Number of target tokens in a batch."""
     return int((batch["labels"] != IGNORED).sum())
 
 
@@ -479,19 +477,16 @@ class Processes:
         return self.rank == 0
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients over all processes."""
         for parameter in model.parameters() if self.world > 1 else ():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             distributed.all_reduce(parameter.grad)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Sum numbers over all processes."""
         if self.world > 1:
             distributed.all_reduce(values)
         return values
 
     def wait(self) -> None:
-        """Wait for all processes."""
         if self.world > 1:
             distributed.barrier()
 

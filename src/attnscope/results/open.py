@@ -311,7 +311,6 @@ def runs(*folders: str | Path) -> list[Run]:
 
 @validated
 def run_at(folder: Path) -> Run | None:
-    """The run of a folder; None if it contains no run."""
     own = _of_manifest(folder)
     if own is not None and (own.complete or own.damage):
         return own
@@ -329,7 +328,6 @@ def run_at(folder: Path) -> Run | None:
 
 
 def known_run(folder: Path) -> Run:
-    """The run of a folder."""
     run = run_at(folder)
     if run is None:
         raise AttnscopeError(
@@ -353,7 +351,6 @@ def _stored(command: str) -> str:
 
 
 def _below(folder: Path) -> Iterator[Run]:
-    """The run of a folder, and those of the folders in it."""
     children: list[Path] = []
     with suppress(OSError):
         children = sorted(child for child in folder.iterdir() if child.is_dir())

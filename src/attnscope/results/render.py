@@ -166,7 +166,6 @@ class Cell:
 
 
 def page_table(table: Table) -> dict[str, Any]:
-    """A table as the page shows it."""
     shown = table.shown("table", "page", "drawn")
     by_name = {one.name: one for one in table.quantities}
     columns = [_column(one) for one in shown]

@@ -127,7 +127,6 @@ class _Catalogue(NamedTuple):
 
 @cache
 def catalogue(name: str) -> _Catalogue:
-    """The messages of a language."""
     messages = read_catalogue(Path(__file__).parent / "locale" / name / "LC_MESSAGES" / "attnscope.po")
     templates = [_Template.of(message) for message in messages if PLACEHOLDER.search(message)]
     return _Catalogue(messages, sorted(templates, key=lambda one: -one.size))

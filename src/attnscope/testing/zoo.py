@@ -80,7 +80,6 @@ class PlantedModel:
 
     @torch.no_grad()
     def logits(self) -> Float[Tensor, "text query vocabulary"]:
-        """The model's logits for all texts."""
         return self.model(**self.inputs).logits
 
     def loss(self, logits: Float[Tensor, "text query vocabulary"]) -> Float[Tensor, ""]:
@@ -234,7 +233,6 @@ class Draft:
 
     @property
     def tokens(self) -> Float[np.ndarray, "vocabulary width"]:
-        """The embedding of each token."""
         return self.rows("token") + self.space.rows("constant") * CONSTANT
 
     @property

@@ -51,7 +51,6 @@ Links = Collection[tuple[int, int]]
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    """Every figure of an alignment, by name."""
     aligned, chosen = report.result, report.finding.heads
     drawn = {f"pair-{pair.line}": pair_map(pair, f"Line {pair.line}") for pair in aligned.pairs}
     heads = aligned.compared_heads

@@ -38,7 +38,6 @@ def captions(_: Report) -> dict[str, tuple[str, str]]:
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    """Every figure, with its name."""
     if bool(report.result.copying.notnull().any()):
         yield "copying", grid(report)
     graph = graph_of(report.result)

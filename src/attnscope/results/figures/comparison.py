@@ -170,7 +170,6 @@ def alignments_side_by_side(alignment: xr.Dataset) -> Figure:
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    """All figures of a report, by name."""
     return comparison_figures(report.result)
 
 

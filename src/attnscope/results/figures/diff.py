@@ -40,7 +40,6 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    """Every figure, with its name."""
     yield "change-maps", grid(report)
     yield "before-after", before_after(report.result)
 

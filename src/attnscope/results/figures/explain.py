@@ -51,7 +51,6 @@ def figures(report: Report) -> dict[str, Figure]:
 
 
 def grid(report: Report) -> Figure | None:
-    """The figure of all heads."""
     nodes = report.result.children
     return verdict_grid(nodes["verdict"].to_dataset()) if "verdict" in nodes else None
 

@@ -100,7 +100,6 @@ def grid(report: Report) -> Figure:
 
 
 def _cell(values: np.ndarray) -> float:
-    """Width of a cell in inches."""
     return float(np.clip(3.0 / max(values.shape[-2:]), 0.14, 0.42))
 
 

@@ -210,7 +210,6 @@ def head_panels(
 
 
 def one_head(result: xr.Dataset, layer: int, head: int) -> xr.Dataset:
-    """The part of a result that belongs to a head."""
     row, column = axis_values(result, "layer").index(layer), axis_values(result, "head").index(head)
     return result.isel(layer=row, head=column)
 
@@ -224,7 +223,6 @@ def place(result: xr.Dataset, dim: str, name: str) -> int:
 
 
 def names(result: xr.Dataset, dim: str) -> list[str]:
-    """Names along a dimension."""
     return [str(name) for name in result[dim].values]
 
 

@@ -35,7 +35,6 @@ def captions(_: Report) -> dict[str, tuple[str, str]]:
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    """Every figure, with its name."""
     yield "role-maps", grid(report)
     yield "beside-controls", with_controls(report.result)
 

@@ -45,7 +45,6 @@ def figures(report: Report) -> dict[str, Figure]:
 
 
 def grid(report: Report) -> Figure | None:
-    """The figure of all heads."""
     result = report.result
     name = next((name for name in ("max_weight", "outside", "entropy") if name in result), None)
     return None if name is None else overview(result, name)
@@ -167,7 +166,6 @@ class Map:
 
     @property
     def query(self) -> np.ndarray:
-        """The query of each listed weight."""
         return np.repeat(np.arange(len(self.count)), self.count)
 
     @property

@@ -77,7 +77,6 @@ def of_report(report: Report, kinds: Mapping[tuple[int, int], str] | None = None
 
 
 def numbers_tab(command: str) -> Tab:
-    """The tab with the numbers of a command itself."""
     name, title = _OWN.get(command) or TABS.get(command) or ("numbers", "Numbers")
     return Tab(name, title, is_numbers=True)
 

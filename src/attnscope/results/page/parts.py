@@ -75,7 +75,6 @@ def _short(value: float) -> float | int | None:
 
 
 def picture(figure: Figure, name: str = "", title: str = "", reading: str = "") -> Picture:
-    """A figure as pages show it."""
     source = "data:image/svg+xml;base64," + base64.b64encode(svg_of(figure)).decode("ascii")
     return Picture(source, round(float(figure.get_size_inches()[0]) * _PIXELS), name, title, reading)
 
