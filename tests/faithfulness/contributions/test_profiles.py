@@ -1,5 +1,7 @@
 """Profiles of every kind of weight, against transformers' eager weights and the functions on arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -203,9 +205,11 @@ def test_layers_side_by_side_have_no_known_block():
 
 def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
     """A norm that is another in the text than in the first tokens."""
-    from attnscope.intervention import blocks as _record
+    from attnscope.intervention import profiles
 
-    monkeypatch.setattr(_record, "_sum", lambda one: one.given * 1.01)
+    blocks_of = profiles.find_blocks
+    moved = lambda *given: [replace(block, bias=block.bias + 1) for block in blocks_of(*given)]  # noqa: E731
+    monkeypatch.setattr(profiles, "find_blocks", moved)
     found = read(tiny("bert"), [TEXT, TEXT[:8]])
     assert "do not sum to the output of the block" in found.attrs["skipped"]
     assert "profile_block_norms" not in found
