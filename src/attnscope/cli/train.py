@@ -40,8 +40,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         option = typer.Option(
             help=described.strip(), metavar="|".join(choices) or None, show_default=False if shown == "None" else shown
         )
-        annotation = Annotated[kind | None, option]
-        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=annotation))
+        parameters.append(inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind | None, option]))
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command

@@ -35,8 +35,7 @@ from attnscope.support.errors import AttnscopeError
 )  # fmt: skip
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
-    names = ("toy", "markdown", "page", "seed", "causal", "padding")
-    toy, markdown, page, seed, *masks = map(arguments.pop, names)
+    toy, markdown, page, seed, *masks = map(arguments.pop, ("toy", "markdown", "page", "seed", "causal", "padding"))
     text, target = arguments.pop("text"), arguments.pop("target")
     model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     conflicts = {

@@ -359,8 +359,7 @@ def sizes(
     values = np.where(known, both, 0.0)
     apart = np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0)
     spread = np.sqrt((apart**2).sum(-1, keepdims=True) / count)
-    varies = spread > ROUNDING * np.abs(values).max(-1, keepdims=True)
-    return change / np.where(varies, spread, np.inf)[..., None]
+    return change / np.where(spread > ROUNDING * np.abs(values).max(-1, keepdims=True), spread, np.inf)[..., None]
 
 
 _CARE = {

@@ -150,8 +150,7 @@ class Gathering:
         self.model, self.band, self.requested = model, band, (layer, head)
         self.windows = list(windows)
         self.ids = token_ids(self.windows, least=2)
-        sites = verify(model, model_inputs(model, self.ids[:1]), text=self.ids.names[0])
-        check_self_attention(model, sites)
+        check_self_attention(model, verify(model, model_inputs(model, self.ids[:1]), text=self.ids.names[0]))
         self.matrices_of = projections(model, model_inputs(model, self.ids[:1].start(FOR_MATCHING)))
         self.layers: dict[int, Layer] = {}
 

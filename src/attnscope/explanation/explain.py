@@ -162,8 +162,7 @@ def _by_task(
     task: Task, run: RunFolder, study: Study, attributes: dict[str, str], ended: Callable[[RunFolder], xr.DataTree]
 ) -> xr.DataTree | None:
     """Do one task of the pass over the texts; the last task ends the run from all tasks' sums."""
-    parts = do_share(task, run.path, run.signature, study.gather_units, attributes, repair=run.repair)
-    if not parts.is_whole():
+    if not do_share(task, run.path, run.signature, study.gather_units, attributes, repair=run.repair).is_whole():
         return None
     try:
         run.__enter__()

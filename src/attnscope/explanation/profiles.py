@@ -94,8 +94,7 @@ def bias_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head off
         # 0 / 0 where all is forbidden, or there is no pair
         traces.append(total * values.shape[-1] / allowed.sum(-1))
     stacked = torch.stack(traces, -1).cpu().expand(batch, heads, -1)
-    pairs = torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band))
-    return torch.where(pairs > 0, stacked, 0.0)
+    return torch.where(torch.from_numpy(pairs_at(call.query.shape[2], call.key.shape[2], band)) > 0, stacked, 0.0)
 
 
 def score_traces(call: AttentionCall, band: int) -> Float[Tensor, "batch head offset"]:

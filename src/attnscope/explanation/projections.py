@@ -150,8 +150,7 @@ class _Recorder:
         """Rotations of this model: from its own module, else RoPE in its plain form."""
         length, width = call.query.shape[2], call.query.shape[3]
         fitting = [own for own in self.rotations if own.cos.shape[0] >= length and 2 * own.cos.shape[1] <= width]
-        plain = [_to(rotation(length, width, layout=layout), call.query) for layout in ("half", "pairs")]
-        return [*fitting, *plain]
+        return [*fitting, *[_to(rotation(length, width, layout=layout), call.query) for layout in ("half", "pairs")]]
 
 
 def _to(turn: Rotation, like: Tensor) -> Rotation:

@@ -91,8 +91,7 @@ def is_sinusoidal(rows: Float[np.ndarray, "position width"], tolerance: float = 
 def word_table(model: PreTrainedModel) -> Float[np.ndarray, "word width"]:
     """The word embeddings as the embedding module returns them, float64."""
     embedding = word_embedding(model)
-    ids = torch.arange(embedding.num_embeddings, device=embedding.weight.device)
-    return embedding(ids).double().cpu().numpy()
+    return embedding(torch.arange(embedding.num_embeddings, device=embedding.weight.device)).double().cpu().numpy()
 
 
 def word_embedding(model: PreTrainedModel) -> nn.Embedding:

@@ -186,8 +186,7 @@ def search_heads(
     passes = max(1, round(SEARCH_SHARE * count)) if passes is None else passes
     removed = max(1, round(_REMOVED * count))  # 1 in a small model, where two would be many of its heads
     generator = np.random.default_rng(seed)
-    slices = session.slices()
-    sets = [random_sets((passes, part.stop - part.start), count, removed, generator) for part in slices]
+    sets = [random_sets((passes, part.stop - part.start), count, removed, generator) for part in session.slices()]
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     rows = np.concatenate([layer.transpose(1, 0, 2).reshape(-1, count) for layer in sets])
     documents = np.repeat(np.array(session.documents, dtype=object), passes)
@@ -227,12 +226,11 @@ def removal_curves(
     sets = [_sets_of(orders, shuffles, session.heads, removed, 1 - halves[part]) for part in session.slices()]
     changes = changes_by_sets(session, sets, ablation, progress=progress)
     changes = changes.reshape(len(changes), len(orders) + random_orders, len(removed))
-    by_order = np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1)
     return xr.Dataset(
         {
             "loss_change": (
                 ("window", "order", "removed"),
-                by_order,
+                np.concatenate([changes[:, : len(orders)], changes[:, len(orders) :].mean(1, keepdims=True)], 1),
                 {"long_name": "Change of the loss without the first heads of the order", "units": "nats"},
             )
         },

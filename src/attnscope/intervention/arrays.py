@@ -155,8 +155,7 @@ class _Row:
     def __init__(self, weights: Float[np.ndarray, " key"], values: Float[np.ndarray, "key width"]) -> None:
         # scale the column of ones to the norm of V, so that the tolerance means the same for both
         ones = np.linalg.norm(values, 2) / np.sqrt(max(len(values), 1)) if values.any() else 1.0
-        columns = np.column_stack([values, np.full(len(values), ones)])
-        basis, size, _ = np.linalg.svd(columns, full_matrices=False)
+        basis, size, _ = np.linalg.svd(np.column_stack([values, np.full(len(values), ones)]), full_matrices=False)
         self.weights, self.basis = weights, basis[:, size > _EXACT * size.max(initial=0.0)]
         self.kept = weights @ self.basis
 

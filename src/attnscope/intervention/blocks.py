@@ -126,8 +126,7 @@ class _History:
     def around(self, number: int, projection: str) -> dict[str, Any]:
         """The block of a call: its form and its modules."""
         start, states = self.marks[number]
-        stop = self.marks[number + 1][0] if number + 1 < len(self.marks) else len(self.events)
-        after = iter(range(start, stop))
+        after = iter(range(start, self.marks[number + 1][0] if number + 1 < len(self.marks) else len(self.events)))
         made = next((self.events[at].returned for at in after if self.events[at].name == projection), None)
         if made is None or made.shape != states.shape:
             return {"reason": "the sum of its heads and the states that it reads differ in shape"}
@@ -305,8 +304,7 @@ def record(
         output = forward(model, inputs, lambda _: name, with_head=with_head)
     for number, each in enumerate(records):
         if each.block.form is not None:
-            stop = marks[number + 1] if number + 1 < len(marks) else len(events)
-            _fill(each, events[marks[number] : stop], name)
+            _fill(each, events[marks[number] : (marks[number + 1] if number + 1 < len(marks) else len(events))], name)
     return records, output
 
 
@@ -334,8 +332,7 @@ def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
             record.residual = read - normalised
     assert block.output is not None  # noqa: S101 known where the form is
     assert block.bias is not None  # noqa: S101
-    weighed = record.output.detach()[0].to(block.output.dtype)
-    parts = torch.einsum("hqr,hrw->qw", weighed, block.output) + block.bias
+    parts = torch.einsum("hqr,hrw->qw", record.output.detach()[0].to(block.output.dtype), block.output) + block.bias
     if block.form != "normalised attention":
         parts = parts + record.residual
     if block.norm is not None:

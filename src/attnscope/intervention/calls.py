@@ -94,8 +94,7 @@ def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, 
         scores = scores + call.bias[:, :, first:last].to(wide)
     mask = None if call.mask is None else call.mask[:, :, first:last]
     if call.causal:
-        index = torch.arange(key.shape[2], device=key.device)
-        past = index <= torch.arange(first, last, device=key.device)[:, None]
+        past = torch.arange(key.shape[2], device=key.device) <= torch.arange(first, last, device=key.device)[:, None]
         mask = past if mask is None else mask & past
     return masked_softmax(scores, mask, None if call.sinks is None else call.sinks.to(wide)[:, None, None])
 
@@ -134,8 +133,7 @@ def band_of(matrix: Float[Tensor, "*head row key"], first: int, band: int) -> Fl
     rows, keys = matrix.shape[-2:]
     offset = torch.arange(-band, band + 1, device=matrix.device)
     at = torch.arange(first, first + rows, device=matrix.device)[:, None] + offset
-    there = (at >= 0) & (at < keys)
-    return matrix.gather(-1, at.clamp(0, keys - 1).expand(*matrix.shape[:-2], -1, -1)) * there
+    return matrix.gather(-1, at.clamp(0, keys - 1).expand(*matrix.shape[:-2], -1, -1)) * ((at >= 0) & (at < keys))
 
 
 def inputs_of(model: PreTrainedModel, window: Window | Sequence[int]) -> dict[str, Tensor]:

@@ -73,8 +73,7 @@ class Forbidden:
 
     def where(self, queries: int, keys: Tensor) -> Bool[Tensor, "text query key"]:
         """Which entries of the weights the rule forbids; `keys` are token ids ``(text, key)``."""
-        index = torch.arange(keys.shape[1], device=keys.device)
-        shift = index - torch.arange(queries, device=keys.device)[:, None]
+        shift = torch.arange(keys.shape[1], device=keys.device) - torch.arange(queries, device=keys.device)[:, None]
         forbidden = torch.zeros(len(keys), queries, keys.shape[1], dtype=torch.bool, device=keys.device)
         for offset in self.offsets:
             forbidden |= shift == offset

@@ -289,8 +289,7 @@ class Effective:
         self.call, self.width = call, band
         value = call.value[0].double()  # (kv_head, key, r)
         self.values = value
-        eps = torch.finfo(call.value.dtype).eps
-        self.tolerance = max(2 * eps * min(value.shape[1:]) ** 0.5, _LEAST_TOLERANCE)
+        self.tolerance = max(2 * torch.finfo(call.value.dtype).eps * min(value.shape[1:]) ** 0.5, _LEAST_TOLERANCE)
         all_visible = call.allowed(0, 0)
         self.is_shared = bool((all_visible == all_visible[0]).all()) and (call.mask is None or call.mask.shape[1] == 1)
         self.visible = all_visible[:1].expand(len(value), -1, -1) if self.is_shared else None

@@ -121,8 +121,7 @@ class OneHead:
         """Derivative of the sum of the log probabilities of the likeliest outcomes, with respect to the weights."""
         with torch.enable_grad():
             output = self.output.detach().requires_grad_()
-            after = self.changed(output[None])[0]
-            best = after.gather(-1, self.text.log_probabilities.argmax(-1, keepdim=True)).sum()
+            best = self.changed(output[None])[0].gather(-1, self.text.log_probabilities.argmax(-1, keepdim=True)).sum()
             (slope,) = torch.autograd.grad(best, output, materialize_grads=True, allow_unused=True)
         return (slope.to(self.values) @ self.values.T).double().cpu().numpy()
 

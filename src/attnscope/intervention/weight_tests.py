@@ -380,8 +380,7 @@ def token_gradients(text: ReadText, positions: Int[Tensor, " prediction"]) -> Fl
 
     calls.check_matrices(text.calls, text.name, in_a_graph=True)
     with torch.enable_grad(), calls.embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
-        output = forward(text.model, text.inputs, lambda _: text.name)
-        best = calls.log_probabilities(output, positions)[0].amax(-1)
+        best = calls.log_probabilities(forward(text.model, text.inputs, lambda _: text.name), positions)[0].amax(-1)
     if len(leaves) < len(text.inputs):
         raise AttnscopeError(
             f"no embedding lookup of {type(text.model).__name__} was found, so its tokens have no gradient. Choose "

@@ -206,8 +206,7 @@ def aligned_of(work: Work, measured: xr.Dataset, shown: int) -> Aligned:
     else:
         lines = measured["links"].values
     alignments = [links_of_line(str(line)) for line in lines]
-    names = ("source_words", "target_words")
-    lengths = list(zip(*(measured[name].values.tolist() for name in names), strict=True))
+    lengths = list(zip(*(measured[name].values.tolist() for name in ("source_words", "target_words")), strict=True))
     score = level = None
     outside = 0
     if gold is not None:
@@ -242,8 +241,7 @@ def _judged(every: np.ndarray, gold: Gold) -> xr.Dataset:
 
 
 def _by_head(rates: Mapping[str, Any]) -> xr.Dataset:
-    variables = {name: (("layer", "head"), np.array(rows, dtype=np.float64)) for name, rows in rates.items()}
-    dataset = xr.Dataset(variables)
+    dataset = xr.Dataset({name: (("layer", "head"), np.array(rows, dtype=np.float64)) for name, rows in rates.items()})
     return dataset.assign_coords({name: range(dataset.sizes[name]) for name in ("layer", "head")})
 
 

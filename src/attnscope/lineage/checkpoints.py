@@ -241,8 +241,7 @@ class Checkpoints:
         """Mean of the weights of several checkpoints, summed in float64."""
         total: dict[str, Tensor] = {}
         for update in updates:
-            place = self.folder.path / f"{_PLACE}{update:08d}"
-            for name, tensor in load_file(place / "model.safetensors").items():
+            for name, tensor in load_file((self.folder.path / f"{_PLACE}{update:08d}") / "model.safetensors").items():
                 total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
         return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 

@@ -453,8 +453,7 @@ class Work:
             "aligned": {} if best is None else {"layer": best.layer, "head": best.head, **best.rates()},
         }
         with explained(f"write to {self.folder.path}", _MAKE_ROOM):
-            contents = _lines(translations.texts), json_bytes(record)
-            self.folder.write(dict(zip(system.files, contents, strict=True)))
+            self.folder.write(dict(zip(system.files, (_lines(translations.texts), json_bytes(record)), strict=True)))
         return translations.texts, record
 
     def _weights(self, loaded: LoadedModel, aligned: dict[str, Any]) -> tuple[np.ndarray | None, str]:

@@ -372,8 +372,7 @@ def _masked(config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None) -> M
 def _lines(path: Path) -> list[str]:
     from attnscope.read.texts import Corpus
 
-    texts = Corpus.from_sources([path])
-    return [line.strip() for text in texts for line in text.content.splitlines() if line.strip()]
+    return [line.strip() for text in Corpus.from_sources([path]) for line in text.content.splitlines() if line.strip()]
 
 
 def _stream(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str]) -> np.ndarray:

@@ -108,8 +108,7 @@ class ForcedPair:
 
     def _merged(self, weights: np.ndarray, how: dict[str, Any]) -> WordAlignment:
         source, target = self.source, self.target
-        sizes = (len(source.words), len(target.words))
-        merged = word_weights(weights, source.word, target.word, sizes=sizes, **how)
+        merged = word_weights(weights, source.word, target.word, sizes=(len(source.words), len(target.words)), **how)
         return WordAlignment(source.words, target.words, merged)
 
 
@@ -343,8 +342,7 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
 
 def links_of_line(line: str) -> Links:
     """The links of a line that `pharaoh` wrote."""
-    pairs = (link.split("-") for link in line.split())
-    return frozenset((int(source), int(target)) for source, target in pairs)
+    return frozenset((int(source), int(target)) for source, target in (link.split("-") for link in line.split()))
 
 
 _BELOW = 0.01  # of the level that random links stay above

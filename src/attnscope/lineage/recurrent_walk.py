@@ -95,8 +95,7 @@ class Equations:
             steps["s"].append(state[0])
             steps["context"].append(c)
             together = self.of["decoder.readout.weight"] @ torch.cat([state[0], c, y])
-            hidden = torch.tanh(together + self.of["decoder.readout.bias"])
-            steps["log_p"].append((embedding @ hidden).log_softmax(0))
+            steps["log_p"].append((embedding @ torch.tanh(together + self.of["decoder.readout.bias"])).log_softmax(0))
         return {name: torch.stack(rows) for name, rows in steps.items() if rows}
 
 
@@ -319,8 +318,7 @@ class RecurrentWalk:
         """The token read, the next one and its probability, of a step."""
         if t >= len(tokens):
             return "", "", ""
-        p = float(np.exp(-self[losses][t]))
-        return _name(tokens[t - 1] if t else "<s>"), _name(tokens[t]), number(p, 3)
+        return _name(tokens[t - 1] if t else "<s>"), _name(tokens[t]), number(float(np.exp(-self[losses][t])), 3)
 
 
 def _name(token: str) -> str:

@@ -209,8 +209,7 @@ def _buckets(sources: Sequence[str] | None, limits: Sequence[int], length_in: st
             "no source sentence has a space, so each has length 1: tokenise them, or count characters with "
             "--length-in characters"
         )
-    below = [0, *limits]
-    names = [f"{low + 1}-{high}" for low, high in zip(below, limits, strict=False)] + [f"{limits[-1] + 1}+"]
+    names = [f"{low + 1}-{high}" for low, high in zip([0, *limits], limits, strict=False)] + [f"{limits[-1] + 1}+"]
     bucket = np.searchsorted(limits, lengths)
     return {name: np.flatnonzero(bucket == i) for i, name in enumerate(names)}
 

@@ -589,8 +589,7 @@ def corner(values: np.ndarray, caption: str, rows: Named, columns: int, *, marke
     cells = [
         (name, *(number(value, digits) for value in line), *more) for (_, name), line in zip(rows, part, strict=True)
     ]
-    headings = ("", *map(str, range(count)), *more)
-    return Table(caption, headings, tuple(cells), marked=_index(rows, marked), shades=True)
+    return Table(caption, ("", *map(str, range(count)), *more), tuple(cells), marked=_index(rows, marked), shades=True)
 
 
 _HEADING = 6  # columns of a terminal

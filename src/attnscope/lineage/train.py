@@ -156,8 +156,7 @@ class Training:
         self.log = Log(folder, self.state.update, tensorboard=config.tensorboard) if group.first else None
         left_out = self.data.left_out
         if self.log is not None and left_out:
-            counts = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-            _log.warning("dropped pairs: %s", counts)
+            _log.warning("dropped pairs: %s", ", ".join(f"{count:,} {reason}" for reason, count in left_out.items()))
             if not done:
                 self.log.write(0, left_out=left_out)
 
@@ -344,13 +343,12 @@ class Training:
 
     def _signature(self) -> Signature:
         """Everything that the weights depend on."""
-        settings = self.config.model_dump(mode="json", include=self.config.settings().keys() - NO_MATTER.keys())
         return Signature(
             "train",
             model={"name": self.config.model, "class": type(self.model).__name__},
             tokenizer={"sha256": tokenizer_sha256(self.data.tokenizer)},
             corpus={"sha256": self.state.texts},
-            settings=settings,
+            settings=self.config.model_dump(mode="json", include=self.config.settings().keys() - NO_MATTER.keys()),
             versions=package_versions(),
         )
 

@@ -102,8 +102,7 @@ def _whole_vectors(
         mask = torch.ones(1, 1, queries, keys, dtype=torch.bool)
         mask = mask.tril(keys - queries) if causal else mask
     key, value = (nn.functional.pad(states, (0, 0, 0, more)) for states in (key, value))
-    hidden = False if mask.dtype == torch.bool else float("-inf")
-    return key, value, nn.functional.pad(mask, (0, more), value=hidden)
+    return key, value, nn.functional.pad(mask, (0, more), value=False if mask.dtype == torch.bool else float("-inf"))
 
 
 def _bias_for(attention: str | None, bias: Tensor | None, query: Tensor) -> Tensor | None:

@@ -292,8 +292,7 @@ class Translator(TiedModel, GenerationMixin):
 
     def decoder_inputs(self, labels: Int[Tensor, "batch target"]) -> Int[Tensor, "batch target"]:
         """The decoder's input under teacher forcing: each token one step later, a start token first."""
-        first = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
-        before = torch.cat([first, labels[:, :-1]], 1)
+        before = torch.cat([labels.new_full((len(labels), 1), self.config.decoder_start_token_id), labels[:, :-1]], 1)
         return before.masked_fill(before == IGNORED, self.config.pad_token_id)
 
     prepare_decoder_input_ids_from_labels = decoder_inputs  # the name for transformers' data collator

@@ -354,8 +354,7 @@ def _below(folder: Path) -> Iterator[Run]:
     children: list[Path] = []
     with suppress(OSError):
         children = sorted(child for child in folder.iterdir() if child.is_dir())
-    taken = [child.parent / child.name.removesuffix(TASKS) for child in children]
-    for candidate in dict.fromkeys([folder, *taken]):
+    for candidate in dict.fromkeys([folder, *[child.parent / child.name.removesuffix(TASKS) for child in children]]):
         with suppress(OSError):  # unreadable folders are skipped
             run = run_at(candidate)
             if run is not None:

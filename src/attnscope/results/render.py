@@ -99,10 +99,9 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     by_name = {one.name: one for one in table.quantities}
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in shown:
-        words = one.unit in NO_NUMBERS - {"head"}
         made.add_column(
             title := _heading(translate(one.title)),
-            justify="left" if words else "right",
+            justify="left" if (one.unit in NO_NUMBERS - {"head"}) else "right",
             overflow="fold",
             no_wrap=bool(one.significant),
             min_width=max(map(cell_len, title.split())),

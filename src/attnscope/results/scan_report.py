@@ -178,8 +178,7 @@ def _headline(results: xr.Dataset) -> str:
     names = majority_names(results)
     if names is None:
         return f"Where the heads of {results.attrs.get('model', 'the model')} attend"
-    measured = results.label_share.notnull().any("cluster").transpose("layer", "head").values
-    labels = np.array(names)[measured].tolist()
+    labels = np.array(names)[results.label_share.notnull().any("cluster").transpose("layer", "head").values].tolist()
     number = len(labels)
     if "clusters" in json.loads(results.attrs.get("summary", "{}")):
         return f"{number} heads in {len(set(labels))} clusters of similar profiles"
@@ -209,8 +208,7 @@ def _heads(results: xr.Dataset) -> Table:
     values |= {str(name): array.values for name, array in (peaks(results) or {}).items()}
     labels = majority_names(results)
     rows: list[Row] = []
-    names = zip(results.layer_name.values, results.layer_kind.values, strict=True)
-    for layer, (name, kind) in enumerate(names):
+    for layer, (name, kind) in enumerate(zip(results.layer_name.values, results.layer_kind.values, strict=True)):
         for head in range(results.sizes["head"]):
             label = "" if labels is None else labels[layer][head]
             row: Row = {"layer": layer, "head": head, "layer_name": str(name), "layer_kind": str(kind), "label": label}

@@ -112,8 +112,7 @@ class Maps:
         some = call if step == 1 else call.take(queries[None])
         rows = torch.cat([*weight_rows(some, head, len(queries))]).cpu().numpy()
         first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
-        first_columns = np.arange(0, rows.shape[1], tile)
-        tiled = np.maximum.reduceat(np.maximum.reduceat(rows, first_rows, 0), first_columns, 1)
+        tiled = np.maximum.reduceat(np.maximum.reduceat(rows, first_rows, 0), np.arange(0, rows.shape[1], tile), 1)
         return coded(_thumb(tiled, side))
 
 

@@ -117,8 +117,7 @@ def lookup(setting: Setting, *, is_composed: bool = False) -> tuple[Draft, Task]
     rule = matching(draft.rows(part, questions), of_class, _MATCH) + draft.toward(START, _REST)
     move = draft.moving("token", words, "answer", images, GAIN)
     draft.plant("content head: attends to the word of the queried class", rule, move, keys, call=late)
-    depends = keys if draft.is_pair else keys | marked(draft.length, query, places)
-    return draft, Task(source, labels, depends, target)
+    return draft, Task(source, labels, keys if draft.is_pair else keys | marked(draft.length, query, places), target)
 
 
 def _with_questions(draft: Draft, classes: list[str]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, np.ndarray]:
@@ -210,8 +209,7 @@ def duplicate(setting: Setting) -> tuple[Draft, Task]:
     words, (yes, no) = draft.ids["word"], draft.ids["verdict"]
     twice = (draft.length - 1) // 3
     pool = draft.rng.permuted(np.tile(words, (TEXTS, 1)), axis=1)[:, : draft.length - 1 - twice]
-    text = draft.rng.permuted(np.hstack([pool, pool[:, :twice]]), axis=1)
-    ids = np.hstack([np.full((TEXTS, 1), START), text])
+    ids = np.hstack([np.full((TEXTS, 1), START), draft.rng.permuted(np.hstack([pool, pool[:, :twice]]), axis=1)])
     itself = np.eye(draft.length, dtype=bool)
     same = (ids[:, :, None] == ids[:, None]) & ~itself
     if draft.is_causal:
@@ -357,8 +355,7 @@ def plant_reader(draft: Draft, what: Asked, role: str = "predicts the word", *, 
 def some_offset(draft: Draft, *others: int) -> int:
     """A random offset for a head, other than these."""
     last = 0 if draft.is_causal else _FARTHEST + 1
-    possible = [offset for offset in range(-_FARTHEST, last) if offset and offset not in others]
-    return int(draft.rng.choice(possible))
+    return int(draft.rng.choice([offset for offset in range(-_FARTHEST, last) if offset and offset not in others]))
 
 
 def within(draft: Draft, *offsets: int) -> Bool[np.ndarray, "text query"]:

@@ -150,8 +150,7 @@ class Waves(Positions):
     def table(self, space: Space) -> Float[np.ndarray, "position width"]:
         """Rows of norm 1."""
         angle = 2 * np.pi * np.outer(np.arange(self.length), self.frequencies) / self.length
-        waves = np.hstack([np.cos(angle), np.sin(angle)]) / len(self.frequencies) ** 0.5
-        return waves @ self._directions(space)
+        return (np.hstack([np.cos(angle), np.sin(angle)]) / len(self.frequencies) ** 0.5) @ self._directions(space)
 
     def projections(
         self, rule: ScoreRule, space: Space, head_width: int, rng: np.random.Generator

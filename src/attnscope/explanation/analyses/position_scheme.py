@@ -287,8 +287,7 @@ class _Turning:
             rows = turned.conj() * turned.mean(-1, keepdims=True)
             for place, t in enumerate(range(-reach, reach + 1)):
                 traces[:, place] -= rows[:, max(0, -t) : max(0, min(length, length - t))].sum(-1)
-        square = (rotation.cos**2 + rotation.sin**2)[0].double().cpu().numpy()
-        return cls(call.scale * square, rates, waves, traces)
+        return cls(call.scale * (rotation.cos**2 + rotation.sin**2)[0].double().cpu().numpy(), rates, waves, traces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,8 +387,7 @@ def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) 
         if not there:
             continue
         size = np.max([values.shape for values in there], axis=0)
-        heads = max(layer[verdict.WEIGHT.name].shape[0] for layer in layers)
-        whole = np.full((len(layers), heads, *size[1:]), np.nan)
+        whole = np.full((len(layers), max(layer[verdict.WEIGHT.name].shape[0] for layer in layers), *size[1:]), np.nan)
         for number, layer in enumerate(layers):
             if name in layer:
                 whole[(number, *map(slice, layer[name].shape))] = layer[name]

@@ -215,8 +215,7 @@ def zero_note(rows: Sequence[Row]) -> str:
 
 
 def _verdict(study: Study) -> xr.Dataset:
-    results = map(study.result, ("cross_spectrum", "cross_correlation", "position_content"))
-    return verdict_of(study.evidence, *results)
+    return verdict_of(study.evidence, *map(study.result, ("cross_spectrum", "cross_correlation", "position_content")))
 
 
 def verdict_of(
@@ -244,8 +243,7 @@ def _estimates(
         "offset_of_correlation": correlations.trace_peak_corrected.where(correlations.trace_peak_clear.astype(bool)),
         "coherence": (spectra.coherence * weight).sum("frequency") / weight.sum("frequency"),
     }
-    names = ("Offset by cross-spectrum", "Offset by cross-correlation")
-    for name, long_name in zip(ESTIMATED, names, strict=True):
+    for name, long_name in zip(ESTIMATED, ("Offset by cross-spectrum", "Offset by cross-correlation"), strict=True):
         estimates[name].attrs = {"units": "tokens", "long_name": long_name}
     return {name: values.reset_coords(drop=True).reindex(cells) for name, values in estimates.items()}
 

@@ -189,8 +189,7 @@ def _covariance(
     """All offsets, from the product of zero-padded spectra; negative offsets come last."""
     length = len(query)
     size = 1 << (2 * length - 2).bit_length()  # at least 2T - 1
-    spectra = np.fft.rfft(query, size, axis=0).conj() * np.fft.rfft(key, size, axis=0)
-    circular = np.fft.irfft(spectra, size, axis=0).T
+    circular = np.fft.irfft(np.fft.rfft(query, size, axis=0).conj() * np.fft.rfft(key, size, axis=0), size, axis=0).T
     return np.concatenate([circular[:, size - length + 1 :], circular[:, :length]], 1)
 
 

@@ -147,8 +147,7 @@ def _eigen(
     cosines, basis = np.linalg.eigh((turn + turn.T) / 2)
     values, vectors = np.empty(len(turn), complex), np.empty(turn.shape, complex)
     inside = basis.T @ turn @ basis
-    edges = [0, *(np.flatnonzero(np.diff(cosines) > _SAME_COSINE) + 1).tolist(), len(turn)]
-    for first, last in pairwise(edges):
+    for first, last in pairwise([0, *(np.flatnonzero(np.diff(cosines) > _SAME_COSINE) + 1).tolist(), len(turn)]):
         part = slice(first, last)
         triangle, turned = schur(inside[part, part], output="complex")[:2] if last > first else (turn, turn)
         values[part], vectors[:, part] = np.diag(triangle), basis[:, part] @ turned

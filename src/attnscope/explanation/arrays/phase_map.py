@@ -159,8 +159,7 @@ def _line_of(
     weight, token = energy[chosen], 2 * np.pi * np.flatnonzero(chosen) / length  # radians that a token turns
     apart = np.abs(np.angle(np.exp(1j * (angles - token[:, None] * shift))))
     near = weight[apart <= token[:, None]].sum() / weight.sum()
-    uniform = weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum()
-    return _Line(shift, common.chance, float(near), float(uniform))
+    return _Line(shift, common.chance, float(near), float(weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum()))
 
 
 _SHARE = {"units": "1"}

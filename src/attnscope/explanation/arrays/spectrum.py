@@ -158,8 +158,7 @@ def _local_ratio(mean: Float[np.ndarray, " frequency"], neighbours: int) -> Floa
     """Value over the median of its neighbours; the frequency 0 is left out."""
     ratio = np.full(len(mean), np.nan)
     for place in range(1, len(mean)):
-        around = np.r_[mean[max(1, place - neighbours) : place], mean[place + 1 : place + 1 + neighbours]]
-        level = np.median(around)
+        level = np.median(np.r_[mean[max(1, place - neighbours) : place], mean[place + 1 : place + 1 + neighbours]])
         ratio[place] = mean[place] / level if level > 0 else (np.inf if mean[place] > 0 else np.nan)
     return ratio
 

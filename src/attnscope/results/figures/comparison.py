@@ -41,8 +41,7 @@ def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
             axes.annotate(f"{value:.1f}", (value, row), (0, 6), textcoords="offset points", ha="center", fontsize=7)
         axes.set_yticks(range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False)
         drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
-        top = _top(at["score"], at["upper"])
-        axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, top), xlabel=f"{metric}{drawn}")
+        axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, _top(at["score"], at["upper"])), xlabel=f"{metric}{drawn}")
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", color="0.92", linewidth=0.6)
         axes.set_axisbelow(True)
@@ -214,8 +213,7 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
 def _legend(figure: Figure) -> None:
     """Draw a legend above the axes, in as many columns as fit; names are not parsed as formulas."""
     columns = legend_columns(figure, figure.axes[0].get_legend_handles_labels()[1])
-    legend = figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=7.5)
-    for text in legend.get_texts():
+    for text in figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=7.5).get_texts():
         text.set_parse_math(False)
 
 

@@ -198,8 +198,7 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
         measured = heads.effect.sel(ablation=ablation).values
         title = f"{_TITLES[name]}\n{rank_caption(agreement.sel(estimator=name, ablation=ablation))}"
         if name == "importance":
-            label = f"Size of the effect ({ablation}), nats"
-            panels.append((title, label, np.abs(measured), heads.importance.values))
+            panels.append((title, f"Size of the effect ({ablation}), nats", np.abs(measured), heads.importance.values))
         else:
             estimated = heads.estimate.sel(estimator=name, ablation=ablation).values
             panels.append((title, f"Effect ({ablation}), nats", measured, estimated))

@@ -262,8 +262,7 @@ def offset_shares(result: xr.Dataset) -> Figure:
             axes.set_title(title, loc="left")
         _name_rows(grid[0], selection.layer_labels(result), selection.axis_values(result, "head"))
         if image is not None:
-            label = "Share of weight (square-root scale)"
-            bar = colour_bar(figure, image, grid[-1], label, pad=0.03, aspect=35)
+            bar = colour_bar(figure, image, grid[-1], "Share of weight (square-root scale)", pad=0.03, aspect=35)
             bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
         text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
@@ -287,6 +286,5 @@ def _name_rows(axes: Axes, layers: list[str], heads: list[int]) -> None:
         axes.set_ylabel("Layer.head")
         return
     every = -(-len(layers) // _LINES)
-    middles = [(layer + 0.5) * len(heads) - 0.5 for layer in range(0, len(layers), every)]
-    axes.set_yticks(middles, layers[::every])
+    axes.set_yticks([(layer + 0.5) * len(heads) - 0.5 for layer in range(0, len(layers), every)], layers[::every])
     axes.set_ylabel("Layer, with its heads from top to bottom")

@@ -136,9 +136,8 @@ def position_components(components: xr.Dataset | Models) -> Figure:
         last = 16
         for index, (name, table) in enumerate(models.items()):
             share = table["cumulative_share"].values
-            number = np.arange(1, len(share) + 1)
             axes.plot(
-                np.concatenate([[0], number]),
+                np.concatenate([[0], np.arange(1, len(share) + 1)]),
                 np.concatenate([[0.0], share]),
                 color=panels.MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models)),
                 linewidth=1.3,

@@ -67,8 +67,7 @@ def scan_figures(result: xr.Dataset, sample: xr.Dataset | None) -> Iterator[tupl
         if leading:
             yield "groups", group_maps(result, list(leading)[:_OF_GROUPS])
     if "profile" in result:
-        listed = None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)}
-        heads = _sharpest(result, listed)
+        heads = _sharpest(result, None if sample is None else {(shown.layer, shown.head) for shown in maps(sample)})
         yield "profiles", profile_curves(result, heads)
         if sample is not None:
             yield "maps", weight_maps(first_rows(sample, heads, _TOKENS), heads)
@@ -271,8 +270,7 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     wide = 0.06 * max(map(len, names))
     layers, columns = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
     with style.figure_style():
-        size = (3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3)
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3), layout="constrained")
         grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
         image = None
         for row, (layer, head) in zip(grid, pairs, strict=True):

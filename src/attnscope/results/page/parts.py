@@ -154,7 +154,6 @@ def write_page(
     words = {message: translate(message) for message in messages_of_script(js)}
     shown |= {"report": report, "heads": heads, "links": links}
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(shown)
-    sentences = report.finding.sentences
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=shown.get("opens", ""),
@@ -163,7 +162,7 @@ def write_page(
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,
         heads=heads,
-        more=[sentence for sentence in sentences[not report.finding.headline :] if sentence],
+        more=[sentence for sentence in report.finding.sentences[not report.finding.headline :] if sentence],
         tabs=[{**asdict(tab), "panel": getattr(page, tab.panel, "")} for tab in tabs],
         body=Markup(page),  # noqa: S704 a template of our own, rendered with escapes
         links=links,
@@ -267,8 +266,7 @@ def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
 
 def _blocks(total: np.ndarray, most: np.ndarray, queries: int, size: int) -> str:
     """Blocks of a map, packed: the mean sum of a query's weights, and the largest weight."""
-    in_row = np.minimum(size, queries - size * np.arange(len(total)))
-    return deflated([encode(total / in_row[:, None]), encode(most)])
+    return deflated([encode(total / np.minimum(size, queries - size * np.arange(len(total)))[:, None]), encode(most)])
 
 
 def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -251,10 +251,9 @@ def _profile(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     offsets = [int(offset) for offset in result["offset"].values]
     low, high = selection.quantiles_over_texts(result["profile"])
-    mean = selection.mean_over_texts(result["profile"])
     flat = {
         name: parts.numbers(edge.reshape(-1, len(offsets)))
-        for name, edge in (("mean", mean), ("low", low), ("high", high))
+        for name, edge in (("mean", selection.mean_over_texts(result["profile"])), ("low", low), ("high", high))
     }
     return {"offsets": offsets, **flat}
 
