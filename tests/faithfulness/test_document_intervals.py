@@ -7,7 +7,7 @@ from scipy import stats
 
 from attnscope.intervention.effects import order_agreement
 from attnscope.intervention.weight_tests import with_intervals
-from attnscope.measure.documents import above_zero, by_document, differs_from_zero, resampled, units_of
+from attnscope.measure.documents import above_zero, by_document, differs_from_zero, units_of
 
 # --- intervals over documents: how often they are wrong ---
 
@@ -93,12 +93,6 @@ def test_skewed_families_without_effect_have_few_significant_means(rng):
 
 
 # --- intervals that draw whole documents ---
-
-
-def test_texts_of_one_document_are_drawn_together():
-    draws = resampled(["a", "b", "a", "c"], 200)
-    np.testing.assert_array_equal(draws[:, 0], draws[:, 2])
-    np.testing.assert_allclose(draws.sum(1), 1)
 
 
 def test_the_interval_of_documents_is_wider_than_that_of_texts():

@@ -14,8 +14,8 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import measure
 from attnscope.measure.documents import queries
 from attnscope.measure.labels import named_clusters, over_texts, places_of, summarize, with_rows
-from attnscope.measure.passes import bin_coordinates, dimensions, plan
-from attnscope.measure.quantities import DEFAULT, STATISTICS
+from attnscope.measure.passes import bin_coordinates, plan
+from attnscope.measure.quantities import DEFAULT, STATISTICS, dimensions
 from attnscope.measure.ranking import majority_names, rank_heads
 from attnscope.measure.rows import equal_rows, indicator_columns, reduce_call
 from attnscope.measure.stored import notes_of

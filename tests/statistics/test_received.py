@@ -11,7 +11,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.kernels.reference import causal_mask, masked_softmax
-from attnscope.measure.quantities import STATISTICS
+from attnscope.measure.quantities import SECOND_PASS, STATISTICS
 from attnscope.measure.ranking import top_keys
 from attnscope.measure.stored import SAMPLE, notes_of
 from attnscope.read.encoded import texts_of, windows_of
@@ -21,7 +21,11 @@ from tests.report.planted_result import scan_page
 
 LENGTHS = (130, 90)
 OBSERVED = 32
-NAMES = [name for name, one in STATISTICS.items() if not one.is_row_wise or name.startswith("within")]
+NAMES = [
+    name
+    for name, one in STATISTICS.items()
+    if SECOND_PASS & {*one.needs, *one.needs_of_equal} or name.startswith("within")
+]
 
 
 def share_of(received):

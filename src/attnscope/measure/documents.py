@@ -121,19 +121,13 @@ def membership(units: Sequence[Hashable]) -> np.ndarray:
     return member
 
 
-def resampled(units: Sequence[Hashable], draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Weight of each text in each draw of units, ``(draw, text)``; the weights of a draw add up to 1."""
-    member = membership(units)
-    count = len(member)
-    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws) @ member
-    return drawn / drawn.sum(1, keepdims=True)
-
-
 def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the 95% interval of ratios of sums over units, 6 or more: the one interval of means over texts."""
     drawn_sizes = drawn @ sizes
     means = (drawn @ sums) / (drawn_sizes[:, None] if sizes.ndim == 1 else drawn_sizes)
-    low, high = expanded_ends(means, len(sums))
+    tail = outside(len(sums))
+    # the expanded percentile interval (Hesterberg 2015, section 4.1)
+    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
     if len(sums) >= FEW:
         return low, high
     count, whole = len(sums), sizes.sum(0)
@@ -152,13 +146,6 @@ def bootstrap_interval(sums: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -
 def long_tail(quantile: Any, skewness: Any) -> Any:
     """Standard errors from a mean to the end of its long tail: Student's quantile, and what skewness adds."""
     return quantile + skewness * (2 * quantile**2 + 1) / 3
-
-
-def expanded_ends(drawn: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the expanded percentile interval (Hesterberg 2015, section 4.1) of estimates ``(draw, ...)``."""
-    tail = outside(count)
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
-    return np.asarray(low), np.asarray(high)
 
 
 def jackknife_interval(whole: Any, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +253,9 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         times = freedom.copy(data=scipy.special.stdtrit(freedom.values, 0.975))
         windows = estimate.notnull().sum("window")
         error = variance**0.5 / windows.where(windows > 0)
-        mean, effective = estimate.mean("window"), _effective(results, name)
+        mean, parts, rows = estimate.mean("window"), abs(estimate), results[f"{name}{EFFECTIVE}"]
+        squares = (parts**2 / rows.where(rows > 0)).sum("window")
+        effective = (parts.sum("window") ** 2 / squares.where(squares > 0)).where(squares > 0, rows.min("window"))
         low, high = (mean - error * without_skewness(sign * times, skewness) for sign in (1.0, -1.0))
         if name == "offset_spread":
             least = results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW)
@@ -277,15 +266,6 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         ends = [end.where(effective >= FEWEST) for end in (low, high)]
         ends_of[name] = xr.concat(ends, xr.IndexVariable("bound", ["low", "high"])).transpose(..., "bound")
     return xr.Dataset(ends_of)
-
-
-def _effective(results: xr.Dataset, name: str) -> xr.DataArray:
-    """The effective number of rows of all windows; infinite if nothing is estimated."""
-    rows = results[f"{name}{EFFECTIVE}"]
-    parts = abs(results[name])
-    squares = (parts**2 / rows.where(rows > 0)).sum("window")
-    together = parts.sum("window") ** 2 / squares.where(squares > 0)
-    return together.where(squares > 0, rows.min("window"))
 
 
 class Interval(NamedTuple):
@@ -345,7 +325,7 @@ def differs_from_zero(
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
     else:
         signs = _random_signs(generator, 2**_ALL_SIGNS, count)
-    there = _there(parts)
+    there = (parts**2).sum(0) > 0
     flipped = np.abs(_flipped(parts[:, there], signs))
     return _reported(there, flipped[0], flipped.max(1, initial=-np.inf))
 
@@ -356,7 +336,7 @@ def above_zero(blocks: Iterable[Float[np.ndarray, "document mean"]], documents: 
     largest = np.full(_DRAWS, -np.inf)
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for parts in blocks:
-        there = _there(parts)
+        there = (parts**2).sum(0) > 0
         flipped = _flipped(parts[:, there], signs)
         largest = np.maximum(largest, flipped.max(1, initial=-np.inf))
         found.append((there, flipped[0]))
@@ -367,10 +347,6 @@ def _random_signs(generator: np.random.Generator, draws: int, count: int) -> np.
     signs = generator.choice([-1.0, 1.0], (draws, count))
     signs[0] = 1  # the data are one of the choices
     return signs
-
-
-def _there(parts: np.ndarray) -> np.ndarray:
-    return (parts**2).sum(0) > 0
 
 
 def _flipped(parts: np.ndarray, signs: np.ndarray) -> np.ndarray:
@@ -433,9 +409,8 @@ def independence(
     """Statistics of text independence over a set of heads, with valid intervals over documents."""
     units, _ = units_of(range(len(labels)) if documents is None else documents)
     member, count = numbered(units)
-    document = scipy.sparse.coo_array(
-        (np.ones(len(member)), (member, np.arange(len(member)))), (count, len(member))
-    ).tocsr()
+    places = np.ones(len(member)), (member, np.arange(len(member)))
+    document = scipy.sparse.coo_array(places, (count, len(member))).tocsr()
     mean_direction, mean_profile = directions.mean(0), profiles.mean(0)
     apart, away = directions - mean_direction, profiles - mean_profile
     signs = (np.sign(directions)[..., None] == (-1, 0, 1)).astype(float)

@@ -238,15 +238,8 @@ def generate(
     check_patterns(patterns)
     sources = as_list(texts) if isinstance(texts, Iterator) else texts
     reject_modalities("generate", model, sources, field=reading["field"], revision=reading["revision"])
-    corpus, _ = read_sides(
-        sources,
-        None,
-        field=reading["field"],
-        by_line=reading["by_line"],
-        stride=None,
-        chat=reading["chat"],
-        chat_template=reading["chat_template"],
-    )
+    given: dict[str, Any] = {name: dict(reading)[name] for name in ("field", "by_line", "chat", "chat_template")}
+    corpus, _ = read_sides(sources, None, stride=None, **given)
     grouping = grouping_for(reading["groups"], corpus)
     loaded = load_model(model, **loading(reading))
     if not loaded.model.can_generate():

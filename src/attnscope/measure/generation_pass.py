@@ -127,11 +127,8 @@ class GenerationObserver:
             self._marks[is_cross, device] = KeyMarks(marks.padding.to(device), marks.spans.to(device))
         marks = self._marks[is_cross, device]
         measured = measure_rows(call, now.queries - now.rows, now.start, marks, is_cross=is_cross)
-        check_finite(
-            f"layer {known.index} ({known.name})",
-            measured["entropy"].transpose(1, 2),
-            lambda text: f"sequence {text + 1}",
-        )
+        states = measured["entropy"].transpose(1, 2)
+        check_finite(f"layer {known.index} ({known.name})", states, lambda text: f"sequence {text + 1}")
         now.measured.add(known.index, measured)
 
     def _side(self, kind: str) -> str:
@@ -202,10 +199,7 @@ class GenerationObserver:
         return {each.start + row: each for each in self.passes for row in range(each.rows)}
 
     def rows(self, chosen: Sequence[int], new: Sequence[int]) -> dict[str, np.ndarray]:
-        """The row that predicted each token of a text: that of the token before it, ``(step, layer, head, ...)``.
-
-        `chosen` has the sequence of the batch that wrote each token.
-        """
+        """The row before each token of a text, ``(step, layer, head, ...)``; `chosen` are the sequences behind them."""
         steps: list[dict[str, np.ndarray]] = []
         for position, (text, before) in enumerate(zip(chosen, [-1, *new], strict=False), (self.prompt or 0) - 1):
             own = self.of_position.get(position)

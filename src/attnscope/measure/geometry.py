@@ -322,12 +322,13 @@ def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: l
     return changed
 
 
+FrameTokens = list[list[list[int]]]  # of each frame of each video
+
+
 class Frames(Tiles):
     """Finds the frames of texts with videos, and the rows and columns of each."""
 
-    def frames_of(
-        self, expanded: Expanded, inputs: dict[str, Any], images: int
-    ) -> tuple[list[list[list[int]]], list[Tile]]:
+    def frames_of(self, expanded: Expanded, inputs: dict[str, Any], images: int) -> tuple[FrameTokens, list[Tile]]:
         """The tokens of each frame of each video of a text, and the frames as tiles; both empty if unknown."""
         pieces = expanded.video_tokens()
         if not any(pieces):
@@ -340,7 +341,7 @@ class Frames(Tiles):
 
     def _frames_by_pixels(
         self, pieces: list[list[int]], inputs: dict[str, Any], images: int
-    ) -> tuple[list[list[list[int]]], list[Tile]]:
+    ) -> tuple[FrameTokens, list[Tile]]:
         """The frame of each token: the one whose pixels change it; none, or unknown for several."""
         key = OF_VIDEOS if OF_VIDEOS in inputs else PIXELS
         pixels = pixels_of(inputs, key)
@@ -348,13 +349,12 @@ class Frames(Tiles):
             return [], self._unknown("the processor does not return single frames in rows and columns")
         tokens = [token for video in pieces for token in video]
         before = self.model.decoder_inputs(inputs)["inputs_embeds"][0, tokens].double()
-        moved = torch.stack(
-            [self._changes(inputs, key, frame, tokens, before) for frame in range(len(pixels))]
-        )  # (frame, token)
+        # (frame, token)
+        moved = torch.stack([self._changes(inputs, key, frame, tokens, before) for frame in range(len(pixels))])
         of = moved > NOTHING * moved.amax(0).amax()
         if bool((of.sum(0) > 1).any()) or not bool(of.any(1).all()):
             return [], self._unknown("some of its tokens read several frames, or a frame none of them")
-        frames: list[list[list[int]]] = []
+        frames: FrameTokens = []
         tiles: list[Tile] = []
         number = {token: place for place, token in enumerate(tokens)}
         for video, own in enumerate(pieces, start=1):
@@ -368,20 +368,14 @@ class Frames(Tiles):
                 if shape is not None:
                     tiles.append(Tile(video, step, *shape, tuple(listed), source, VIDEO, key))
         self.known_by.add("pixels")
-        return frames, self._in_rows(tiles, frames, inputs)
-
-    def _in_rows(self, tiles: list[Tile], frames: list[list[list[int]]], inputs: dict[str, Any]) -> list[Tile]:
-        """The tiles, if those of all frames are known and each token follows the pixels at its position."""
         if len(tiles) < sum(map(len, frames)):
-            return self._unknown("the tokens of a frame do not fill rows and columns")
+            return frames, self._unknown("the tokens of a frame do not fill rows and columns")
         firsts = {len(tile.tokens): tile for tile in reversed(tiles)}
         if not all(self.follows(tile, inputs) for tile in firsts.values()):
-            return self._unknown("its tokens do not follow the pixels at their positions (a resampler?)")
-        return tiles
+            return frames, self._unknown("its tokens do not follow the pixels at their positions (a resampler?)")
+        return frames, tiles
 
-    def _changes(
-        self, inputs: dict[str, Any], key: str, frame: int, tokens: list[int], before: torch.Tensor
-    ) -> torch.Tensor:
+    def _changes(self, inputs: dict[str, Any], key: str, frame: int, tokens: list[int], before: Tensor) -> Tensor:
         """The change of each token with the pixels of one frame."""
         changed = inputs[key].clone()
         flat = changed.flatten(0, -4)  # a view
@@ -426,18 +420,9 @@ class Tubelets:
 
     def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
         """The steps, each over the first of its frames; `key` is the argument for the frames."""
+        grid, together = (self.rows, self.columns), self.together
         return tuple(
-            TubeletStep(
-                1,
-                number + 1,
-                self.rows,
-                self.columns,
-                tuple(own.reshape(-1).tolist()),
-                number * self.together,
-                VIDEO,
-                key,
-                self.together,
-            )
+            TubeletStep(1, number + 1, *grid, tuple(own.reshape(-1).tolist()), number * together, VIDEO, key, together)
             for number, own in enumerate(self.places())
         )
 
@@ -458,15 +443,9 @@ class Tubelets:
         names = {token: shown for tile in tiles for token, shown in tile.names.items()}
         roles = {token: self._group(tile.number - 1) for tile in tiles for token in tile.tokens}
         special = tuple(token not in names for token in range(self.tokens))
-        return Window(
-            (0,) * self.tokens,
-            special,
-            ((0, 0),) * self.tokens,
-            name,
-            0,
-            tuple(names.get(token, "[class]" if token == 0 else "[special]") for token in range(self.tokens)),
-            roles=tuple(roles.get(token, _BESIDE) for token in range(self.tokens)),
-        )
+        tokens = tuple(names.get(token, "[class]" if token == 0 else "[special]") for token in range(self.tokens))
+        groups = tuple(roles.get(token, _BESIDE) for token in range(self.tokens))
+        return Window((0,) * self.tokens, special, ((0, 0),) * self.tokens, name, 0, tokens, roles=groups)
 
 
 @torch.no_grad()
@@ -484,9 +463,22 @@ def tubelets_of(model: PreTrainedModel, inputs: dict[str, Any], key: str) -> Tub
         return "neither its keys nor its embeddings are captured, which identify the tubelets"
     if len(before) != 1:
         return f"its first layer attends in {len(before)} separate parts, not over the whole video"
+
+    def changed(place: tuple[int, ...]) -> int | None:
+        """The token that changes with the pixels of one tubelet; None if it is not exactly one."""
+        moved = video.clone()
+        frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
+        moved[0, frames, :, rows, columns] += pattern(size[1:], moved[0, 0])
+        seen = _states(model, {**inputs, key: moved})
+        if seen is None:
+            return None
+        change = (seen[0] - before[0]).abs().amax(-1)
+        tokens = (change > NOTHING * change.amax()).nonzero()[:, 0].tolist()
+        return tokens[0] if len(tokens) == 1 else None
+
     corners = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), tuple(count - 1 for count in counts)]
     corners = [tuple(min(place) for place in zip(corner, (c - 1 for c in counts), strict=True)) for corner in corners]
-    tokens = [_changed(model, inputs, key, before, size, corner) for corner in corners]
+    tokens = [changed(corner) for corner in corners]
     if any(token is None for token in tokens):
         return "in its first layer a tubelet is not one token"
     first, *nexts, last = (token for token in tokens if token is not None)
@@ -506,26 +498,6 @@ def _states(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor | None:
         return seen
     states: Any = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     return states[0].double() if states else None
-
-
-def _changed(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    key: str,
-    before: Tensor,
-    size: tuple[int, int, int],
-    place: tuple[int, ...],
-) -> int | None:
-    """The token that changes with the pixels of one tubelet; None if it is not exactly one."""
-    video = inputs[key].clone()
-    frames, rows, columns = (slice(at * side, (at + 1) * side) for at, side in zip(place, size, strict=True))
-    video[0, frames, :, rows, columns] += pattern(size[1:], video[0, 0])
-    seen = _states(model, {**inputs, key: video})
-    if seen is None:
-        return None
-    change = (seen[0] - before[0]).abs().amax(-1)
-    tokens = (change > NOTHING * change.amax()).nonzero()[:, 0].tolist()
-    return tokens[0] if len(tokens) == 1 else None
 
 
 def _frames(first: int, last: int) -> str:

@@ -57,7 +57,10 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
     names = ("on_patches", "same_row", "same_column", "class_token", "registers", "distance", "down", "right")
     sums = {name: torch.zeros(sizes, dtype=torch.float64, device=call.query.device) for name in names}
     for row in range(rows):
-        weights = _weights_of_row(call, grid, row)
+        begin = grid.start + row * columns
+        part = slice(begin, begin + columns)
+        cut = {name: None if (of := getattr(call, name)) is None else of[..., part, :] for name in ("mask", "bias")}
+        weights = attend_in_full(replace(call, query=call.query[..., part, :], **cut))[1]  # (batch, head, column, key)
         patches = weights[..., grid.patches].unflatten(-1, (rows, columns))  # (..., query, row, column)
         below = along - row
         by_row, by_column = patches.sum((-1, -3)), patches.sum(-2)
@@ -82,14 +85,6 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
         "row_offset_mean": sums["down"] / held,
         "column_offset_mean": sums["right"] / held,
     }
-
-
-def _weights_of_row(call: AttentionCall, grid: Grid, row: int) -> Tensor:
-    """Weights of the patches in one row, ``(batch, head, column, key)``."""
-    first = grid.start + row * grid.columns
-    part = slice(first, first + grid.columns)
-    cut = {name: None if (tensor := getattr(call, name)) is None else tensor[..., part, :] for name in ("mask", "bias")}
-    return attend_in_full(replace(call, query=call.query[..., part, :], **cut))[1]
 
 
 def _profile(places: Tensor, rows: int, band: int) -> Tensor:
@@ -244,9 +239,7 @@ class ImageReader(Reader):
                 "window": np.array(numbers),
                 "source": ("window", np.array([name for name, _ in items], dtype=object)),
                 **layer_coordinates(self.sites),
-                "head": np.arange(
-                    next(values.shape[2] for name, values in arrays.items() if not name.startswith(EQUAL))
-                ),
+                "head": np.arange(next(own.shape[2] for name, own in arrays.items() if not name.startswith(EQUAL))),
                 **({"row_offset": offsets, "column_offset": offsets} if "patch_profile" in arrays else {}),
             },
         )
@@ -323,17 +316,14 @@ class PatchObserver:
         if batch != self.images:  # windows of each image, one after the other
             numbers = {name: values.unflatten(0, (self.images, -1)).mean(1) for name, values in numbers.items()}
         wanted = [name for name in self.names if name in PATCH_STATISTICS]
-        if self._is_on_grid(call):
+        tokens = None if self.grid is None else self.grid.tokens
+        if batch == self.images and tokens == call.query.shape[2] == call.key.shape[2]:
             numbers |= self._of_patches(call, wanted)
         else:
             self.elsewhere.append(site.index)
             numbers |= self._missing(wanted, heads)
         self.measured.add(site.index, numbers)
         return output
-
-    def _is_on_grid(self, call: AttentionCall) -> bool:
-        tokens = None if self.grid is None else self.grid.tokens
-        return call.query.shape[0] == self.images and tokens == call.query.shape[2] == call.key.shape[2]
 
     def _of_patches(self, call: AttentionCall, wanted: Sequence[str]) -> dict[str, Tensor]:
         if not wanted or self.grid is None:

@@ -143,10 +143,7 @@ class Places:
     reaches: list[int]  # tokens on either side that ``near`` counts
 
     def candidates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Shares that may give a label, those of uniform attention, and the number of rows behind each.
-
-        ``(head, candidate)`` each.
-        """
+        """Shares that may give a label, those of uniform attention, and their rows: ``(head, candidate)`` each."""
         sides: list[np.ndarray] = []
         for shares in (self.measured, self.equal):
             columns = [shares[name] for name in ("offset", "first", "special", "none", "near")]
@@ -155,10 +152,8 @@ class Places:
             sides.append(np.column_stack(columns))
         measured, equal = sides
         own, columns = self.measured, self.measured["columns_left"]
-        first, ones = (
-            own["offset"].shape[1],
-            np.ones((len(measured), own["offset"].shape[1] + 3 + own["near"].shape[1])),
-        )
+        first = own["offset"].shape[1]
+        ones = np.ones((len(measured), first + 3 + own["near"].shape[1]))
         near, far = own["near_left"] + own["near_right"], own["left"] + own["right"]
         supported = np.column_stack([ones, near, near, far, far])
         # frames without sound are all alike: a head attends to all of them or to none, trained or not
@@ -175,16 +170,12 @@ class Places:
         total = np.bincount(groups, rows, count)
         member = np.zeros((count, len(groups)))
         member[groups, np.arange(len(groups))] = rows / total[groups]
-        frequent = [_most_frequent(kinds[groups == group]) for group in range(count)]
+        each = [np.unique(kinds[groups == group], return_counts=True) for group in range(count)]
+        frequent = [str(names[counts.argmax()]) for names, counts in each]
         measured, equal = (
             {name: member @ values[chosen] for name, values in shares.items()} for shares in (self.measured, self.equal)
         )
         return replace(self, measured=measured, equal=equal, rows=total, kinds=np.array(frequent))
-
-
-def _most_frequent(names: np.ndarray) -> str:
-    values, counts = np.unique(names, return_counts=True)
-    return str(values[counts.argmax()])
 
 
 def places_of(results: xr.Dataset) -> Places:

@@ -46,11 +46,8 @@ def bias_note(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dict[str,
             biased.append(site)
         return output_of(call)
 
-    short = (
-        inputs
-        if any(part.dim() != _OF_TOKENS for part in inputs.values())
-        else {name: part[:, :_ENOUGH] for name, part in inputs.items()}
-    )
+    is_text = all(part.dim() == _OF_TOKENS for part in inputs.values())
+    short = {name: part[:, :_ENOUGH] for name, part in inputs.items()} if is_text else inputs
     with watching(model, look, weights_suffice=True):
         model(**short)
     return {"bias": _SAID} if biased else {}
@@ -142,12 +139,8 @@ def shares_by_offset(results: xr.Dataset, of: str = "bins") -> OffsetShares | No
     else:
         first = last = results[along].values
     equal = results.get(f"{EQUAL}{name}")
-    return OffsetShares(
-        first,
-        last,
-        _mean(results, results[name], ("layer", "head", along)),
-        None if equal is None else _mean(results, equal, ("layer", along)),
-    )
+    share = _mean(results, results[name], ("layer", "head", along))
+    return OffsetShares(first, last, share, None if equal is None else _mean(results, equal, ("layer", along)))
 
 
 def _mean(results: xr.Dataset, sums: xr.DataArray, dims: tuple[str, ...]) -> np.ndarray:

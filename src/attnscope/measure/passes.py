@@ -20,31 +20,9 @@ from attnscope.kernels.bins import bin_ranges, far_starts
 from attnscope.kernels.call import AttentionCall, Need, with_mass
 from attnscope.kernels.engines import measure, output_of
 from attnscope.measure.maps import KEPT, BlockSums
-from attnscope.measure.quantities import (
-    BY_GROUP,
-    CHOSEN,
-    EQUAL,
-    KNOWN,
-    SECOND_PASS,
-    STRONGEST,
-    needs_of,
-    without_end,
-    wording,
-)
+from attnscope.measure.quantities import CHOSEN, EQUAL, KNOWN, SECOND_PASS, STRONGEST, dimensions, needs_of, wording
 from attnscope.measure.row_samples import sampled_statistics
-from attnscope.measure.rows import (
-    FIRST,
-    LEAST_KEYS,
-    Eligible,
-    GroupMarks,
-    GroupPlaces,
-    equal_rows,
-    evenly,
-    first_of,
-    indicator_columns,
-    reduce_call,
-    second_pass,
-)
+from attnscope.measure.rows import FIRST, GroupMarks, GroupPlaces, Marks, equal_rows, evenly, reduce_call, second_pass
 from attnscope.read.windows import Batch, collate
 
 if TYPE_CHECKING:
@@ -102,16 +80,10 @@ class WindowBatch:
 def plan(names: Sequence[str], band: int, columns: Tensor, reach: int = 0, *, equal: bool = False) -> Need:
     """Combine the needs of the statistics into one request for one pass."""
     wanted = needs_of(names, equal=equal)
+    flags = {name: name in wanted for name in ("entropy", "offsets", "variance", "largest", "largest_key", "collision")}
+    bins = far_starts(band, reach) if "bins" in wanted else ()
     return Need(
-        band=band if "band" in wanted else None,
-        columns=columns if "columns" in wanted else None,
-        entropy="entropy" in wanted,
-        offsets="offsets" in wanted,
-        variance="variance" in wanted,
-        largest="largest" in wanted,
-        largest_key="largest_key" in wanted,
-        collision="collision" in wanted,
-        bins=far_starts(band, reach) if "bins" in wanted else (),
+        band if "band" in wanted else None, bins=bins, columns=columns if "columns" in wanted else None, **flags
     )
 
 
@@ -189,28 +161,6 @@ class StatisticsObserver:
         return output if merged is None else output_of(call)
 
 
-@dataclass(frozen=True, eq=False)
-class Marks:
-    """Which queries ``(batch, query)`` and keys ``(batch, key)`` of a call are real tokens, and which are special."""
-
-    queries: Tensor
-    keys: Tensor
-    special: Tensor
-    groups: GroupMarks | None = None
-    special_queries: Tensor | None = None
-    with_first: bool = False  # whether the first key may be that of an example
-
-    def eligible(self, call: AttentionCall) -> Eligible:
-        """The tokens that an example may have: queries that see enough keys; neither special tokens nor the first."""
-        sees = equal_rows(call, Need()).log_sum_exp[:, 0].exp().round()  # keys
-        queries, keys = self.queries & (sees >= LEAST_KEYS), self.keys & ~self.special
-        if self.special_queries is not None:
-            queries &= ~self.special_queries
-        if not self.with_first:
-            keys &= torch.arange(keys.shape[1], device=keys.device) != first_of(self.keys)[:, None]
-        return Eligible(queries, keys)
-
-
 def measure_call(
     call: AttentionCall,
     names: Sequence[str],
@@ -224,7 +174,7 @@ def measure_call(
     chosen: Sequence[int] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Output and statistics of one attention call, ``(batch, head, ...)`` each, on its device."""
-    columns = indicator_columns(marks.keys, marks.special, marks.groups)
+    columns = marks.columns()
     need, needs = plan(names, band, columns, reach), needs_of(names)
     sums = partial(second_pass, valid=marks.queries, observation=observation, reach=reach, chosen=chosen)
     even_blocks: BlockSums | None = None
@@ -285,15 +235,6 @@ def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return text.valid.to(device), text.special.to(device), groups
 
 
-def dimensions(name: str) -> tuple[str, ...]:
-    """Names of the dimensions of a statistic in a result."""
-    own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
-    along = KNOWN[own].along
-    along += ("group_query",) if name.endswith(BY_GROUP) else ()
-    of_head = () if name.startswith(EQUAL) else ("head",)
-    return ("window", "layer", *of_head, *along)
-
-
 def labelled(
     arrays: Mapping[str, np.ndarray],
     sites: Sequence[Site],
@@ -311,6 +252,7 @@ def labelled(
     dims = {name: dimensions(name) for name in arrays}
     heads = next(arrays[name].shape[2] for name in arrays if "head" in dims[name])
     tokens = {"long_name": unit, "units": unit}
+    offsets = np.array(chosen, np.int64), {"long_name": "Chosen offset, key minus query", "units": unit}
     return xr.Dataset(
         {name: (dims[name], array, _attributes(name, unit)) for name, array in arrays.items()}
         | {name: ("window", counts, tokens) for name, counts in lengths.items()}
@@ -326,17 +268,12 @@ def labelled(
             "offset": np.arange(-band, band + 1),
             **({"kept": list(KEPT)} if "kept" in itertools.chain(*dims.values()) else {}),
             **({} if "bin_sum" not in arrays else bin_coordinates(band, reach)),
-            **({} if "weight_at" not in arrays else _chosen_coordinate(chosen, unit)),
+            **({} if WEIGHT_AT not in arrays else {"chosen_offset": ("chosen_offset", *offsets)}),
             **({} if "offset_sum" not in arrays else {"every_offset": np.arange(-reach, reach + 1)}),
             **({} if STRONGEST not in arrays else {"part": ["weight", "query", "key"]}),
             **{side: np.array(groups, dtype=object) for side in ("group_query", "group_key") if groups},
         },
     ).set_coords(["source", "start"])
-
-
-def _chosen_coordinate(chosen: Sequence[int], unit: str) -> dict[str, Any]:
-    attributes = {"long_name": "Chosen offset, key minus query", "units": unit}
-    return {"chosen_offset": ("chosen_offset", np.array(chosen, dtype=np.int64), attributes)}
 
 
 def _attributes(name: str, unit: str) -> dict[str, str]:

@@ -81,13 +81,10 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         elif name.endswith(BY_GROUP) or name.removeprefix(EQUAL) in OF_GROUPS:
             of = results.variables[f"{EQUAL}{GROUP_ROWS}" if name.startswith(EQUAL) else GROUP_ROWS]
             variables[name] = _weighted_nanmean(values, of)
-        elif name.removeprefix(EQUAL) in OF_OFFSETS:  # over all queries: 0 in windows without the offset
-            variables[name] = _weighted(values.fillna(0), rows).where(values.notnull().any("window"))
-            variables[name].attrs = values.attrs
-        elif name == "profile":
-            pairs = pairs_of(results).variable
-            variables["pairs"] = pairs.sum("window")
-            variables[name] = _weighted(values.fillna(0), pairs).where(values.notnull().any("window"))
+        elif name == "profile" or name.removeprefix(EQUAL) in OF_OFFSETS:  # 0 in windows without the offset
+            of = pairs_of(results).variable if name == "profile" else rows
+            variables |= {"pairs": of.sum("window")} if name == "profile" else {}
+            variables[name] = _weighted(values.fillna(0), of).where(values.notnull().any("window"))
             variables[name].attrs = values.attrs
         elif "window" in values.dims:
             mean = _weighted(values, rows)
@@ -182,10 +179,14 @@ def pools_alone(results: xr.Dataset) -> xr.Dataset:
     return results.drop_vars([name for name, values in results.variables.items() if "pooled_window" in values.dims])
 
 
-def windows_of_pools(windows: xr.Dataset, pools: xr.Dataset, chosen: slice) -> xr.Dataset:
-    """The variables of the windows of some pools of a piece."""
-    ends = np.concatenate([[0], np.cumsum(pools.window_count.values)])
-    return windows.isel(pooled_window=slice(int(ends[chosen.start]), int(ends[chosen.stop])))
+def part_rows(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
+    """Some texts of a piece; for pools, with their windows."""
+    whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
+    if windows is None:
+        return whole.isel(window=chosen), {}
+    ends = np.concatenate([[0], np.cumsum(whole.window_count.values)])
+    own = slice(int(ends[chosen.start]), int(ends[chosen.stop]))
+    return whole.isel(window=chosen), {WINDOWS: windows.isel(pooled_window=own)}
 
 
 def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
@@ -414,22 +415,15 @@ class _Gathered:
             for end, values in numbers.items():
                 means[name + end] = like.copy(data=values.reshape(like.shape)).assign_attrs(_words_of(like, end))
         whole = xr.Dataset(means, attrs={"texts": texts, "documents": documents})
-        return whole.assign_coords(
-            {name: coordinate for name, coordinate in self.coords.items() if set(coordinate.dims) <= set(whole.dims)}
-        )
+        return whole.assign_coords({k: own for k, own in self.coords.items() if set(own.dims) <= set(whole.dims)})
 
 
 def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
     """The statistics of every head and text."""
     for given, values in piece.data_vars.items():
         name = str(given)
-        of_heads = {"window", "layer", "head"} <= set(values.dims)
-        if (
-            of_heads
-            and values.dtype.kind == "f"
-            and not name.startswith((DRAWN, EQUAL))
-            and not name.endswith((VARIANCE, *_COUNTS))
-        ):
+        of_heads = {"window", "layer", "head"} <= set(values.dims) and values.dtype.kind == "f"
+        if of_heads and not name.startswith((DRAWN, EQUAL)) and not name.endswith((VARIANCE, *_COUNTS)):
             yield name, values
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -20,17 +21,14 @@ if TYPE_CHECKING:
 
 def top(received: Tensor, count: int) -> Tensor:
     """Share of all weight on the `count` keys that receive most: ``(batch, head)``; NaN without weight."""
-    return _received_shares(received).topk(min(count, received.shape[-1])).values.sum(-1)
+    shares = received / received.sum(-1, keepdim=True)
+    return shares.topk(min(count, received.shape[-1])).values.sum(-1)
 
 
 def effective(received: Tensor) -> Tensor:
     """Effective number of keys, exp of the entropy of their shares: ``(batch, head)``."""
-    shares = _received_shares(received)
+    shares = received / received.sum(-1, keepdim=True)
     return shares.xlogy(shares).sum(-1).neg().exp()
-
-
-def _received_shares(received: Tensor) -> Tensor:
-    return received / received.sum(-1, keepdim=True)
 
 
 EQUAL = "equal_"  # prefix: uniform attention over the visible tokens
@@ -77,11 +75,6 @@ class Statistic:
     needs_of_equal: tuple[str, ...] = field(default=(), kw_only=True)
     by_default: bool = field(default=True, kw_only=True)  # whether it is measured by default
 
-    @property
-    def is_row_wise(self) -> bool:
-        """Whether one pass over the rows gives it, also for uniform attention."""
-        return not SECOND_PASS & {*self.needs, *self.needs_of_equal}
-
 
 #: Other values of `needs`: sums over queries, which take a second pass over the scores.
 SECOND_PASS = frozenset({"received", "recent", "offset_sum", "distance"})
@@ -90,242 +83,184 @@ STRONGEST = "strongest"
 CHOSEN = "chosen"
 
 
-def _within(distance: int) -> Statistic:
-    """Weight within a distance, whatever the band: bins end at powers of 2."""
-    return Statistic(
-        Wording(
-            f"Weight within {distance:,} tokens",
-            "share",
-            f"Share of the weight on tokens at most {distance:,} away, on either side.",
-        ),
-        lambda rows: rows.within(distance),
-        ("band", "bins"),
-        has_equal=True,
-        by_default=False,
-    )
-
-
-def _of_largest(
-    name: str,
-    units: str,
-    reading: str,
-    reduce: Callable[[Rows], Tensor],
-    of_equal: Callable[[Rows], Tensor],
-    needs_of_equal: tuple[str, ...],
-) -> Statistic:
-    """The position of a row's largest weight: under uniform attention, a key's chance to be it is its weight."""
-    return Statistic(
-        Wording(name, units, reading),
-        reduce,
-        ("largest_key",),
-        has_equal=True,
-        of_equal=of_equal,
-        needs_of_equal=needs_of_equal,
-        by_default=False,
-    )
-
-
-def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
-    """The distribution of the weight over keys."""
-
-    def statistic(name: str, units: str, reading: str, reduce: Callable[[Tensor], Tensor]) -> Statistic:
-        words = Wording(name + of, units, reading)
-        return Statistic(words, lambda rows: reduce(getattr(rows, what)), (what,), has_equal=True, by_default=False)
-
-    return {
-        f"{prefix}top_key": statistic(
-            "Share of all weight on the key that receives most",
-            "share",
-            "1: all queries attend to one token; near uniform attention: no token dominates.",
-            lambda received: top(received, 1),
-        ),
-        f"{prefix}top_10_keys": statistic(
-            "Share of all weight on the 10 keys that receive most",
-            "share",
-            "Share that a cache of the best 10 keys for this head and window would keep.",
-            lambda received: top(received, 10),
-        ),
-        f"{prefix}effective_keys": statistic(
-            "Effective number of keys, exp of the entropy of their shares",
-            "tokens",
-            "1: all weight is on one key; n: n keys receive the same.",
-            effective,
-        ),
-    }
-
-
+_with_equal = partial(Statistic, has_equal=True)
+_optional = partial(Statistic, has_equal=True, by_default=False)
+# under uniform attention, a key's chance to have a row's largest weight is its weight
+_of_largest = partial(_optional, needs=("largest_key",))
 _EACH_SHARE = "5, 10, 25%"  # of the blocks, all three in one variable
 _EACH_OFFSET = "each chosen offset"
 #: Wording of statistics with several numbers a head, by their last dimension: of all numbers, and of one.
 _OF_EACH = {"kept": (_EACH_SHARE, "{}%"), "chosen_offset": (_EACH_OFFSET, "offset {}")}
 SEVERAL = tuple(_OF_EACH)
-STATISTICS: dict[str, Statistic] = {
-    "band_sum": Statistic(
-        Wording("Sum of the weights at each offset, tr_t", "tokens"),
-        attrgetter("band_sum"),
-        ("band",),
-        along=("offset",),
-        has_equal=True,
+_WORDS = {
+    "band_sum": Wording("Sum of the weights at each offset, tr_t", "tokens"),
+    "bin_sum": Wording("Sum of the weights in each bin of offsets", "tokens"),
+    "profile": Wording("Mean weight at each offset", "share"),
+    "outside": Wording(
+        "Weight outside the band of offsets", "share", "Weight on tokens beyond the offsets of the profile."
     ),
-    "bin_sum": Statistic(
-        Wording("Sum of the weights in each bin of offsets", "tokens"),
-        attrgetter("bin_sum"),
-        ("band", "bins"),
-        along=("offset_bin",),
-        has_equal=True,
+    "entropy": Wording("Entropy of a row", "nats", "0: each query attends to one token; ln n: uniform over n tokens."),
+    "first_token": Wording("Weight on the first token", "share", "Near 1: the head uses the first token as a sink."),
+    "special_tokens": Wording(
+        "Weight on special tokens",
+        "share",
+        "Tokens that the tokenizer adds, and beginning, end, class, separator and padding tokens in the text; "
+        "not <unk> or the mask, which replace words.",
     ),
-    "profile": Statistic(
-        Wording("Mean weight at each offset", "share"), attrgetter("profile"), ("band",), along=("offset",)
+    "mean_offset": Wording(
+        "Mean offset (negative is left)",
+        "tokens",
+        "Key position minus query position: negative is left, positive is right.",
+        signed=True,
     ),
-    "outside": Statistic(
-        Wording("Weight outside the band of offsets", "share", "Weight on tokens beyond the offsets of the profile."),
-        attrgetter("outside"),
-        ("band",),
-        has_equal=True,
+    "offset_spread": Wording(
+        "Spread of the offset within a row",
+        "tokens",
+        "Root mean square over rows of the standard deviation of key minus query.",
     ),
-    "entropy": Statistic(
-        Wording("Entropy of a row", "nats", "0: each query attends to one token; ln n: uniform over n tokens."),
-        lambda rows: rows.mean_of("entropy"),
-        ("entropy",),
-        has_equal=True,
+    "max_weight": Wording("Largest weight of a row", "share", "1: one token takes everything."),
+    "gini_simpson": Wording(
+        "Gini-Simpson index of a row, 1 − ΣA²",
+        "share",
+        "Near 0: the softmax is saturated on one token; near 1: it is spread over many.",
     ),
-    "first_token": Statistic(
-        Wording("Weight on the first token", "share", "Near 1: the head uses the first token as a sink."),
-        attrgetter("first_token"),
-        ("columns",),
-        has_equal=True,
+    "block_recall": Wording(
+        f"Weight in the best {_EACH_SHARE} of the blocks of each block row",
+        "share",
+        "Blocks are 64 x 64 tokens, chosen in each block row; compare with uniform attention.",
     ),
-    "special_tokens": Statistic(
-        Wording(
-            "Weight on special tokens",
-            "share",
-            "Tokens that the tokenizer adds, and beginning, end, class, separator and padding tokens in the text; "
-            "not <unk> or the mask, which replace words.",
-        ),
-        attrgetter("special_tokens"),
-        ("columns",),
-        has_equal=True,
+    "map_block_recall": Wording(
+        f"Weight in the best {_EACH_SHARE} of the blocks of the whole map",
+        "share",
+        "Blocks are 64 x 64 tokens, chosen in the whole map; compare with uniform attention.",
     ),
-    "mean_offset": Statistic(
-        Wording(
-            "Mean offset (negative is left)",
-            "tokens",
-            "Key position minus query position: negative is left, positive is right.",
-            signed=True,
-        ),
-        lambda rows: rows.mean_of("mean_offset"),
-        ("offsets",),
+    "learned_sink": Wording("Weight on a learned sink (no token)", "share"),
+    "attention_distance": Wording(
+        "Mean distance between query and key, Σ A |i − j| / Σ A",
+        "tokens",
+        "To either side; compare with uniform attention.",
     ),
-    "offset_spread": Statistic(
-        Wording(
-            "Spread of the offset within a row",
-            "tokens",
-            "Root mean square over rows of the standard deviation of key minus query.",
-        ),
-        lambda rows: rows.mean_of("offset_variance").sqrt(),
-        ("offsets", "variance"),
-    ),
-    "max_weight": Statistic(
-        Wording("Largest weight of a row", "share", "1: one token takes everything."),
-        lambda rows: rows.mean_of("largest"),
-        ("largest",),
-    ),
-    "gini_simpson": Statistic(
-        Wording(
-            "Gini-Simpson index of a row, 1 − ΣA²",
-            "share",
-            "Near 0: the softmax is saturated on one token; near 1: it is spread over many.",
-        ),
-        lambda rows: 1.0 - rows.mean_of("collision"),
-        ("collision",),
-    ),
-    "block_recall": Statistic(
-        Wording(
-            f"Weight in the best {_EACH_SHARE} of the blocks of each block row",
-            "share",
-            "Blocks are 64 x 64 tokens, chosen in each block row; compare with uniform attention.",
-        ),
-        lambda rows: rows.blocks.recall(),
-        ("blocks",),
-        along=("kept",),
-        has_equal=True,
-        by_default=False,
-    ),
-    "map_block_recall": Statistic(
-        Wording(
-            f"Weight in the best {_EACH_SHARE} of the blocks of the whole map",
-            "share",
-            "Blocks are 64 x 64 tokens, chosen in the whole map; compare with uniform attention.",
-        ),
-        lambda rows: rows.blocks.map_recall(),
-        ("blocks",),
-        along=("kept",),
-        has_equal=True,
-        by_default=False,
-    ),
-    "learned_sink": Statistic(
-        Wording("Weight on a learned sink (no token)", "share"), lambda rows: 1.0 - rows.mass, by_default=False
-    ),
-    **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
-    "attention_distance": Statistic(
-        Wording(
-            "Mean distance between query and key, Σ A |i − j| / Σ A",
-            "tokens",
-            "To either side; compare with uniform attention.",
-        ),
-        attrgetter("attention_distance"),
-        ("offsets", "distance"),
-        has_equal=True,
-        by_default=False,
-    ),
-    "largest_distance": _of_largest(
+    "largest_distance": Wording(
         "Mean distance to the key with the largest weight",
         "tokens",
         "0: each query attends most to itself; near uniform attention: the largest weight may be anywhere.",
-        lambda rows: rows.mean(rows.largest_offset.abs()),
-        attrgetter("attention_distance"),
-        ("offsets", "distance"),
     ),
-    "largest_first": _of_largest(
+    "largest_first": Wording(
         "Queries whose largest weight is on the first token",
         "share",
         "1: every query attends most to the first token (a sink), however small the weight is.",
-        attrgetter("largest_first"),
-        attrgetter("first_token"),
-        ("columns",),
     ),
-    **{
-        f"largest_{side}": _of_largest(
+    "offset_sum": Wording("Sum of the weights at every offset", "tokens"),
+    STRONGEST: Wording(
+        "Weight, query and key of the row with the largest weight",
+        "",
+        "Without rows that have it on the first token or a special token; it gives the examples of each head. "
+        "Measured by default for texts without --pool and --rows.",
+    ),
+}
+#: Of the distribution of the weight over keys.
+_OF_KEYS = {
+    "top_key": (
+        Wording(
+            "Share of all weight on the key that receives most",
+            "share",
+            "1: all queries attend to one token; near uniform attention: no token dominates.",
+        ),
+        partial(top, count=1),
+    ),
+    "top_10_keys": (
+        Wording(
+            "Share of all weight on the 10 keys that receive most",
+            "share",
+            "Share that a cache of the best 10 keys for this head and window would keep.",
+        ),
+        partial(top, count=10),
+    ),
+    "effective_keys": (
+        Wording(
+            "Effective number of keys, exp of the entropy of their shares",
+            "tokens",
+            "1: all weight is on one key; n: n keys receive the same.",
+        ),
+        effective,
+    ),
+}
+
+
+def _within(distance: int) -> Statistic:
+    """Weight within a distance, whatever the band: bins end at powers of 2."""
+    reading = f"Share of the weight on tokens at most {distance:,} away, on either side."
+    words = Wording(f"Weight within {distance:,} tokens", "share", reading)
+    return _optional(words, lambda rows: rows.within(distance), ("band", "bins"))
+
+
+def _of_side(side: str, offset: int) -> Statistic:
+    return _of_largest(
+        Wording(
             f"Queries whose largest weight is on the {side} token",
             "share",
             "0.9 or more: a positional head (Voita et al. 2019).",
-            lambda rows, offset=offset: rows.mean((rows.largest_offset == offset).double()),
-            lambda rows, offset=offset: rows.weight_at(offset),
-            ("band",),
+        ),
+        lambda rows: rows.mean((rows.largest_offset == offset).double()),
+        of_equal=lambda rows: rows.weight_at(offset),
+        needs_of_equal=("band",),
+    )
+
+
+def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
+    def statistic(words: Wording, reduce: Callable[[Tensor], Tensor]) -> Statistic:
+        own = replace(words, long_name=words.long_name + of)
+        return _optional(own, lambda rows: reduce(rows.summed(what)), (what,))
+
+    return {prefix + name: statistic(*each) for name, each in _OF_KEYS.items()}
+
+
+STATISTICS: dict[str, Statistic] = {
+    "band_sum": _with_equal(_WORDS["band_sum"], attrgetter("band_sum"), ("band",), along=("offset",)),
+    "bin_sum": _with_equal(_WORDS["bin_sum"], attrgetter("bin_sum"), ("band", "bins"), along=("offset_bin",)),
+    "profile": Statistic(_WORDS["profile"], attrgetter("profile"), ("band",), along=("offset",)),
+    "outside": _with_equal(_WORDS["outside"], attrgetter("outside"), ("band",)),
+    "entropy": _with_equal(_WORDS["entropy"], lambda rows: rows.mean_of("entropy"), ("entropy",)),
+    "first_token": _with_equal(_WORDS["first_token"], attrgetter("first_token"), ("columns",)),
+    "special_tokens": _with_equal(_WORDS["special_tokens"], attrgetter("special_tokens"), ("columns",)),
+    "mean_offset": Statistic(_WORDS["mean_offset"], lambda rows: rows.mean_of("mean_offset"), ("offsets",)),
+    "offset_spread": Statistic(
+        _WORDS["offset_spread"], lambda rows: rows.mean_of("offset_variance").sqrt(), ("offsets", "variance")
+    ),
+    "max_weight": Statistic(_WORDS["max_weight"], lambda rows: rows.mean_of("largest"), ("largest",)),
+    "gini_simpson": Statistic(_WORDS["gini_simpson"], lambda rows: 1.0 - rows.mean_of("collision"), ("collision",)),
+    **{
+        name: _optional(_WORDS[name], recall, ("blocks",), along=("kept",))
+        for name, recall in (
+            ("block_recall", lambda rows: rows.summed("blocks").recall()),
+            ("map_block_recall", lambda rows: rows.summed("blocks").map_recall()),
         )
-        for side, offset in (("previous", -1), ("next", 1))
     },
+    "learned_sink": Statistic(_WORDS["learned_sink"], lambda rows: 1.0 - rows.mass, by_default=False),
+    **{f"within_{distance}": _within(distance) for distance in (64, 256, 1024, 4096)},
+    "attention_distance": _optional(
+        _WORDS["attention_distance"], attrgetter("attention_distance"), ("offsets", "distance")
+    ),
+    "largest_distance": _of_largest(
+        _WORDS["largest_distance"],
+        lambda rows: rows.mean(rows.largest_offset.abs()),
+        of_equal=attrgetter("attention_distance"),
+        needs_of_equal=("offsets", "distance"),
+    ),
+    "largest_first": _of_largest(
+        _WORDS["largest_first"],
+        attrgetter("largest_first"),
+        of_equal=attrgetter("first_token"),
+        needs_of_equal=("columns",),
+    ),
+    **{f"largest_{side}": _of_side(side, offset) for side, offset in (("previous", -1), ("next", 1))},
     **_of_keys("", "received", ""),
     **_of_keys("recent_", "recent", ", over the last queries (the observation window)"),
-    "offset_sum": Statistic(
-        Wording("Sum of the weights at every offset", "tokens"),
-        attrgetter("offset_sum"),
-        ("offset_sum",),
-        along=("every_offset",),
-        has_equal=True,
-        by_default=False,
+    "offset_sum": _optional(
+        _WORDS["offset_sum"], lambda rows: rows.summed("offsets"), ("offset_sum",), along=("every_offset",)
     ),
     STRONGEST: Statistic(
-        Wording(
-            "Weight, query and key of the row with the largest weight",
-            "",
-            "Without rows that have it on the first token or a special token; it gives the examples of each head. "
-            "Measured by default for texts without --pool and --rows.",
-        ),
-        attrgetter("strongest"),
-        ("largest", "largest_key"),
-        along=("part",),
-        by_default=False,
+        _WORDS[STRONGEST], attrgetter("strongest"), ("largest", "largest_key"), along=("part",), by_default=False
     ),
 }
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
@@ -354,7 +289,7 @@ OF_OFFSETS: dict[str, Statistic] = {
             "Mean over all queries, including those without a token there: compare with uniform attention. Missing if "
             "the mask hides the offset.",
         ),
-        attrgetter("weight_at_chosen"),
+        lambda rows: rows.summed("chosen") / rows.count[..., None],
         (CHOSEN,),
         along=("chosen_offset",),
         has_equal=True,
@@ -372,16 +307,26 @@ KNOWN = STATISTICS | OF_OFFSETS | OF_GROUPS | OF_POOLED_GROUPS
 
 def needs_of(names: Sequence[str], *, equal: bool = False) -> set[str]:
     """The measurements that these statistics need, of heads or of uniform attention."""
-    needs = set[str]()
-    for name in names:
-        statistic = KNOWN[name]
-        needs |= {*(statistic.needs_of_equal if equal and statistic.of_equal else statistic.needs)}
-    return needs
+    own = (KNOWN[name] for name in names)
+    return {need for one in own for need in (one.needs_of_equal if equal and one.of_equal else one.needs)}
+
+
+def needing_all(names: Sequence[str]) -> list[str]:
+    """The statistics that need all rows."""
+    return [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]
 
 
 def by_group(names: Sequence[str]) -> list[str]:
     """The statistics that are also measured for each group of queries: one number a head, from its rows."""
-    return [name for name in names if not KNOWN[name].along and KNOWN[name].is_row_wise]
+    own = {name: KNOWN[name] for name in names}
+    return [name for name, one in own.items() if not one.along and not SECOND_PASS & {*one.needs, *one.needs_of_equal}]
+
+
+def dimensions(name: str) -> tuple[str, ...]:
+    """Names of the dimensions of a statistic in a result."""
+    own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
+    along = KNOWN[own].along + (("group_query",) if name.endswith(BY_GROUP) else ())
+    return ("window", "layer", *(() if name.startswith(EQUAL) else ("head",)), *along)
 
 
 #: Statistics of a vision encoder's patches, in addition to `OF_ANY_TOKENS`; see `images.measure_patches`.
@@ -448,8 +393,7 @@ def wording(name: str) -> Wording:
     """The wording of a variable of a scan; by default its name."""
     if name in SUMMARIES:
         return SUMMARIES[name]
-    own = name.removeprefix(EQUAL).removesuffix(BY_GROUP)
-    own = without_end(own)
+    own = without_end(name.removeprefix(EQUAL).removesuffix(BY_GROUP))
     words = KNOWN[own].words if own in KNOWN else PATCH_STATISTICS.get(own) or _of_one(own)
     if words is None:
         return Wording(name.replace("_", " "))

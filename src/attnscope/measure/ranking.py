@@ -84,12 +84,8 @@ def answered(questions: Iterable[Question], results: xr.Dataset, top: int) -> di
             layer, head = (int(i) for i in np.unravel_index(at, values.shape))
             if not np.isfinite(values[layer, head]):
                 continue
-            row = RankedHead(
-                layer=layer,
-                head=head,
-                value=round(float(values[layer, head]), 6),
-                label="" if names is None else names[layer][head],
-            )
+            value, label = round(float(values[layer, head]), 6), "" if names is None else names[layer][head]
+            row = RankedHead(layer=layer, head=head, value=value, label=label)
             if len(set(attention)) > 1:
                 row["attention"] = str(attention[layer])
             if question.offset is not None:
@@ -185,10 +181,8 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
 
         questions.append(Question("positional", away.max(dims), offset_of))
     if is_grid and shares is not None and equal is not None:
-        near = {dim: abs(shares[dim]) <= 1 for dim in dims}
-        questions.append(
-            Question("local", beyond(shares.isel(near).sum(dims), equal.isel(near).sum(dims), LOCAL, rows))
-        )
+        near, evenly = (part.isel({dim: abs(shares[dim]) <= 1 for dim in dims}).sum(dims) for part in (shares, equal))
+        questions.append(Question("local", beyond(near, evenly, LOCAL, rows)))
     elif "outside" in results:
         of_equal = 1 - text_mean(results.equal_outside) if "equal_outside" in results else None
         questions.append(Question("local", beyond(1 - text_mean(results.outside), of_equal, LOCAL, rows)))

@@ -32,11 +32,11 @@ from attnscope.measure.pools import (
     heads_of_run,
     in_order,
     joined,
+    part_rows,
     pooled,
     pools_alone,
     stretches,
     windows_alone,
-    windows_of_pools,
 )
 from attnscope.measure.row_samples import RowSample
 from attnscope.measure.sample import (
@@ -156,13 +156,6 @@ FLUSH_BYTES = 1 << 26  # results wait in memory for at most this number of bytes
 FLUSH_SECONDS = float(os.environ.get("ATTNSCOPE_FLUSH_SECONDS", "5"))  # this number of seconds,
 FLUSH_SHARE = 0.02  # or this share of the time of the run so far, so that a long run has few pieces,
 FLUSH_MOST = 60.0  # but at most this number of seconds, so that a kill costs about a unit
-
-
-def rows_of_part(part: RunFolder, piece: range, chosen: slice) -> tuple[xr.Dataset, dict[str, xr.Dataset]]:
-    """Some texts of a piece; for pools, with their windows."""
-    whole, windows = part.piece(piece), part.apart(WINDOWS, piece)
-    apart = {} if windows is None else {WINDOWS: windows_of_pools(windows, whole, chosen)}
-    return whole.isel(window=chosen), apart
 
 
 def end(run: RunFolder, kinds: Callable[[xr.Dataset], xr.Dataset] | None, attributes: dict[str, str]) -> None:
@@ -320,7 +313,7 @@ class Reader(ABC):
             notes=self.notes,
             keep=lambda part, batches, share: keep(part, batches(share)),
             repair=settings.repair,
-            rows=rows_of_part,
+            rows=part_rows,
         )
         if results is None:
             waiting = pending(task, folder, signature)
@@ -444,32 +437,16 @@ class Reader(ABC):
     def measure_batch(self, items: Sequence[Any], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of a batch."""
         read, settings = self.read(items, numbers), self.settings
-        observer = StatisticsObserver(
-            self.names,
-            self.band,
-            read.batch,
-            self.reach,
-            len(self.groups),
-            read.words,
-            None if settings.rows is None else RowSample(settings.rows, settings.seed, numbers[0]),
-            settings.observation,
-            self.chosen,
-        )
+        sample = None if settings.rows is None else RowSample(settings.rows, settings.seed, numbers[0])
+        options = len(self.groups), read.words, sample, settings.observation, self.chosen
+        observer = StatisticsObserver(self.names, self.band, read.batch, self.reach, *options)
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
-        return labelled(
-            stacked(observer.measured.layers()),
-            self.sites,
-            self.band,
-            self.reach,
-            self.lengths(read),
-            [(window.source, window.start) for window in read.windows],
-            numbers[0],
-            self.groups,
-            "tokens" if read.words is None else "words",
-            by if by[0] else None,
-            self.chosen,
-        )
+        sources = [(window.source, window.start) for window in read.windows]
+        unit = "tokens" if read.words is None else "words"
+        named = numbers[0], self.groups, unit, by if by[0] else None, self.chosen
+        arrays, lengths = stacked(observer.measured.layers()), self.lengths(read)
+        return labelled(arrays, self.sites, self.band, self.reach, lengths, sources, *named)
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """The number of tokens or words of each window."""
@@ -502,15 +479,9 @@ class Reader(ABC):
         numbers = sum(tokens) * len(self.sites) * heads * (1 if last is None else 2)
         observed: list[MapObserver] = []
         for read, of_window in zip(reads, listed, strict=False):
-            observer = MapObserver(
-                of_window,
-                WEIGHTS,
-                tile_size(others, longest) if others and not observed else 0,
-                layer_done,
-                read.words,
-                None if not self.shows_received else set(of_window) if numbers > KEYS else every_head,
-                last=last,
-            )
+            tile = tile_size(others, longest) if others and not observed else 0
+            receiving = None if not self.shows_received else set(of_window) if numbers > KEYS else every_head
+            observer = MapObserver(of_window, WEIGHTS, tile, layer_done, read.words, receiving, last=last)
             if self.shows_received and not observed and tokens[0] > ROWS:
                 observer.block = long_block(len(every_head), tokens[0])
             self.run(read, observer)

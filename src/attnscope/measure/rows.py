@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from attnscope.support.errors import AttnscopeError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from attnscope.kernels.call import AttentionCall, Need
     from attnscope.measure.maps import BlockSums
 
 
@@ -186,9 +185,8 @@ class GroupPlaces:
         own = torch.arange(call.query.shape[2], device=edges.device)
         offset_of_first = torch.bucketize(first_key[:, None] - own, edges, right=True) - 1
         occurring, first_at = offset_of_first.unique(return_inverse=True)
-        at_first = (
-            one_hot(first_at, len(occurring))[..., None] * (first_seen[..., None] * of_first[:, None])[:, :, None]
-        )
+        on_first = (first_seen[..., None] * of_first[:, None])[:, :, None]
+        at_first = one_hot(first_at, len(occurring))[..., None] * on_first
         return cls(edges, need.bins[0], offset_of_first, first_at, torch.cat([offsets, at_first], dim=2))
 
     def sums(self, rows: RowMeasures, on_first: Tensor, counted: Tensor) -> Tensor:
@@ -225,8 +223,7 @@ def _groups_of_extents(call: AttentionCall, edges: Tensor, others: Tensor, first
     before = pad(others.cumsum(1), (0, 0, 1, 0))
     flat = at.flatten(1)[..., None].expand(-1, -1, before.shape[-1])
     offsets = before.gather(1, flat).unflatten(1, at.shape[1:]).diff(dim=2)
-    seen = (start <= first[:, None]) & (first[:, None] < stop)
-    return offsets, seen
+    return offsets, (start <= first[:, None]) & (first[:, None] < stop)
 
 
 def _groups_of_allowed(call: AttentionCall, edges: Tensor, others: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,6 +272,32 @@ class Eligible:
 
 
 @dataclass(frozen=True, eq=False)
+class Marks:
+    """Which queries ``(batch, query)`` and keys ``(batch, key)`` of a call are real tokens, and which are special."""
+
+    queries: Tensor
+    keys: Tensor
+    special: Tensor
+    groups: GroupMarks | None = None
+    special_queries: Tensor | None = None
+    with_first: bool = False  # whether the first key may be that of an example
+
+    def columns(self) -> Tensor:
+        """The value columns of the keys; see `indicator_columns`."""
+        return indicator_columns(self.keys, self.special, self.groups)
+
+    def eligible(self, call: AttentionCall) -> Eligible:
+        """The tokens that an example may have: queries that see enough keys; neither special tokens nor the first."""
+        sees = equal_rows(call, Need()).log_sum_exp[:, 0].exp().round()  # keys
+        queries, keys = self.queries & (sees >= LEAST_KEYS), self.keys & ~self.special
+        if self.special_queries is not None:
+            queries &= ~self.special_queries
+        if not self.with_first:
+            keys &= torch.arange(keys.shape[1], device=keys.device) != first_of(self.keys)[:, None]
+        return Eligible(queries, keys)
+
+
+@dataclass(frozen=True, eq=False)
 class SecondPass:
     """Sums of the weights over the queries of one attention call; None if not requested."""
 
@@ -300,30 +323,9 @@ class Rows:
     second: SecondPass = SecondPass()  # results of a second pass over the scores
     eligible: Eligible | None = None  # tokens of examples, if these are measured
 
-    @property
-    def blocks(self) -> BlockSums:
-        """The weights in blocks."""
-        return there(self.second.blocks)
-
-    @property
-    def received(self) -> Tensor:
-        """``(batch, head, key)``: the weights on each key, summed over rows."""
-        return there(self.second.received)
-
-    @property
-    def recent(self) -> Tensor:
-        """``(batch, head, key)``: the weights on each key, summed over the observation window."""
-        return there(self.second.recent)
-
-    @property
-    def offset_sum(self) -> Tensor:
-        """``(batch, head, offset)``: tr_t at every offset."""
-        return there(self.second.offsets)
-
-    @property
-    def weight_at_chosen(self) -> Tensor:
-        """``(batch, head, chosen offset)``: mean over rows of the weight at each."""
-        return there(self.second.chosen) / self.count[..., None]
+    def summed(self, name: str) -> Any:
+        """A field of `SecondPass`."""
+        return there(getattr(self.second, name))
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the counted rows of ``(batch, head, query, ...)``: ``(batch, head, ...)``, float64."""
@@ -347,10 +349,7 @@ class Rows:
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins come from the band."""
-        return self._with_near_bins(self.total(there(self.measures.bins)))
-
-    def _with_near_bins(self, far: Tensor) -> Tensor:
-        band = self.band_sum
+        band, far = self.band_sum, self.total(there(self.measures.bins))
         reach = band.shape[-1] // 2
         near = [
             band[..., first + reach : last + reach + 1].sum(-1)
@@ -390,13 +389,12 @@ class Rows:
     @property
     def outside(self) -> Tensor:
         """``(batch, head)``: share of the weight beyond the band."""
-        inside = self.band_sum.sum(-1) / self.count
-        return (self.mass - inside).clamp_min(0.0)
+        return (self.mass - self.band_sum.sum(-1) / self.count).clamp_min(0.0)
 
     @property
     def mass(self) -> Tensor:
         """``(batch, head)``: sum of a row's weights, below 1 with a learned sink."""
-        return self.total(self.measures.mass.double()) / self.count
+        return self.mean(self.measures.mass)
 
     @property
     def first_token(self) -> Tensor:
@@ -421,8 +419,7 @@ class Rows:
     @property
     def largest_first(self) -> Tensor:
         """``(batch, head)``: share of the rows whose largest weight is on the first real key."""
-        is_first = there(self.measures.largest_key) == self.first_key[:, None, None]
-        return self.mean(is_first.double())
+        return self.mean(there(self.measures.largest_key) == self.first_key[:, None, None])
 
     @property
     def strongest(self) -> Tensor:
@@ -467,13 +464,13 @@ class Rows:
     def _by_groups(self, sums: Tensor) -> Tensor:
         """Means over queries from sums over them; NaN if either group is missing."""
         groups = there(self.groups)
-        rows = self._members.sum(2)[..., None]
+        rows = self.group_rows[..., None]
         present = (rows > 0) & groups.columns(groups.keys).any(1)[:, None, None]
         return (sums / rows.clamp_min(1)).where(present, torch.nan)
 
     def mean_of(self, measure: str) -> Tensor:
         """``(batch, head)``: mean over rows of a field of `RowMeasures`."""
-        return self.total(there(getattr(self.measures, measure)).double()) / self.count
+        return self.mean(there(getattr(self.measures, measure)))
 
 
 def there(measured: Measured | None) -> Measured:
@@ -509,21 +506,17 @@ def reduce_call(
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64."""
     counted = query_valid[:, None] & (rows.mass > 0)
     sizes = query_valid.sum(1), key_valid.sum(1)
-    reduced = Rows(rows, counted, *sizes, first_of(key_valid), groups, second, eligible)
-    reduced_to: dict[str, Tensor] = {}
-    for name in names:
-        of_equal = KNOWN[name].of_equal if equal else None
-        reduced_to[name] = (of_equal or KNOWN[name].reduce)(reduced)
+    whole = Rows(rows, counted, *sizes, first_of(key_valid), groups, second, eligible)
+
+    def of(name: str, own: Rows) -> Tensor:
+        return ((KNOWN[name].of_equal if equal else None) or KNOWN[name].reduce)(own)
+
+    reduced = {name: of(name, whole) for name in names}
     if groups is None:
-        return reduced_to
-    members = [
-        replace(reduced, counted=counted & (groups.queries == number)[:, None]) for number in range(groups.count)
-    ]
-    return reduced_to | {
-        f"{name}{BY_GROUP}": torch.stack(
-            [((KNOWN[name].of_equal if equal else None) or KNOWN[name].reduce)(rows) for rows in members], -1
-        )
-        for name in by_group(names)
+        return reduced
+    members = [replace(whole, counted=counted & (groups.queries == number)[:, None]) for number in range(groups.count)]
+    return reduced | {
+        f"{name}{BY_GROUP}": torch.stack([of(name, own) for own in members], -1) for name in by_group(names)
     }
 
 
@@ -539,11 +532,7 @@ def second_pass(
     reach: int,
     chosen: Sequence[int] = (),
 ) -> SecondPass:
-    """Sums over the `valid` queries, ``(batch, query)``, of a call with this log-sum-exp.
-
-    `observation` is the number of queries at the end of each text whose weights `recent` sums; offsets beyond `reach`
-    are left out; `chosen` are offsets, with n d operations each.
-    """
+    """Sums over the `valid` queries, ``(batch, query)``: `recent` over the last `observation`, offsets to `reach`."""
     at_chosen = None
     if CHOSEN in needs:
         forbidden = log_sum_exp < torch.finfo(torch.float32).min / 2  # a bias forbids all, as -inf does
@@ -559,11 +548,9 @@ def second_pass(
         return SecondPass(chosen=at_chosen)
     # where no query may attend to a later key, the mean offset is the mean distance
     by_offset = "distance" in needs and not bool((call.extent[1] <= call.query_positions + 1).all())
-    both = weight_sums(
-        call, log_sum_exp, valid, received="received" in needs, offsets=by_offset or "offset_sum" in needs
-    )
+    by_offset |= "offset_sum" in needs
+    both = weight_sums(call, log_sum_exp, valid, received="received" in needs, offsets=by_offset)
     recent = column_sums(call, log_sum_exp, valid, observation) if "recent" in needs else None
-    offsets = both.offsets
-    if offsets is not None:  # from -reach to reach; 0 at offsets that the text lacks
+    if (offsets := both.offsets) is not None:  # from -reach to reach; 0 at offsets that the text lacks
         offsets = pad(offsets, (reach - call.query.shape[2] + 1, reach - call.key.shape[2] + 1))
     return SecondPass(both.received, recent, offsets, chosen=at_chosen)

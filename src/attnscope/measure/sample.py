@@ -55,10 +55,7 @@ def reject_absent(show: Sequence[Place] | None, layers: int, heads: int) -> None
 
 
 def shown_heads(results: xr.Dataset, show: Sequence[Place], tokens: int) -> list[list[Place]]:
-    """Heads to list token by token in each window: the chosen ones and the first of the rankings.
-
-    All heads, if they fit: the first window gets as much space as all others together.
-    """
+    """Heads to list token by token in each window: the chosen ones, the first of the rankings, and all if they fit."""
     layers, heads = results.sizes["layer"], results.sizes["head"]
     reject_absent(show, layers, heads)
     ranked = leading_heads(results)
@@ -72,12 +69,8 @@ def shown_heads(results: xr.Dataset, show: Sequence[Place], tokens: int) -> list
 
 def leading_heads(results: xr.Dataset) -> list[Place]:
     """The heads of the rankings, the first of each before the second ones; else those furthest from uniform."""
-    ranked = [
-        (row["layer"], row["head"])
-        for rows in zip_longest(*rank_heads(results).values())
-        for row in rows
-        if row is not None
-    ]
+    each = zip_longest(*rank_heads(results).values())
+    ranked = [(row["layer"], row["head"]) for rows in each for row in rows if row is not None]
     apart = None if ranked else heads_far_from_uniform(results)
     return list(dict.fromkeys(ranked if apart is None else apart[1]))
 

@@ -126,22 +126,9 @@ def _windows_have(short: int, windows: int, results: xr.Dataset) -> str:
 
 #: Attributes with notes for the reader.
 NOTES = (
-    *(
-        "eager",
-        "uncaptured",
-        "positions",
-        "beyond",
-        "unknown",
-        "doubled",
-        "packed",
-        "mixed",
-        "ends",
-        "decoder",
-        "causality",
-        "bias",
-    ),
-    *("padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures", "videos", "words"),
-    *("pool", "until", "cached", "observation", "rows", "left_out"),
+    *("eager", "uncaptured", "positions", "beyond", "unknown", "doubled", "packed", "mixed", "ends", "decoder"),
+    *("causality", "bias", "padding", "tower", "pooling", "points", "random", "patches", "sounds", "pictures"),
+    *("videos", "words", "pool", "until", "cached", "observation", "rows", "left_out"),
 )
 SUMMARY, SAMPLE, EXAMPLES, WINDOWS, HEADS = "summary", "sample", "examples", "windows", "heads"
 _LOCAL = re.compile(r"\b(local|within [0-9]+)\b[^:,]*: [1-9]")
@@ -157,7 +144,8 @@ def unit_of(results: xr.Dataset) -> str:
 def notes_of(results: xr.Dataset) -> dict[str, str]:
     """Notes for the reader, by name."""
     notes = {name: str(results.attrs[name]) for name in NOTES if name in results.attrs}
-    notes = with_local_heads(notes, str(results.attrs.get("labels", "")))
+    if not _LOCAL.search(str(results.attrs.get("labels", ""))):
+        notes.pop("bias", None)
     notes = notes_of_short(results, notes) | notes_of_masked_offsets(results, unit_of(results))
     names = results["layer_name"].values.tolist() if "layer_name" in results.coords else []
     numbering = numbering_note([str(name) for name in names])
@@ -198,9 +186,8 @@ def load_heads(run: RunFolder) -> xr.Dataset | None:
     if heads is None:
         return None
     if summary is not None:
-        heads = heads.merge(
-            summary.drop_dims("window", errors="ignore"), compat="override", combine_attrs="no_conflicts"
-        )
+        labels = summary.drop_dims("window", errors="ignore")
+        heads = heads.merge(labels, compat="override", combine_attrs="no_conflicts")
     return heads.assign_attrs(
         {"signature": run.signature.to_json(), "model": run.signature.name} | run.state.get("attributes", {})
     )
@@ -224,12 +211,7 @@ def _returned(run: RunFolder, results: xr.Dataset, summary: xr.Dataset | None) -
     known = [
         *names,
         *(f"{EQUAL}{name}" for name in names),
-        "length",
-        "target_length",
-        "sampled_rows",
-        "rows",
-        "columns",
-        "frames",
+        *("length", "target_length", "sampled_rows", "rows", "columns", "frames"),
         *(f"image_{name}" for name in ("first", "tokens", "tiles", "rows", "columns")),
         *(f"video_{name}" for name in ("first", "tokens", "frames", "rows", "columns")),
     ]
@@ -254,13 +236,6 @@ def default_out(signature: Signature | Mapping[str, object]) -> Path:
     """The default folder for results: one for each signature."""
     signature = Signature.of(signature)
     return Path("attnscope-runs") / f"{Path(signature.name).name}-{signature.short}"
-
-
-def with_local_heads(notes: dict[str, str], kinds: str) -> dict[str, str]:
-    """Notes, without that on the bias if no head has the label local."""
-    if _LOCAL.search(kinds):
-        return notes
-    return {name: note for name, note in notes.items() if name != "bias"}
 
 
 WEIGHTS_NOTE = "A weight is a mixing coefficient, not an explanation."

@@ -32,10 +32,9 @@ from attnscope.measure.quantities import (
     OF_GROUPS,
     OF_OFFSETS,
     OF_POOLED_GROUPS,
-    SECOND_PASS,
-    STATISTICS,
     STRONGEST,
     choose,
+    needing_all,
 )
 from attnscope.measure.reader import BAND, UNIT, Read, Reader, chunked
 from attnscope.measure.row_samples import RowSample, rows_note
@@ -151,17 +150,9 @@ class TextReader(Reader):
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanSettings, windows: Sequence[Window] | None = None
     ) -> None:
-        corpus, target = read_sides(
-            texts,
-            settings.targets,
-            field=settings.field,
-            by_line=settings.by_line,
-            stride=settings.stride,
-            chat=settings.chat,
-            chat_template=settings.chat_template,
-            by=settings.by,
-            with_inputs=True,
-        )
+        named = ("field", "by_line", "stride", "chat", "chat_template", "by")
+        given: dict[str, Any] = {name: getattr(settings, name) for name in named}
+        corpus, target = read_sides(texts, settings.targets, with_inputs=True, **given)
         grouping = grouping_for(settings.groups, corpus)
         of_offsets = () if settings.offsets is None else tuple(OF_OFFSETS)
         of_groups = () if grouping is None else (*OF_GROUPS, *(() if settings.pool is None else OF_POOLED_GROUPS))
@@ -465,7 +456,7 @@ def _reject_together(settings: ScanSettings, names: Sequence[str], *, grouped: b
         raise AttnscopeError("rows (--rows) are drawn from single windows: leave out rows or pool (--pool)")
     if grouped or settings.words is not None:
         raise AttnscopeError("groups and words need all rows: leave out rows (--rows), or groups and words")
-    if whole := [name for name in names if {*SECOND_PASS, "blocks"} & {*STATISTICS[name].needs}]:
+    if whole := needing_all(names):
         raise AttnscopeError(f"{whole[0]} needs all rows: leave out rows (--rows), or {whole[0]}")
 
 

@@ -84,24 +84,18 @@ class ImageTextReader(Reader):
             "tower."
         )
         self._note_tiles()
+        lines = (json.dumps([each.ids, each.tokens, each.special, each.roles]).encode() + b"\n" for each in windows)
         self.reader = {
             "sha256": tokenizer_sha256(self.pictured.loaded.tokenizer),
             "processor": self.pictured.processing(),
-            "read": self._sha256(),
+            # the decoder's input, with chats as the template writes them
+            "read": hashlib.sha256(b"read" + b"".join(lines)).hexdigest(),
         }
 
     def signature_settings(self) -> dict[str, Any]:
         """The settings behind the numbers, besides model and texts."""
         template = None if self.template is None else short_hash(self.template)
         return super().signature_settings() | {"groups": self.grouping.signature, "template": template}
-
-    def _sha256(self) -> str:
-        """Hash of the decoder's input, with chats as the template writes them."""
-        digest = hashlib.sha256(b"read")
-        for placed in self.placed:
-            window = placed.window
-            digest.update(json.dumps([window.ids, window.tokens, window.special, window.roles]).encode() + b"\n")
-        return digest.hexdigest()
 
     def _place(self, item: PicturedText) -> Placed:
         expanded, inputs = self.pictured.read(item, self.template)
@@ -151,9 +145,7 @@ class ImageTextReader(Reader):
 
     def _check(self) -> None:
         """Reject a decoder that attends over other positions than its tokens; find the causal layers."""
-        first = max(
-            range(self.count), key=lambda number: bool(self.placed[number].images or self.placed[number].videos)
-        )
+        first = max(range(self.count), key=lambda at: bool(self.placed[at].images or self.placed[at].videos))
         read = self.read([self.texts[first]], [first])
         window = read.windows[0]
         self.sites = self.pictured.verify(read.batch.inputs(self.model), window.source)
@@ -196,13 +188,9 @@ class ImageTextReader(Reader):
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]) -> xr.Dataset:
         """The sample with the images and frames."""
-        return with_views(
-            sample,
-            self.placed[: len(items)],
-            items,
-            [read.batch.inputs(self.model) for read in reads],
-            {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)},
-        )
+        inputs = [read.batch.inputs(self.model) for read in reads]
+        processors = {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)}
+        return with_views(sample, self.placed[: len(items)], items, inputs, processors)
 
 
 @dataclass(frozen=True)
@@ -424,20 +412,14 @@ class VideoReader(Reader):
     def measure_batch(self, items: Sequence[Clip], numbers: Sequence[int]) -> xr.Dataset:
         """The statistics of one video, and its steps, rows and columns of tubelets."""
         sizes = {
-            "video_frames": ("steps of tubelets in time", self.tubelets.steps),
-            "video_rows": ("rows of tubelets in each", self.tubelets.rows),
-            "video_columns": ("columns of tubelets in each", self.tubelets.columns),
-        }
-        return (
-            super()
-            .measure_batch(items, numbers)
-            .assign(
-                {
-                    name: ("window", np.array([size]), {"long_name": words, "units": ""})
-                    for name, (words, size) in sizes.items()
-                }
+            f"video_{name}": ("window", np.array([size]), {"long_name": words, "units": ""})
+            for name, words, size in (
+                ("frames", "steps of tubelets in time", self.tubelets.steps),
+                ("rows", "rows of tubelets in each", self.tubelets.rows),
+                ("columns", "columns of tubelets in each", self.tubelets.columns),
             )
-        )
+        }
+        return super().measure_batch(items, numbers).assign(sizes)
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
         """The sample with the first frame of each step."""

@@ -71,15 +71,8 @@ def collected(passes: Sequence[MeasuredPass], names: Sequence[str], band: int) -
     first = 0
     for run in passes:
         sources = [(f"text {first + number + 1}", 0) for number in range(run.texts)]
-        part = labelled(
-            stacked(_alike([layer for each in passes for layer in each.measured], run.measured)),
-            run.sites,
-            band,
-            reach,
-            {"length": run.queries[0].numpy()},
-            sources,
-            first,
-        )
+        arrays = stacked(_alike([layer for each in passes for layer in each.measured], run.measured))
+        part = labelled(arrays, run.sites, band, reach, {"length": run.queries[0].numpy()}, sources, first)
         if layered:
             own = np.stack([counts.numpy() for counts in run.queries], axis=1)
             part["queries"] = (("window", "layer"), own, {"long_name": "Queries of a layer", "units": "tokens"})
@@ -166,11 +159,12 @@ class WatchedCalls:
             output, of_call = measure_call(call, self._names, self._band, reach, marks)
         measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
-        states = _checked_states(captured).transpose(1, 2)
-        check_finite(where, states, lambda text: f"text {first + text + 1}", captured.queries)
+        theirs = captured.output
+        states = cast("Tensor", call.bias).exp().sum(-1, keepdim=True) if theirs is None else theirs
+        check_finite(where, states.transpose(1, 2), lambda text: f"text {first + text + 1}", captured.queries)
         _reject_blind(where, measured, first)
-        if captured.output is not None:
-            _check_output(where, output, captured.output, captured.queries)
+        if theirs is not None:
+            _check_output(where, output, theirs, captured.queries)
         self._now.add(site, measured, captured.queries, reach)
 
     def _check_order(self, where: str, site: Site, captured: CapturedCall) -> None:
@@ -336,13 +330,6 @@ def _heads(measured: dict[str, Tensor]) -> int:
     return next(value.shape[1] for name, value in measured.items() if not name.startswith(EQUAL))
 
 
-def _checked_states(captured: CapturedCall) -> Tensor:
-    """The states to check for NaN, ``(batch, head, query, any)``: the output of a call, or the sums of its weights."""
-    if captured.output is not None:
-        return captured.output
-    return cast("Tensor", captured.call.bias).exp().sum(-1, keepdim=True)
-
-
 def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> None:
     """Reject a call whose arguments do not reproduce the module's output."""
     if ours.shape != theirs.shape:
@@ -363,6 +350,7 @@ def _check_output(where: str, ours: Tensor, theirs: Tensor, valid: Tensor) -> No
 if TYPE_CHECKING:
     Weights = Float[Tensor, "batch head query key"] | Float[np.ndarray, "batch head query key"]
     Mask = Sequence[Sequence[int]] | Tensor | np.ndarray
+    Tokens = Sequence[Sequence[str]]
 
 
 _FOUR, _FIVE = 4, 5  # batch, head, query, key; a layer before them
@@ -574,13 +562,7 @@ def _layers(weights: Any) -> list[Tensor]:
 
 
 def _real(
-    mask: Mask | None,
-    lengths: Sequence[int] | None,
-    tokens: Sequence[Sequence[str]] | None,
-    texts: int,
-    longest: int,
-    *,
-    more: bool,
+    mask: Mask | None, lengths: Sequence[int] | None, tokens: Tokens | None, texts: int, longest: int, *, more: bool
 ) -> Tensor:
     """``(text, position)``: which tokens are real. With `more`, a mask of prompts is extended by real tokens."""
     if tokens is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from attnscope.measure.reader import rows_of_part
+from attnscope.measure.pools import part_rows
 from attnscope.measure.scan import finish_scan
 from attnscope.results.open import known_run
 from attnscope.store.files import InUseError, local_folder, read_as
@@ -80,7 +80,7 @@ def _merged(folder: Path) -> Merged:
     with _opened(own) as run:
         if not run.complete:
             with read_as(parts_of(folder)):
-                parts.gather(run, rows_of_part)
+                parts.gather(run, part_rows)
                 if run.command == "scan":
                     finish_scan(run, parts.attributes)
         parts.drop()
