@@ -126,29 +126,19 @@ def matrix_of(matrix, strides, text, head):
 
 @triton.jit
 def empty_sums(
-    row,
-    value_width: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    SUMMED: tl.constexpr,
-    QUERY_TILE: tl.constexpr,
+    row, value_width: tl.constexpr, COLUMNS: tl.constexpr, SUMMED: tl.constexpr, QUERY_TILE: tl.constexpr,
     BIN_TILE: tl.constexpr,
-):
+):  # fmt: skip
     """The running sums of rows before their first key."""
     zeros = tl.zeros((QUERY_TILE,), tl.float32)
+    output = tl.zeros((QUERY_TILE, padded(value_width)), tl.float32)
+    marked = tl.zeros((QUERY_TILE, padded(COLUMNS) if COLUMNS > SUMMED else 1), tl.float32)
+    # no bin is open
+    bins = (tl.zeros((QUERY_TILE, BIN_TILE), tl.float32), zeros + NOTHING, zeros, 0, NOWHERE + 0, 0)
+    moments = (zeros, zeros, row * 0)
     return (
-        zeros + NOTHING,
-        row * 0 + NOWHERE,
-        zeros,
-        zeros,
-        zeros,
-        (zeros, zeros, row * 0),
-        tl.zeros((QUERY_TILE, padded(value_width)), tl.float32),
-        zeros,
-        zeros,
-        tl.zeros((QUERY_TILE, padded(COLUMNS) if COLUMNS > SUMMED else 1), tl.float32),
-        # no bin is open
-        (tl.zeros((QUERY_TILE, BIN_TILE), tl.float32), zeros + NOTHING, zeros, 0, NOWHERE + 0, 0),
-    )
+        zeros + NOTHING, row * 0 + NOWHERE, zeros, zeros, zeros, moments, output, zeros, zeros, marked, bins,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -74,10 +74,7 @@ class AttentionCall:
 
     @cached_property
     def extent(self) -> tuple[Int[Tensor, "_ query"], Int[Tensor, "_ query"]]:
-        """First key that each query may attend to, and the end of its keys, ``(batch or 1, query)`` each.
-
-        Between the two, `mask` still decides unless `is_contiguous`.
-        """
+        """First key of each query and the end of its keys, ``(batch or 1, query)``; `mask` may forbid some between."""
         return self._extent_and_contiguity[0]
 
     @property
@@ -131,11 +128,7 @@ class AttentionCall:
         )
 
     def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
-        """Some queries of each key head's heads; key heads become texts of a batch, without values.
-
-        The batch is ``(batch * kv_head,)`` long, each with the query heads that share its key head. Not for learned
-        sinks, which belong to heads.
-        """
+        """Some queries of each key head's heads, as a batch of batch * kv_head texts, without values and sinks."""
         batch, heads = self.query.shape[:2]
         kv_heads = queries.shape[1]
         by_key_head = self.query.unflatten(1, (kv_heads, self.group))
@@ -146,11 +139,7 @@ class AttentionCall:
                 return None
             if isinstance(pairs, RowMask) and pairs.is_known:
                 return pairs.taken(queries.flatten(0, 1))
-            texts = (
-                torch.arange(batch, device=pairs.device)
-                if len(pairs) > 1
-                else torch.zeros(batch, dtype=torch.long, device=pairs.device)
-            )
+            texts = torch.arange(batch, device=pairs.device) % len(pairs)
             group = torch.arange(heads, device=pairs.device).view(1, kv_heads, -1, 1)
             group = group if pairs.shape[1] > 1 else torch.zeros_like(group[:, :, :1])
             return pairs[texts[:, None, None, None], group, queries[:, :, None]].flatten(0, 1)
@@ -305,7 +294,21 @@ def without_flat_curves(
         output, rows = run(call, need)
         if bool(magnitude(output if output.numel() else rows.mass) < torch.inf):  # values may have no width
             return output, rows
-    return _repaired(run, call, need, wide)
+    # run the pass on finite numbers alone, and find the affected rows from their scores
+    sides = (call.query, call.key, call.value)
+    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
+    finite = replace(call, query=query, key=key, value=value)
+    if wide is not None and not _has_finite_scores(finite):
+        run = wide
+    output, rows = run(finite, need)
+    of_scores, of_values = _reached(call)
+    strange = of_scores | ~(rows.log_sum_exp < torch.inf)  # a bias or a sink shows there
+    output.masked_fill_(of_values | strange[..., None], torch.nan)
+    measures = {field.name: part for field in fields(rows) if (part := getattr(rows, field.name)) is not None}
+    each = {3: strange, 4: strange[..., None]}
+    return output, RowMeasures(
+        **{name: part.masked_fill(each[part.ndim], torch.nan) for name, part in measures.items()}
+    )
 
 
 def _has_finite_scores(call: AttentionCall) -> bool:
@@ -316,23 +319,10 @@ def _has_finite_scores(call: AttentionCall) -> bool:
     return largest < torch.finfo(torch.promote_types(call.query.dtype, torch.float32)).max
 
 
-def _repaired(run: Pass, call: AttentionCall, need: Need, wide: Pass | None) -> tuple[Tensor, RowMeasures]:
-    """Run the pass on finite numbers alone, and find the affected rows from their scores."""
-    sides = (call.query, call.key, call.value)
-    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
-    finite = replace(call, query=query, key=key, value=value)
-    if wide is not None and not _has_finite_scores(finite):
-        run = wide
-    output, rows = run(finite, need)
-    of_scores, of_values = _reached(call)
-    strange = of_scores | ~(rows.log_sum_exp < torch.inf)  # a bias or a sink shows there
-    output.masked_fill_(of_values | strange[..., None], torch.nan)
-    return output, _marked(rows, strange)
-
-
 def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """Rows with an allowed score that is not finite, and entries of the output that mix such a value."""
     batch, heads, queries, _ = call.query.shape
+    wide = torch.promote_types(call.query.dtype, torch.float32)
     scores = torch.zeros(batch, heads, queries, dtype=torch.bool, device=call.query.device)
     values = scores.new_zeros(batch, heads, queries, call.value.shape[-1])
     strange = (~call.value.isfinite()).float()
@@ -342,26 +332,10 @@ def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
             for first in range(0, queries, _ROWS):
                 rows = slice(first, first + _ROWS)
                 allowed = call.allowed(text, head, rows)
-                scores[text, head, rows] = (allowed & ~_finite_scores(call, text, head, rows)).any(-1)
+                query, key = call.query[text, head, rows].to(wide), call.key[text, at].to(wide)
+                scores[text, head, rows] = (allowed & ~(query * call.scale @ key.T).isfinite()).any(-1)
                 values[text, head, rows] = allowed.float() @ strange[text, at] > 0
     return scores, values
-
-
-def _finite_scores(call: AttentionCall, text: int, head: int, rows: slice) -> Tensor:
-    wide = torch.promote_types(call.query.dtype, torch.float32)
-    query, key = call.query[text, head, rows].to(wide), call.key[text, head // call.group].to(wide)
-    return (query * call.scale @ key.T).isfinite()
-
-
-def _marked(rows: RowMeasures, strange: Tensor) -> RowMeasures:
-    measures = {field.name: getattr(rows, field.name) for field in fields(rows)}
-    return RowMeasures(
-        **{
-            name: value.masked_fill(strange.view(*strange.shape, *[1] * (value.ndim - 3)), torch.nan)
-            for name, value in measures.items()
-            if value is not None
-        }
-    )
 
 
 def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> AttentionCall:
@@ -370,13 +344,8 @@ def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> Attentio
     if call.causal:
         past = torch.arange(call.key.shape[2], device=queries.device) <= queries[:, None]
         mask = past[None, None] if mask is None else mask & past
-    return replace(
-        call,
-        query=call.query[:, :, queries],
-        causal=False,
-        mask=mask,
-        bias=None if call.bias is None else call.bias[:, :, queries],
-    )
+    bias = None if call.bias is None else call.bias[:, :, queries]
+    return replace(call, query=call.query[:, :, queries], causal=False, mask=mask, bias=bias)
 
 
 def weights_at(
@@ -399,12 +368,9 @@ def weights_at(
         for grid in (call.bias, call.mask):
             if grid is None:
                 continue
-            shape = (batch, grid.shape[1], *grid.shape[2:])
-            values = grid.expand(shape).gather(3, place.expand(-1, grid.shape[1], -1)[..., None])[..., 0]
-            if grid is call.mask:
-                seen = seen & values
-            else:
-                scores = scores + values.to(wide)
+            at_keys = place.expand(-1, grid.shape[1], -1)[..., None]
+            values = grid.expand(batch, *grid.shape[1:]).gather(3, at_keys)[..., 0]
+            seen, scores = (seen & values, scores) if grid is call.mask else (seen, scores + values.to(wide))
         weights = torch.exp(scores.double() - log_sum_exp)
         columns.append(torch.where(seen.expand(-1, heads, -1), weights, 0.0).to(wide))
     return torch.stack(columns, -1)

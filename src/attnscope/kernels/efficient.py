@@ -57,14 +57,8 @@ def sliding_window_attention(
         raise AttnscopeError(
             f"found a window from {left} tokens before to {right} after; expected two numbers of 0 or more"
         )
-    cut = _Neighbourhoods(
-        queries=query.shape[-2],
-        keys=key.shape[-2],
-        block=max(left + right, _LEAST_BLOCK),
-        before=left,
-        after=right,
-        device=query.device,
-    )
+    block = max(left + right, _LEAST_BLOCK)
+    cut = _Neighbourhoods(query.shape[-2], key.shape[-2], block, left, right, query.device)
     allowed = cut.exists & (cut.offset >= -left) & (cut.offset <= right)
     scores = _scale(query, scale) * cut.rows(query) @ cut.around(key).transpose(-2, -1)
     return cut.join(masked_softmax(scores, allowed) @ cut.around(value))
@@ -127,14 +121,11 @@ def block_sparse_attention(
 
     scale = _scale(query, scale)
     rows = scale * cut.rows(query)
-    scores = torch.cat(
-        [rows @ cut.around(key).transpose(-2, -1), rows @ key[..., None, chosen, :].transpose(-2, -1)], dim=-1
-    )
-    weights = masked_softmax(scores, allowed)
+    scores = [rows @ cut.around(key).transpose(-2, -1), rows @ key[..., None, chosen, :].transpose(-2, -1)]
+    weights = masked_softmax(torch.cat(scores, dim=-1), allowed)
     count = cut.offset.shape[-1]
     mixed = weights[..., :count] @ cut.around(value) + weights[..., count:] @ value[..., None, chosen, :]
     output = cut.join(mixed)
-
     seen = torch.arange(length, device=query.device) <= chosen[:, None] if causal else None
     of_global = masked_softmax(scale * query[..., chosen, :] @ key.transpose(-2, -1), seen) @ value
     return output.index_copy(-2, chosen, of_global)
@@ -172,9 +163,8 @@ def linear_attention(
     function, not an approximation of softmax attention with a bound**: the product of two features cannot be as sharp
     as an exponential. If it replaces softmax in the bundled model, which was not trained with it, the error of the
     output is nearly as large as the output: 0.89 times its norm at the median head, 0.58 at best, 0.98 at worst (means
-    over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model
-    that
-    is to use it must be trained with it.
+    over 24 windows of 128 tokens of the bundled text, `attnscope.measure.forms.compare_call`). A model that is to use
+    it must be trained with it.
 
     Parameters
     ----------

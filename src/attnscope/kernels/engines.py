@@ -119,14 +119,8 @@ def attend_in_full(
         past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
         mask = past if mask is None else mask & past
     key, value = (tensor.to(wide).repeat_interleave(call.group, 1) for tensor in (call.key, call.value))
-    output, weights = attend(
-        call.query.to(wide),
-        key,
-        value,
-        mask,
-        call.scale,
-        bias=None if call.bias is None else call.bias.to(wide),
-        softcap=call.softcap,
-        sinks=None if call.sinks is None else call.sinks.to(wide)[:, None, None],
-    )
+    bias = None if call.bias is None else call.bias.to(wide)
+    sinks = None if call.sinks is None else call.sinks.to(wide)[:, None, None]
+    query = call.query.to(wide)
+    output, weights = attend(query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks)
     return output.to(call.query.dtype), weights

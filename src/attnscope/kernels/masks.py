@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -15,6 +14,8 @@ from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Part = Callable[[Tensor], Tensor]
 
 #: Entries of a mask that are inspected at once; larger masks are inspected in blocks of rows.
 MASK_ENTRIES = 1 << 19
@@ -70,12 +71,11 @@ def _bounds(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 ATEN = torch.ops.aten
+_MARKS = {torch.bool, torch.uint8}  # types of indices that are not numbers
 
 
 class RowMask(Tensor):
-    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows one contiguous range
-    of keys.
-    """
+    """A boolean mask ``(batch, 1, query, key)`` each of whose rows allows one contiguous range of keys."""
 
     # ``(batch, query)``: the first allowed key, and the one after the last; equal where nothing is allowed
     start: Tensor
@@ -144,7 +144,8 @@ class RowMask(Tensor):
         kwargs = kwargs or {}
         mask = args[0] if args else None
         if isinstance(mask, RowMask) and mask.is_known and func in _PARTS:
-            part = _PARTS[func](mask, partial(_again, func, args[1:], kwargs), *args[1:], **kwargs)
+            rest, named = args[1:], kwargs
+            part = _PARTS[func](mask, lambda whole: func(whole, *rest, **named), *rest, **named)
             if part is not None:
                 return part
         # operations that write to the mask, or share its memory, need a tensor that stays
@@ -167,21 +168,12 @@ OF_MEMORY = {
 }
 
 
-def _again(func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], whole: Tensor) -> Tensor:
-    return func(whole, *rest, **kwargs)
-
-
-def _same(mask: RowMask, part: Callable[[Tensor], Tensor]) -> RowMask:
+def _same(mask: RowMask, part: Part) -> RowMask:
     return mask.some(mask.start, mask.stop, mask.shape[-1], part)
 
 
 def _cut(
-    mask: RowMask,
-    part: Callable[[Tensor], Tensor],
-    dim: int = 0,
-    first: int | None = None,
-    last: int | None = None,
-    step: int = 1,
+    mask: RowMask, part: Part, dim: int = 0, first: int | None = None, last: int | None = None, step: int = 1
 ) -> RowMask | None:
     """Some texts, queries or adjacent keys."""
     dim %= 4
@@ -408,15 +400,11 @@ def _numbered(bias: OffsetBias, indices: list[Tensor | None]) -> Tensor | None:
     """Queries by index, with texts, heads and keys; only these rows are made."""
     lead = bias.ndim - 2
     there = [index for index in indices if index is not None]
-    if len(indices) <= lead or indices[lead] is None or any(not _is_number(index) for index in there):
+    if len(indices) <= lead or indices[lead] is None or any(index.dtype in _MARKS for index in there):
         return None
     rows, queries = cast("Tensor", indices[lead]), bias.shape[-2]
     turned = [*indices[:lead], queries - 1 - rows % queries, *indices[lead + 1 :]]
     return ATEN.index.Tensor(bias.upside_down, turned)
-
-
-def _is_number(index: Tensor) -> bool:
-    return index.dtype not in {torch.bool, torch.uint8}
 
 
 def _gathered(bias: OffsetBias, dim: int, index: Tensor, **_: bool) -> Tensor | None:

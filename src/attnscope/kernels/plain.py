@@ -110,17 +110,12 @@ def absorb(
     state.maximum.copy_(maximum)
     rescale = rescale.to(scores.dtype)
     if bins:
-        state.bins.mul_(rescale[..., None]).add_(_by_bin(scores, bins, own - column))
+        edges = torch.from_numpy(segments(bins)).to(scores.device)
+        at = (own[..., None] - column + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
+        sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
+        binned = torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
+        state.bins.mul_(rescale[..., None]).add_(binned)
     return rescale
-
-
-def _by_bin(scores: Tensor, bins: tuple[int, ...], own: Tensor) -> Tensor:
-    """Sums over the bins of offsets of a tile; `own` is the column of the query's own position."""
-    keys = scores.shape[-1]
-    edges = torch.from_numpy(segments(bins)).to(scores.device)
-    at = (own[..., None] + edges).clamp(0, keys).expand(*scores.shape[:-1], -1)
-    sums = torch.nn.functional.pad(scores.cumsum(-1), (1, 0)).gather(-1, at).diff(dim=-1)
-    return torch.cat([sums[..., : len(bins)], sums[..., len(bins) + 1 :]], dim=-1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,8 @@ _WEIGHTS = 1 << 22  # of marked keys in memory at once
 @torch.no_grad()
 def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
     r"""Attend by PyTorch's fused kernel, and measure each row as far as its log-sum-exp allows in O(n)."""
-    fused = _fused(call) if _can_fuse(call) else None
+    fits = call.value.shape[-1] <= call.key.shape[-1] and call.query.dtype != torch.float64
+    fused = _fused(call) if fits and can_fuse(replace(call, sinks=None), Need()) is None else None
     if fused is None:
         return measure(call, Need(band=need.band, columns=need.columns))
     output, log_sum_exp, mass = fused
@@ -50,11 +51,6 @@ def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"
 def _each(parts: list[RowMeasures], merge: Callable[[list[Tensor]], Tensor]) -> RowMeasures:
     there = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
     return RowMeasures(**{name: merge([getattr(part, name) for part in parts]) for name in there})
-
-
-def _can_fuse(call: AttentionCall) -> bool:
-    narrow = call.value.shape[-1] <= call.key.shape[-1]
-    return narrow and call.query.dtype != torch.float64 and can_fuse(replace(call, sinks=None), Need()) is None
 
 
 def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -31,13 +31,9 @@ def column_sums(
     r"""Sum of the weights on each key, :math:`\sum_i A_{ij}`: the column sums, exact and in O(n) memory."""
     if last is not None:
         check_least(1, last=last)
-        counted = last_of(log_sum_exp.new_ones(1, log_sum_exp.shape[-1]) > 0 if counted is None else counted, last)
+        counted = log_sum_exp.new_ones(1, log_sum_exp.shape[-1]) > 0 if counted is None else counted
+        counted = counted & (counted.flip(-1).cumsum(-1).flip(-1) <= last)
     return cast("Tensor", weight_sums(call, log_sum_exp, counted, received=True).received)
-
-
-def last_of(counted: Bool[Tensor, "batch query"], last: int) -> Bool[Tensor, "batch query"]:
-    """The last `last` of the counted rows."""
-    return counted & (counted.flip(-1).cumsum(-1).flip(-1) <= last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +54,7 @@ def weight_sums(
     received: bool = False,
     offsets: bool = False,
 ) -> WeightSums:
-    r"""Sums over queries of :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)`, by key or by offset or both, in one
-    pass.
-    """
+    r"""Sums over queries of :math:`A_{ij} = \exp(s_{ij} - \mathrm{lse}_i)` by key, by offset or both, in one pass."""
     if offsets and call.positions is not None:
         raise AttnscopeError("some queries alone have no profile of all offsets: give the whole call")
     batch, heads, queries, _ = call.query.shape
@@ -133,14 +127,9 @@ def _by_head(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
             bounds = operands.start[rows], operands.stop[rows]
             levels = own[rows], factor[text, head, rows]
             first = keys.start - rows.stop + queries  # of the offset at the tile's lower left corner
-            sums_compiled(
-                scores,
-                *bounds,
-                *levels,
-                keys.start,
-                columns if columns is None else columns[keys],
-                diagonals if diagonals is None else diagonals[first:],
-            )
+            by_key = columns if columns is None else columns[keys]
+            by_offset = diagonals if diagonals is None else diagonals[first:]
+            sums_compiled(scores, *bounds, *levels, keys.start, by_key, by_offset)
 
     each_head(call, work)
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_blocks, read_bytes, unpacked
+from attnscope.read.files import decode_utf8, inner_suffix, json_objects, read_bytes
 from attnscope.read.messages import group_of_role, is_chat, messages_of
 from attnscope.read.sources import TABLES, Text, as_list, first_row, names_a_dataset
 from attnscope.read.texts import Corpus
@@ -123,16 +123,9 @@ class ChatWindows:
     def __iter__(self) -> Iterator[Window]:
         """Cut the chats."""
         left = self.limit
+        of = {"length": self.length, "stride": self.stride, "frame": _BARE}
         for name, text, regions in self.chats.written():
-            windows = Windows(
-                [Text(name, text)],
-                self.chats.tokenizer,
-                length=self.length,
-                stride=self.stride,
-                limit=left,
-                frame=_BARE,
-            )
-            for window in windows:
+            for window in Windows([Text(name, text)], self.chats.tokenizer, limit=left, **cast("Any", of)):
                 if not window.text:
                     raise AttnscopeError(
                         f"{name}: the characters of its tokens are unknown, so their roles are too: use a fast "
@@ -158,7 +151,7 @@ def are_chats(given: object, field: str | None = None) -> bool:
         return is_chat(first_row(first))
     if field is not None or inner_suffix(first) != ".jsonl" or (isinstance(first, Path) and not first.is_file()):
         return False
-    _, value = next(json_objects(first, "text", unpacked(first, read_blocks(first))), (0, None))
+    _, value = next(json_objects(first, "text"), (0, None))
     return is_chat(value)
 
 

@@ -44,11 +44,8 @@ class _Row:
     masked: bool = False  # whether a mask says what is padding
 
     def at(self, name: str, tokens: Sequence[int]) -> "_Row":
-        """A selection of its tokens."""
-        inputs = {
-            key: values[np.ix_(*[tokens] * values.ndim)]  # a mask in both dimensions
-            for key, values in self.inputs.items()
-        }
+        """A selection of its tokens; of a mask in both dimensions."""
+        inputs = {key: values[np.ix_(*[tokens] * values.ndim)] for key, values in self.inputs.items()}
         return _Row(name, tuple(self.ids[token] for token in tokens), inputs, self.masked)
 
 
@@ -102,17 +99,9 @@ class EncodedTexts:
                 cut += 1
                 row = row.at(row.name, own)  # noqa: PLW2901
             _check_row(row, tokenizer, length)
-            windows.append(
-                Window(
-                    ids=row.ids,
-                    special=tuple(token in special for token in row.ids),
-                    spans=tuple((place, place + 1) for place in range(len(row.ids))),
-                    source=row.name,
-                    start=0,
-                    tokens=names.of(row.ids),
-                    inputs=row.inputs,
-                )
-            )
+            marks = tuple(token in special for token in row.ids)
+            spans = tuple((place, place + 1) for place in range(len(row.ids)))
+            windows.append(Window(row.ids, marks, spans, row.name, 0, names.of(row.ids), inputs=row.inputs))
         if cut:
             self.notes["ends"] = (
                 f"{count(cut, 'row')} of {len(windows)} without an attention_mask had padding tokens at an end, which "
@@ -170,10 +159,8 @@ class EncodedTexts:
         cuts = [0, *sorted(borders | wanted), len(real)]
         if len(cuts) == 2:  # noqa: PLR2004 one document
             return [row]
-        return [
-            row.at(f"{row.name}, document {number}", range(start, end))
-            for number, (start, end) in enumerate(pairwise(cuts), start=1)
-        ]
+        each = enumerate(pairwise(cuts), start=1)
+        return [row.at(f"{row.name}, document {number}", range(start, end)) for number, (start, end) in each]
 
 
 #: Sources of windows.

@@ -90,9 +90,9 @@ def lines_of(content: str) -> list[str]:
 def json_objects(
     path: Path | Url, field: str, blocks: Iterable[bytes] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    r"""Objects of a JSON Lines file with their line numbers from 1; blank lines are skipped."""
+    r"""Objects of a JSON Lines file, also compressed, with their line numbers from 1; blank lines are skipped."""
     offset = 0
-    for number, line in enumerate(_lines(read_blocks(path) if blocks is None else blocks), start=1):
+    for number, line in enumerate(_lines(unpacked(path, read_blocks(path)) if blocks is None else blocks), start=1):
         where = f"{shown(path)}, line {number}"
         content = decode_utf8(line, where, offset)
         offset += len(line)
@@ -109,8 +109,7 @@ def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
             yield b"".join([*begun, line, b"\n"])
             begun.clear()
         begun.append(rest)
-    last = b"".join(begun)
-    if last:
+    if last := b"".join(begun):
         yield last
 
 

@@ -74,12 +74,8 @@ class PicturedTexts:
     @property
     def files(self) -> list[Path]:
         """The files of all images."""
-        return [
-            file
-            for item in self._items
-            for images in (item.images, *(video.frames for video in item.videos))
-            for file in images.files
-        ]
+        each = ((item.images, *(video.frames for video in item.videos)) for item in self._items)
+        return [file for several in each for images in several for file in images.files]
 
     def sha256(self) -> str:
         """Hash names, texts and images in order."""
@@ -132,8 +128,7 @@ def _has_pictured_lines(path: Path) -> bool:
     before = b""
     for block in unpacked(path, read_blocks(path)):
         if any(name in before + block for name in _NAMES):
-            lines = json_objects(path, "text", unpacked(path, read_blocks(path)))
-            return any(has_pictures(value) for _, value in lines)
+            return any(has_pictures(value) for _, value in json_objects(path, "text"))
         before = block[-len(_NAMES[0]) :]
     return False
 
@@ -146,10 +141,7 @@ def _in_file(path: Path, name: str) -> list[PicturedText]:
     file_mode(path)
     if inner_suffix(path) != ".jsonl":
         raise _beside(path)
-    return [
-        _of(value, f"{name}:{number}", path.parent)
-        for number, value in json_objects(path, "text", unpacked(path, read_blocks(path)))
-    ]
+    return [_of(value, f"{name}:{number}", path.parent) for number, value in json_objects(path, "text")]
 
 
 def _of(value: object, name: str, folder: Path | None) -> PicturedText:
@@ -234,14 +226,8 @@ class Expanded:
         return self._tokens_in(self.videos)
 
     def _tokens_in(self, written: Sequence[tuple[int, int]]) -> list[list[int]]:
-        return [
-            [
-                token
-                for token, (start, end) in enumerate(self.spans)
-                if self.ids[token] in self.pieces and first <= start < end <= last
-            ]
-            for first, last in written
-        ]
+        pieces = [(at, *span) for at, span in enumerate(self.spans) if self.ids[at] in self.pieces]
+        return [[at for at, start, end in pieces if first <= start < end <= last] for first, last in written]
 
 
 def pictured_window(
@@ -272,15 +258,7 @@ def pictured_window(
         for number, token in enumerate(own, start=1):
             special[token], roles[token] = False, name
             tokens[token] = places.get(token, f"{name} piece {number}")
-    return Window(
-        ids=expanded.ids,
-        special=tuple(special),
-        spans=tuple(spans),
-        source=expanded.name,
-        start=0,
-        tokens=tuple(tokens),
-        roles=tuple(roles),
-    )
+    return Window(expanded.ids, tuple(special), tuple(spans), expanded.name, 0, tuple(tokens), roles=tuple(roles))
 
 
 def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:

@@ -136,11 +136,8 @@ def images_of(given: Any) -> Images | None:
     if len({_is_tensor(item) for _, item in items}) > 1:
         raise AttnscopeError("found both pixel_values and images: give only one of them")
     folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
-    return Images(items, beside_text=not objects and any(map(_has_texts, folders)))
-
-
-def _has_texts(path: Path) -> bool:
-    return path.is_dir() and any(file.suffix.lower() in TEXT_SUFFIXES for file in files_below(path))
+    beside = (file for path in folders if path.is_dir() for file in files_below(path))
+    return Images(items, beside_text=not objects and any(file.suffix.lower() in TEXT_SUFFIXES for file in beside))
 
 
 def _is_tensor(given: object) -> TypeGuard[Tensor]:

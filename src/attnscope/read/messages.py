@@ -8,14 +8,8 @@ from attnscope.support.errors import AttnscopeError
 
 CHAT_FIELDS = ("messages", "conversations")
 #: Names of roles in other formats.
-_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "developer": "system",
-    "function": "tool",
-    "ipython": "tool",
-    "observation": "tool",
-}
+_TOOLS = dict.fromkeys(("function", "ipython", "observation"), "tool")
+_ROLES = {"human": "user", "gpt": "assistant", "developer": "system", **_TOOLS}
 _KNOWN = ("system", "user", "assistant", "tool")
 
 
@@ -28,9 +22,8 @@ def messages_of(chat: object, where: str, field: str | None = None) -> list[dict
             raise AttnscopeError(f"{where}: no field {' or '.join(map(repr, fields))}: name it (--field)")
     if not isinstance(chat, list) or not chat:
         raise AttnscopeError(f"{where}: expected a chat: a list of at least one message")
-    return [
-        _message(message, f"{where}, message {number}") for number, message in enumerate(cast("list[Any]", chat), 1)
-    ]
+    each = enumerate(cast("list[Any]", chat), 1)
+    return [_message(message, f"{where}, message {number}") for number, message in each]
 
 
 def is_chat(value: object) -> bool:

@@ -159,6 +159,7 @@ MARGIN = 256  # characters read on both sides of a piece, so that its tokens are
 LONGEST = 1 << 18  # characters of a piece, at most: a longer line is cut between words, or anywhere
 CUT = re.compile(r"[\n\r](?=[^\S\n\r]{0,32}\S)")  # before a line with something on it
 GAP = re.compile(r"\s(?=\S)")
+_BARE = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
 _BLANK = re.compile(r"\s*")
 _UNKNOWN_WORD = re.compile(r"\s*(\w+|\S)")  # the text of an unknown token
 
@@ -201,15 +202,7 @@ def is_fast(tokenizer: Any) -> bool:
 
 def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
     with explaining("the tokenizer fails on a text", "Check that its tokenizer.json is complete and the right one"):
-        encoded = tokenizer(
-            text,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            padding=False,
-            truncation=False,
-            verbose=False,
-        )
+        encoded = tokenizer(text, return_offsets_mapping=True, return_attention_mask=False, **_BARE)
     ids: list[int] = encoded["input_ids"]
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
     spans = without_added_spaces(text, names, [tuple(span) for span in encoded["offset_mapping"]])
@@ -222,7 +215,7 @@ def _tokenize_piece(tokenizer: Any, text: str, offset: int) -> Iterator[Token]:
 def _tokenize_in_python(tokenizer: Any, text: str) -> Iterator[Token]:
     """Tokens of a tokenizer without character offsets, which are found by decoding consecutive tokens."""
     with explaining("the tokenizer fails on a text", "Check that its files are complete and the right ones"):
-        ids = tokenizer(text, add_special_tokens=False, padding=False, truncation=False, verbose=False)["input_ids"]
+        ids = tokenizer(text, **_BARE)["input_ids"]
     names: list[str] = tokenizer.convert_ids_to_tokens(ids)
     special, spans = special_ids(tokenizer), _aligned(tokenizer, text, ids)
     if spans is None:

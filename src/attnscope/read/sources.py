@@ -280,17 +280,10 @@ Source = Given | Records | Plain | Stream | Lines | ChatLines
 
 
 def as_requested(
-    sources: list[Source],
-    given: Path | Url,
-    *,
-    field: str | None,
-    by: str | None,
-    chats: bool,
-    lines: bool,
-    blank: bool,
+    parts: list[Source], given: Path | Url, *, field: str | None, by: str | None, chats: bool, lines: bool, blank: bool
 ) -> Iterator[Source]:
     """Files as chats, by line, or with a field that groups texts."""
-    for source in sources:
+    for source in parts:
         if chats:
             if not isinstance(source, Records | Stream):
                 raise AttnscopeError(
@@ -318,22 +311,20 @@ def open_path(path: Path, field: str, names: Names) -> list[Source]:
         return [Records(str(path).removeprefix(PREFIX), path, field)]
     mode = file_mode(path)
     if stat.S_ISDIR(mode):
-        return [_opened_file(file, names.new(file.relative_to(path).as_posix()), field) for file in _text_files(path)]
+        wanted = (file for file in files_below(path) if holds_text(file))
+        files = [file for file in wanted if stat.S_ISREG(file_mode(file))] or _reject_empty(path)
+        return [_opened_file(file, names.new(file.relative_to(path).as_posix()), field) for file in files]
     name = names.new(path.name)
-    if not stat.S_ISREG(mode):
-        return [Stream(name, path)]
-    return [_opened_file(path, name, field)]
+    return [_opened_file(path, name, field) if stat.S_ISREG(mode) else Stream(name, path)]
 
 
 def open_url(url: Url, field: str | None, names: Names) -> list[Source]:
     """The sources behind a URL."""
     files = files_below_url(url)
     start = len(url.inner.strip("/")) + 1
-    named = (
-        [(url, url.name)]
-        if files is None
-        else [(file, file.inner.strip("/")[start:]) for file in files if holds_text(file)]
-    )
+    named = [(url, url.name)]
+    if files is not None:
+        named = [(file, file.inner.strip("/")[start:]) for file in files if holds_text(file)]
     sources = [_opened_file(file, names.new(name), field or "text") for file, name in named]
     for source in sources:
         if isinstance(source, Records):
@@ -344,13 +335,6 @@ def open_url(url: Url, field: str | None, names: Names) -> list[Source]:
 def _opened_file(path: Path | Url, name: str, field: str) -> Source:
     is_record = path.suffix.lower() in TABLES or inner_suffix(path) == ".jsonl"
     return Records(name, path, field) if is_record else Plain(name, path)
-
-
-def _text_files(folder: Path) -> list[Path]:
-    """All text files of a folder and its subfolders, sorted by their path."""
-    wanted = (file for file in files_below(folder) if holds_text(file))
-    files = [file for file in wanted if stat.S_ISREG(file_mode(file))]
-    return files or _reject_empty(folder)
 
 
 def _reject_empty(folder: Path | Url) -> NoReturn:
@@ -368,7 +352,11 @@ def each(given: Any) -> Iterator[str | Path | Url | Mapping[str, Any]]:
     """Strings, paths and rows in order; one string or path counts as a list of one."""
     texts = as_list(given)
     if isinstance(texts, Mapping):
-        raise AttnscopeError(_no_column(texts, cast("Mapping[Any, Any]", texts)))
+        listed = ", ".join(repr(name) for name in cast("Mapping[Any, Any]", texts)) or "none"
+        raise AttnscopeError(
+            f"the texts are {kind(cast('object', texts))} with the keys or columns {listed}; {_EXPECTED}: give one of "
+            "its columns, such as table['text']"
+        )
     many = texts if isinstance(texts, list | Iterator) else [texts]
     for number, item in enumerate(cast("Iterable[Any]", many), start=1):
         yield _text(item, number)
@@ -428,14 +416,6 @@ def _text(item: Any, number: int) -> str | Path | Url | Mapping[str, Any]:
     raise AttnscopeError(f"item {number} of the texts is {kind(item)}; expected a string or a pathlib.Path: {advice}")
 
 
-def _no_column(table: object, names: Iterable[Any]) -> str:
-    listed = ", ".join(repr(name) for name in names) or "none"
-    return (
-        f"the texts are {kind(table)} with the keys or columns {listed}; {_EXPECTED}: give one of its columns, such as "
-        "table['text']"
-    )
-
-
 @dataclass(frozen=True)
 class Text:
     r"""One text and its name in results."""
@@ -469,7 +449,11 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
     with _explained(path):
         if split is None:
-            split = _only_split(path, datasets.get_dataset_split_names(name, config))
+            splits = datasets.get_dataset_split_names(name, config)
+            if len(splits) != 1:
+                listed = ", ".join(splits)
+                raise AttnscopeError(f"{path}: has the splits {listed}: name one, such as {path}:{splits[-1]}")
+            split = splits[0]
         rows: Any = datasets.load_dataset(name, config, split=split, streaming=True)
         yield from rows
 
@@ -480,12 +464,6 @@ def _parts(path: Path) -> tuple[str, str | None, str | None]:
     if not name or len(more) > 2 or not all(more):  # noqa: PLR2004 configuration and split
         raise AttnscopeError(f"{path}: expected {_FORM}")
     return name, more[0] if len(more) > 1 else None, more[-1] if more else None
-
-
-def _only_split(path: Path, splits: list[str]) -> str:
-    if len(splits) != 1:
-        raise AttnscopeError(f"{path}: has the splits {', '.join(splits)}: name one, such as {path}:{splits[-1]}")
-    return splits[0]
 
 
 @contextmanager

@@ -27,20 +27,9 @@ WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before the second to the fifth try, plus
 PATIENCE = 30.0  # seconds: total for tries, as libraries below also retry
 ANSWER = 6.0  # seconds for the first answer of a store
 _answered: set[tuple[str, str]] = set()  # stores that answered
-_FINAL = (
-    AttnscopeError,
-    ImportError,
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-    NotImplementedError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    MemoryError,
-)
+_OF_FILES = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_OF_CODE = (ImportError, NotImplementedError, AttributeError, TypeError, ValueError, MemoryError)
+_FINAL = (AttnscopeError, *_OF_FILES, *_OF_CODE)
 _FINAL_NUMBERS = (errno.EINVAL, errno.ENOSPC, errno.ENAMETOOLONG, errno.ENOSYS, errno.EPERM)
 _PASSING_STATUS = (408, 425, 429)
 _NO_RIGHT, _GONE = (401, 403), (404, 410)

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from attnscope.read.files import (
-    files_below,
-    inner_suffix,
-    is_standard_input,
-    json_objects,
-    read_blocks,
-    shown,
-    unpacked,
-)
+from attnscope.read.files import files_below, inner_suffix, is_standard_input, json_objects, shown
 from attnscope.read.images import SUFFIXES, Images, Media, images_of, items_of
 from attnscope.read.messages import CHAT_FIELDS
 from attnscope.read.picture_parts import VIDEO
@@ -129,13 +121,11 @@ def _at(path: Path) -> list[tuple[str, Video | Tensor]]:
 def _in_lines(path: Path) -> list[tuple[str, Video | Tensor]]:
     """The videos that lines name; none if no line names one, or if the first line has a text."""
     with suppress(AttnscopeError):  # the reader of texts has a better message
-        first = next((line for _, line in json_objects(path, VIDEO, unpacked(path, read_blocks(path)))), None)
+        first = next((line for _, line in json_objects(path, VIDEO)), None)
         if first is None or VIDEO not in first or any(name in first for name in ("text", *CHAT_FIELDS)):
             return []
-    return [
-        (f"{path.name}:{number}", _named_in(line, f"{path.name}:{number}", path.parent))
-        for number, line in json_objects(path, VIDEO, unpacked(path, read_blocks(path)))
-    ]
+    each = ((f"{path.name}:{number}", line) for number, line in json_objects(path, VIDEO))
+    return [(name, _named_in(line, name, path.parent)) for name, line in each]
 
 
 def _named_in(line: Mapping[str, Any], where: str, folder: Path | None) -> Video:
@@ -196,7 +186,12 @@ def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Vide
 def frames_in(folder: Path) -> list[Path]:
     """The images of a folder, by the numbers in their names: ``2.png`` is before ``10.png``."""
     files = [file for file in files_below(folder) if file.suffix.lower() in SUFFIXES]
-    return sorted(files, key=lambda file: _by_number(file.relative_to(folder).as_posix()))
+
+    def by_number(file: Path) -> list[tuple[int, str]]:
+        parts = _NUMBERS.split(file.relative_to(folder).as_posix())
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+    return sorted(files, key=by_number)
 
 
 def is_film(path: Path) -> bool:
@@ -224,7 +219,3 @@ def _files(path: Path, where: str) -> list[Path]:
 
 def _path(given: str | Path, folder: Path | None) -> Path:
     return Path(given) if folder is None else folder / given
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(name)]

@@ -196,9 +196,8 @@ def collate(windows: Sequence[Window], pad_id: int, device: torch.device | str =
         valid[row, : len(window)] = True
         if groups is not None:
             groups[row, : len(window)] = torch.tensor(window.groups)
-    inputs: dict[str, Tensor] = {}
-    for name in windows[0].inputs:
-        inputs[name] = _padded([window.inputs[name] for window in windows], longest).to(device)
+    given = ((name, [window.inputs[name] for window in windows]) for name in windows[0].inputs)
+    inputs = {name: _padded(values, longest).to(device) for name, values in given}
     groups = None if groups is None else groups.to(device)
     return Batch(input_ids.to(device), valid.to(device), special.to(device), groups, inputs)
 
@@ -258,33 +257,24 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
     )
 
 
+@dataclass(frozen=True, eq=False)
 class LinePairs:
-    """Sentences and their translations, line by line: each pair is a window with the translation as `target`.
+    """Sentences and their translations, line by line: each pair is a window with the translation as `target`."""
 
-    Without `start`, a target is its whole line, of as many tokens as the text: a masked language model restores it.
-    """
-
-    def __init__(
-        self,
-        texts: Corpus,
-        targets: Corpus,
-        tokenizer: Any,
-        start: Start | None,
-        *,
-        length: int,
-        limit: int | None = None,
-    ) -> None:
-        self._texts, self._targets = texts, targets
-        self._tokenizer, self._start = tokenizer, start
-        self._length, self._limit = length, limit
+    texts: Corpus
+    targets: Corpus
+    tokenizer: Any
+    start: Start | None  # None for a masked language model: a target is its whole line, of as many tokens as the text
+    length: int
+    limit: int | None = None
 
     def __iter__(self) -> Iterator[Window]:
         """Encode the lines."""
-        return islice(self._pairs(), self._limit)
+        return islice(self._pairs(), self.limit)
 
     def check(self) -> int:
         """Check all pairs before any is measured."""
-        lines, translations = (sum(1 for _ in corpus) for corpus in (self._texts, self._targets))
+        lines, translations = (sum(1 for _ in corpus) for corpus in (self.texts, self.targets))
         if lines != translations:
             raise AttnscopeError(
                 f"the text has {lines} lines and the target {translations}; expected the same number, with line i of "
@@ -293,9 +283,9 @@ class LinePairs:
         return max(max(len(pair), len(pair.target or pair)) for pair in self)
 
     def _pairs(self) -> Iterator[Window]:
-        target_tokenizer = TargetTokenizer(self._tokenizer, self._targets.language)
-        around_text, around_target = Frame.of(self._tokenizer), Frame.of(target_tokenizer)
-        for text, target in zip(self._texts, self._targets, strict=False):  # `check` counts them
+        target_tokenizer = TargetTokenizer(self.tokenizer, self.targets.language)
+        around_text, around_target = Frame.of(self.tokenizer), Frame.of(target_tokenizer)
+        for text, target in zip(self.texts, self.targets, strict=False):  # `check` counts them
             blank = [not side.content.strip() for side in (text, target)]
             if any(blank) and not all(blank):
                 name, here, there = (text.name, "text", "target") if blank[0] else (target.name, "target", "text")
@@ -304,13 +294,13 @@ class LinePairs:
                 )
             if not any(blank):
                 said = self._line(target, target_tokenizer, around_target, "target")
-                line = self._line(text, self._tokenizer, around_text, "text")
-                if self._start is None and len(line) != len(said):
+                line = self._line(text, self.tokenizer, around_text, "text")
+                if self.start is None and len(line) != len(said):
                     raise AttnscopeError(
                         f"{text.name} of the text has {len(line)} tokens and its target {len(said)}; expected the same "
                         "number, because each token of the target is the right one at its position"
                     )
-                read = said if self._start is None else shifted(said, self._tokenizer, self._start)
+                read = said if self.start is None else shifted(said, self.tokenizer, self.start)
                 yield replace(line, target=read)
 
     def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
@@ -321,9 +311,9 @@ class LinePairs:
                 "pair"
             )
         window = frame.around(tokens, text)
-        if len(window) > self._length:
+        if len(window) > self.length:
             raise AttnscopeError(
-                f"{text.name} of the {side} has {len(window)} tokens, but a window takes {self._length}: leave out "
+                f"{text.name} of the {side} has {len(window)} tokens, but a window takes {self.length}: leave out "
                 "that pair of lines, or use a larger --window if the model allows it"
             )
         return window
