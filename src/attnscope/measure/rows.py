@@ -349,7 +349,10 @@ class Rows:
     @cached_property
     def bin_sum(self) -> Tensor:
         """``(batch, head, bin)``: the weights in each bin, summed over rows; near bins come from the band."""
-        band, far = self.band_sum, self.total(there(self.measures.bins))
+        return self._with_near_bins(self.total(there(self.measures.bins)))
+
+    def _with_near_bins(self, far: Tensor) -> Tensor:
+        band = self.band_sum
         reach = band.shape[-1] // 2
         near = [
             band[..., first + reach : last + reach + 1].sum(-1)
