@@ -217,7 +217,7 @@ def flite(*arguments: str) -> str:
 def attended(
     model: Any, tokenizer: Any, reader: Any, samples: np.ndarray, text: str
 ) -> tuple[np.ndarray, list[int], float]:
-    """Weights ``(layer, head, token, frame)`` of the queries that predict a text's tokens and its end; the tokens; the loss."""
+    """Weights ``(layer, head, token, frame)`` of the predictions of a text and its end; its tokens; its loss."""
     from attnscope.capture.watching import watching
     from attnscope.kernels.engines import attend_in_full, output_of
 
@@ -316,7 +316,7 @@ def heads(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
         path.write_text(json.dumps(task), encoding="utf-8")
-        command = [options.lens or sys.executable, __file__, "peer", str(path), *(["--lens"] if options.lens else [])]
+        command = [options.lens or sys.executable, "-P", __file__, "peer", str(path), *(["--lens"] if options.lens else [])]
         subprocess.run(command, check=True)
         peer = json.loads((Path(folder) / "peer.json").read_text(encoding="utf-8"))
     numbers = {name: found[name].sel(role=list(ROLES)).values.tolist() for name in ("score", "low", "high")}
@@ -377,7 +377,7 @@ ANTIBODIES = (
     "DIQMTQSPSSLSASVGDRVTITCRASQSISSYLNWYQQKPGKAPKLLIYAASSLQSGVPSRFSGSGSGTDFTLTISSLQPEDFATYYCQQSYSTP",
 )
 MEASURES = (1, 2, 3, 4, 5, 15, 17, 18)  # rows of the papers' table that need no certain head and no other model
-POSITIONS = {
+LEARNED = {
     "all-MiniLM-L6-v2": "text", "rxnfp/bert_pretrained": "reactions", "rxnfp/bert_ft": "reactions",
     "rxnfp/bert_ft_10k_25s": "reactions", "antiberty": "antibodies",
 }  # fmt: skip
@@ -395,7 +395,7 @@ def positions(options: argparse.Namespace) -> dict[str, Any]:
     texts = {"text": [english], "reactions": [" ".join(drawn)], "antibodies": ANTIBODIES}
     known = {f"{row.number}": [row.quantity, row.published] for row in ROWS if row.number in MEASURES}
     models: dict[str, Any] = {}
-    for name, kind in POSITIONS.items():
+    for name, kind in LEARNED.items():
         loaded = load_model(options.models / name)
         ids = [id_ for text in texts[kind] for id_ in loaded.tokenizer(text).input_ids]
         length = min(128, len(ids) // 2)
@@ -439,8 +439,8 @@ sentence.
 
 {ranked}
 
-Which heads are better? From each set of heads, dynamic time warping (as in Whisper's own word timestamps) gives the time
-at which each word begins. attnscope chooses heads on one half of the sentences, and they are scored on the other.
+Each set of heads gives the times at which words begin, by dynamic time warping as in Whisper's own word timestamps.
+attnscope chooses heads on one half of the sentences, and they are tested on the other.
 
 {errors}"""
 

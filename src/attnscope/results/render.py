@@ -71,7 +71,11 @@ def print_report(report: Report, console: Console, *, legend: bool = False, page
             continue
         if number:
             line(table.title)
-        console.print(_rich_table(table, shown))
+        made, narrow = _rich_table(table, shown), _rich_table(table, shown, narrow=True)
+        room = console.options.update(width=_WIDEST)
+        if console.measure(made, options=room).maximum > console.width >= console.measure(narrow, options=room).minimum:
+            made = narrow
+        console.print(made)
         if len(table.rows) > table.terminal:
             line(f"and {len(table.rows) - table.terminal} more: --{'json' if number else 'csv'} lists all")
         explained += [f"{names}: {translate(meaning + '.')}" for names, meaning in legend_of(shown)]
@@ -90,7 +94,11 @@ def legend_of(quantities: Sequence[Quantity]) -> Iterator[tuple[str, str]]:
         yield translate(", ".join(one.title for one in quantities if one.meaning == meaning)), meaning
 
 
-def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
+_WIDEST = 10_000  # columns of a terminal
+
+
+def _rich_table(table: Table, shown: Sequence[Quantity], *, narrow: bool = False) -> RichTable:
+    """A table of the terminal; a narrow one has one word a line in the headings of numbers, and wraps words alone."""
     from rich import box
     from rich.cells import cell_len
     from rich.table import Table as RichTable
@@ -99,11 +107,12 @@ def _rich_table(table: Table, shown: Sequence[Quantity]) -> RichTable:
     by_name = {one.name: one for one in table.quantities}
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for one in shown:
+        words, title = one.unit in NO_NUMBERS - {"head"}, _heading(translate(one.title))
         made.add_column(
-            title := _heading(translate(one.title)),
-            justify="left" if (one.unit in NO_NUMBERS - {"head"}) else "right",
+            "\n".join(title.split(" ")) if narrow and not words else title,
+            justify="left" if words else "right",
             overflow="fold",
-            no_wrap=bool(one.significant),
+            no_wrap=bool(one.significant) or (narrow and not words),
             min_width=max(map(cell_len, title.split())),
         )
         if _has_interval(one, table):

@@ -1,0 +1,25 @@
+"""Tables in 80 columns show every digit."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from attnscope.results.render import print_report
+from attnscope.results.schema import Finding, Quantity, Report, Table
+
+HEADINGS = ("from", "heads", "initialised", "shuffled", "above", "best head", "highest", "uniform")
+NUMBERS = [Quantity(heading, unit="share") for heading in HEADINGS]
+ROLE = Quantity("title", "role")
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_table_with_many_numbers_is_not_cut_off(width):
+    row = {"title": "first-token sink of a head"} | {heading: 0.123 + at / 10 for at, heading in enumerate(HEADINGS)}
+    table = Table("roles", "", [ROLE, *NUMBERS], [row], terminal=1)
+    out = io.StringIO()
+    print_report(Report("roles", "", "model", "texts", Finding((), ""), [table], None), Console(file=out, width=width))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert re.findall(r"\d\.\d+", out.getvalue()) == ["0.12", "0.22", "0.32", "0.42", "0.52", "0.62", "0.72", "0.82"]
