@@ -67,7 +67,7 @@ def lists(options: argparse.Namespace) -> dict[str, Any]:
             what = f"{'retrieval heads' if column == 'mean_score' else 'retrieval gates'}, {model}"
             agrees = "yes" if abs(ours - share) <= 0.51 * 10**-digits else "no"
             cells = (
-                f"{share}%",
+                f"{share:.{digits}f}%",
                 f"{ours:.{digits}f}%",
                 f"{100 * low:.1f} to {100 * high:.1f}%",
                 f"{count}/{len(values)}",
@@ -316,7 +316,14 @@ def heads(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "task.json"
         path.write_text(json.dumps(task), encoding="utf-8")
-        command = [options.lens or sys.executable, "-P", __file__, "peer", str(path), *(["--lens"] if options.lens else [])]
+        command = [
+            options.lens or sys.executable,
+            "-P",
+            __file__,
+            "peer",
+            str(path),
+            *(["--lens"] if options.lens else []),
+        ]
         subprocess.run(command, check=True)
         peer = json.loads((Path(folder) / "peer.json").read_text(encoding="utf-8"))
     numbers = {name: found[name].sel(role=list(ROLES)).values.tolist() for name in ("score", "low", "high")}
@@ -388,18 +395,19 @@ def positions(options: argparse.Namespace) -> dict[str, Any]:
     from reactions import reactions
 
     from attnscope.capture.load import load_model
+    from attnscope.read.encoded import texts_of, windows_of
     from attnscope_yamamoto2023.rows import ROWS, paper_table
 
-    drawn = [line for line, _ in zip(reactions(), range(4), strict=False)]
+    drawn = [line for line, _ in zip(reactions(), range(40), strict=False)]
     english = "\n".join(path.read_text(encoding="utf-8") for path in sorted(TEXTS.glob("0[1-8]*.txt")))
-    texts = {"text": [english], "reactions": [" ".join(drawn)], "antibodies": ANTIBODIES}
+    texts = {"text": [english], "reactions": [".".join(drawn)], "antibodies": list(ANTIBODIES)}
     known = {f"{row.number}": [row.quantity, row.published] for row in ROWS if row.number in MEASURES}
     models: dict[str, Any] = {}
     for name, kind in LEARNED.items():
         loaded = load_model(options.models / name)
-        ids = [id_ for text in texts[kind] for id_ in loaded.tokenizer(text).input_ids]
-        length = min(128, len(ids) // 2)
-        windows = [ids[first : first + length] for first in range(0, len(ids) - length + 1, length)][:4]
+        length = 64 if kind == "antibodies" else 128
+        cut = windows_of(texts_of(texts[kind]), loaded.tokenizer, length=length, limit=None)
+        windows = list(islice((each for each in cut if len(each) == length), 8))
         table = paper_table(loaded.model, windows)
         models[name] = {f"{number}": str(table.ours.sel(row=number).item()) for number in MEASURES}
         models[name]["read"] = f"{len(windows)} × {length} tokens"
@@ -422,7 +430,8 @@ python scripts/real_models.py ~/attnscope-models
 python benchmarks/published.py ~/attnscope-models --data ~/attnscope-data
 ```
 
-The last command wrote this page ({versions}, CPU). Heads are layer.head, from 0. Intervals are 95%."""
+The last command wrote this page ({versions}, CPU; the peer by `--lens PEER/bin/python`). Heads are layer.head, from 0.
+Intervals are 95%."""
 
 WHISPER = """\
 ## Alignment heads of Whisper tiny.en
@@ -433,6 +442,8 @@ words are known. The decoder reads the transcript (loss {loss:.2f} nats a token)
 of Mann and Whitney's test over heads.
 
 {scores}
+
+{finding}
 
 The {shown} heads with most weight near the word. *Words exchanged* is the same weight near another word of the
 sentence.
@@ -524,12 +535,12 @@ def write_whisper(found: dict[str, Any]) -> str:
         mean = flat.mean(0)
         p = stats.mannwhitneyu(mean[positive], mean[~positive], alternative="greater").pvalue
         interval_ = f"{low:.3f} to {high:.3f}"
-        rows.append([what, f"{count} sentences", f"{auroc(mean, positive):.3f}", interval_, f"{p:.0e}", common(mean)])
+        rows.append([what, f"{count} sentences", f"{auroc(mean, positive):.3f}", interval_, f"{p:.1g}", common(mean)])
     if "recording" in found:
         flat = np.array(found["recording"]).reshape(-1)
         p = stats.mannwhitneyu(flat[positive], flat[~positive], alternative="greater").pvalue
         what = "rank correlation with the order of words"
-        rows.append([what, "one recording, 11 s", f"{auroc(flat, positive):.3f}", "", f"{p:.0e}", common(flat)])
+        rows.append([what, "one recording, 11 s", f"{auroc(flat, positive):.3f}", "", f"{p:.1g}", common(flat)])
     low, high = (ends.reshape(-1) for ends in interval(share, units))
     mean, null, ranks = (values.mean(0).reshape(-1) for values in (share, np.array(found["shuffled"]), order))
     ranked = [
@@ -542,6 +553,13 @@ def write_whisper(found: dict[str, Any]) -> str:
         ]
         for at in np.argsort(-mean)[:12]
     ]
+    better = [f"{layer}.{head}" for (layer, head), one in zip(names, mean, strict=True) if one > mean[positive].max()]
+    least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
+    finding = (
+        f"Heads {', '.join(better)}, which the list does not have, follow the words more closely than every published "
+        f"head. All published heads follow them: the lowest, {names[least][0]}.{names[least][1]}, has {mean[least]:.2f} "
+        f"of its weight near the word, and {null[least]:.2f} near another word."
+    )
     errors: Rows = []
     published_ones = np.array(next(iter(found["errors"].values())))
     for name, values in found["errors"].items():
@@ -554,6 +572,7 @@ def write_whisper(found: dict[str, Any]) -> str:
         count=len(listed),
         listed=", ".join("{}.{}".format(*head) for head in sorted(listed)),
         heads=len(names),
+        finding=finding,
         loss=found["loss"],
         shown=len(ranked),
         errors=table(["heads", "mean error of a word's begin, ms", "minus the published heads' error, ms"], errors),
