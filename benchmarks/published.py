@@ -556,8 +556,8 @@ def write_whisper(found: dict[str, Any]) -> str:
     better = [f"{layer}.{head}" for (layer, head), one in zip(names, mean, strict=True) if one > mean[positive].max()]
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
     finding = (
-        f"Heads {', '.join(better)}, which the list does not have, follow the words more closely than every published "
-        f"head. All published heads follow them: the lowest, {names[least][0]}.{names[least][1]}, has {mean[least]:.2f} "
+        f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published "
+        f"head. All published heads follow words: the least, {names[least][0]}.{names[least][1]}, has {mean[least]:.2f} "
         f"of its weight near the word, and {null[least]:.2f} near another word."
     )
     errors: Rows = []
