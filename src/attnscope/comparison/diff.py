@@ -481,8 +481,9 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         return f"No test possible: tests need {LEAST} or more {called_in(difference.attrs)['documents']}"
     heads = {(row["layer"], row["head"]) for row in rows}
     moved = len({(row["layer"], row["head"]) for row in rows if row["changed"]})
-    what = "heads changed" if same_heads(difference) else "pairs of heads differ"
-    return f"{moved} of {len(heads)} {what} significantly in some statistic"
+    if same_heads(difference):
+        return f"{moved} of {len(heads)} heads changed significantly in some statistic"
+    return f"{moved} of {len(heads)} pairs of heads differ significantly in some statistic"
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:
