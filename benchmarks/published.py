@@ -515,7 +515,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write_whisper(found: dict[str, Any]) -> str:
     """Ranking of the heads of Whisper, and its agreement with the published list."""
-    from attnscope.measure.documents import expanded_ends, interval, resampled
+    from attnscope.measure.documents import interval, outside
 
     listed = {tuple(head) for head in found["listed"]}
     share, order = np.array(found["share"]), np.array(found["correlation"])
@@ -528,9 +528,11 @@ def write_whisper(found: dict[str, Any]) -> str:
         return f"{len(best & listed)} of {len(listed)}"
 
     rows: Rows = []
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=1000)
     for scores, what in ((share, "weight within 0.1 s of the word"), (order, "rank correlation with time")):
         flat = scores.reshape(count, -1)
-        ends = expanded_ends(np.array([auroc(weight @ flat, positive) for weight in resampled(units)]), count)
+        areas = [auroc(weight @ flat, positive) for weight in drawn]
+        ends = np.quantile(areas, [outside(count), 1 - outside(count)])
         low, high = np.clip(ends, 0, 1)
         mean = flat.mean(0)
         p = stats.mannwhitneyu(mean[positive], mean[~positive], alternative="greater").pvalue
@@ -556,9 +558,9 @@ def write_whisper(found: dict[str, Any]) -> str:
     better = [f"{layer}.{head}" for (layer, head), one in zip(names, mean, strict=True) if one > mean[positive].max()]
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
     finding = (
-        f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published "
-        f"head. All published heads follow words: the least, {names[least][0]}.{names[least][1]}, has {mean[least]:.2f} "
-        f"of its weight near the word, and {null[least]:.2f} near another word."
+        f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published head. All "
+        f"published heads follow words: {names[least][0]}.{names[least][1]}, the last of them, has {mean[least]:.2f} of "
+        f"its weight near the word, and {null[least]:.2f} near another word."
     )
     errors: Rows = []
     published_ones = np.array(next(iter(found["errors"].values())))
