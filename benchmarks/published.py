@@ -559,7 +559,7 @@ def write_whisper(found: dict[str, Any]) -> str:
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
     finding = (
         f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published head. All "
-        f"published heads follow words: {names[least][0]}.{names[least][1]}, the last of them, has {mean[least]:.2f} of "
+        f"published heads do: {names[least][0]}.{names[least][1]}, the last of them, has {mean[least]:.2f} of "
         f"its weight near the word, and {null[least]:.2f} near another word."
     )
     errors: Rows = []
