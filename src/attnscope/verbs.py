@@ -66,6 +66,9 @@ VERBS = {
         "intervention.patch", "Test", "verbs", "DataTree", ("patched",), "intervention.patch_findings",
         "results.figures.patch", load="store.runs:load_tree", unit="pair",
     ),
+    "edit": Verb("intervention.edit", "Test"),
+    "head_outputs": Verb("intervention.edit", "Test"),
+    "edges": Verb("intervention.edges", "Test", result="Dataset", contains=("score", "cpr")),
     "diff": Verb(
         "comparison.diff", "Compare", "verbs", "Dataset", ("statistic",), "comparison.diff", "results.figures.diff",
         load="store.runs:load_part",

@@ -81,8 +81,8 @@ def _holds(given: Tensor, output: Tensor) -> bool:
 _WEIGHTS_AT_ONCE = 1 << 22  # 16 MiB in float32, all heads of some rows
 
 
-def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-    """Weights of all heads of a call, with scale, soft cap, bias, mask and sinks; float32 or wider."""
+def scores_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
+    """Scores of all heads of a call, with scale, soft cap and bias, -inf where masked; float32 or wider."""
     wide = torch.promote_types(call.query.dtype, torch.float32)
     first, last, _ = rows.indices(call.query.shape[2])
     query, key = call.query[:, :, first:last].to(wide), call.key.to(wide)
@@ -96,7 +96,17 @@ def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, 
     if call.causal:
         past = torch.arange(key.shape[2], device=key.device) <= torch.arange(first, last, device=key.device)[:, None]
         mask = past if mask is None else mask & past
-    return masked_softmax(scores, mask, None if call.sinks is None else call.sinks.to(wide)[:, None, None])
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+def softmax_of(call: AttentionCall, scores: Float[Tensor, "batch head row key"]) -> Float[Tensor, "batch head row key"]:
+    """Weights that follow from scores, with the sinks of the call."""
+    return masked_softmax(scores, None, None if call.sinks is None else call.sinks.to(scores.dtype)[:, None, None])
+
+
+def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
+    """Weights of all heads of a call; float32 or wider."""
+    return softmax_of(call, scores_of(call, rows))
 
 
 def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:

@@ -1,0 +1,385 @@
+"""`edit` and `head_outputs`: change or keep any tensor of a head in a forward pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+import numpy as np
+import torch
+import transformers
+import xarray as xr
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from attnscope.capture.borrow import LoadedModel, borrowed, inner_model, verb
+from attnscope.capture.forward import decoder_start, forward
+from attnscope.capture.load import load_model
+from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.parameters import SessionReading, loading
+from attnscope.capture.placement import plain
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.explanation.projections import projections
+from attnscope.intervention.calls import output_with_gradient, scores_of, softmax_of, values_of
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.raw import LIMIT
+from attnscope.measure.texts import window_length
+from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
+from attnscope.read.windows import LinePairs, window_name
+from attnscope.support.arguments import validated
+from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.read.encoded import Sources
+    from attnscope.read.windows import Window
+
+On = Literal["output", "z", "weights", "scores", "query", "key", "value"]
+
+if TYPE_CHECKING:
+    #: Maps a tensor of all heads of a call, ``(batch, head, ...)``, to the one that replaces it.
+    Change = Callable[[Tensor], Tensor]
+
+_SIDES: tuple[On, ...] = ("query", "key", "value")
+_HOOKS: dict[str, On] = {"result": "output", "z": "z", "pattern": "weights", "attn_scores": "scores"}
+_HOOK = re.compile(rf"(blocks|encoder|decoder)\.([0-9]{{1,6}})\.(attn|cross_attn)\.hook_({'|'.join(_HOOKS)})")
+
+
+@validated
+@contextmanager
+def edit(
+    model: Model,
+    heads: Mapping[Any, Any],
+    *,
+    on: Literal["output", "z", "weights", "scores", "query", "key", "value"] = "output",
+    kind: Literal["self", "causal", "cross"] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+) -> Generator[PreTrainedModel]:
+    """Replace tensors of chosen heads by what functions make of them, in every forward pass within the context.
+
+    Parameters
+    ----------
+    model
+        A model object (or a folder or hub id, to be loaded), in the mode that you have set.
+    heads
+        A function for each head, ``{(layer, head): f}``. It takes the tensor of that head and returns one of the same
+        shape. A key can also be TransformerLens' name of a hook (``"blocks.3.attn.hook_z"``: ``hook_result``,
+        ``hook_z``, ``hook_pattern``, ``hook_attn_scores``); f then takes all heads, in the shape of TransformerLens.
+    on
+        What f takes:
+
+        * ``output``: what the head adds to the output of its layer, ``(batch, query, model_width)``, without bias.
+        * ``z``: weights times values, ``(batch, query, value_width)``.
+        * ``weights``: ``(batch, query, key)``, after the softmax.
+        * ``scores``: ``(batch, query, key)``, before the softmax, with scale, cap and bias; -inf where masked.
+        * ``query``, ``key``, ``value``: ``(batch, token, width)``, after any rotation. Heads that share keys and values
+          get a copy each.
+    kind
+        Count only layers of this kind: of an encoder-decoder, ``self`` (encoder), ``causal`` (decoder) or ``cross``.
+        By default layers are numbered as in `attnscope.scan`: encoder, then self- and cross-attention of the decoder.
+    inputs
+        Arguments of a forward pass, for a model that reads no tokens: its layers are found with them.
+
+    Yields
+    ------
+    PreTrainedModel
+        The model. Call it as you like, also with gradients and in ``generate()``. It is restored afterwards.
+
+    Raises
+    ------
+    AttnscopeError
+        If a head does not exist, a function returns another shape, attention is not captured (see `attnscope.scan`),
+        or no linear layer reads the heads of an edited ``output``.
+
+    Examples
+    --------
+    >>> loaded = load_model("bundled", device="cpu")
+    >>> ids = loaded.tokenizer("The tide<mask> in twice a day.", return_tensors="pt").input_ids
+    >>> before = loaded.model(ids).logits
+    >>> with edit(loaded.model, {(0, 1): torch.zeros_like}) as edited:
+    ...     after = edited(ids).logits
+    >>> bool((before - after).abs().max() > 0.1), torch.equal(loaded.model(ids).logits, before)
+    (True, True)
+    """
+    inner = inner_model(model)
+    inner = inner if isinstance(inner, transformers.PreTrainedModel) else load_model(model, need_tokenizer=False).model
+    sites, outputs = _layers(inner, inputs)
+    changes: dict[int, dict[On, Change]] = {}
+    functions: dict[int, dict[int, Any]] = {}
+    for key, function in heads.items():
+        if not callable(function):
+            raise AttnscopeError(f"found {type(function).__name__} for {key}; expected a function of a tensor")
+        if isinstance(key, str):
+            site, what = hook_point(key, sites)
+            changes.setdefault(site.index, {})[what] = _as_of_transformer_lens(function, what, key)
+            continue
+        if not (isinstance(key, tuple) and len(key) == 2 and all(isinstance(number, Integral) for number in key)):  # noqa: PLR2004
+            raise AttnscopeError(f"found the head {key!r}; expected (layer, head), such as (4, 2), or a name of a hook")
+        site = chosen_site(sites, key[0], kind)
+        if not 0 <= key[1] < site.heads:
+            raise AttnscopeError(f"there is no head {key[1]} in layer {key[0]}: choose from 0 to {site.heads - 1}")
+        functions.setdefault(site.index, {})[key[1]] = function
+    for number, by_head in functions.items():
+        changes.setdefault(number, {})[on] = _by_head(by_head, on, number)
+    if not changes:
+        raise AttnscopeError("found no heads; expected at least one, such as {(4, 2): torch.zeros_like}")
+    with changed_heads(inner, changes, sites, outputs):
+        yield inner
+
+
+def _layers(model: PreTrainedModel, inputs: Mapping[str, Any] | None) -> tuple[list[Site], dict[int, str]]:
+    """Attention calls of a model, and the linear layer that reads the heads of each, if one does."""
+    if inputs is None:
+        if model.main_input_name != "input_ids":
+            raise AttnscopeError(f"{type(model).__name__} reads {model.main_input_name}, not tokens: give it as inputs")
+        rng = np.random.default_rng(0)  # which tokens does not matter
+        size = model.get_input_embeddings().num_embeddings
+        inputs = {"input_ids": torch.from_numpy(rng.integers(size, size=(1, 8))).to(model.device)}
+        if model.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+    with borrowed(model), torch.no_grad():
+        sites = verify(model, dict(inputs), text="these inputs")
+        found = projections(model, dict(inputs))
+    return sites, {site.index: made.names["output"] for site, made in found.items() if "output" in made.names}
+
+
+def chosen_site(sites: Sequence[Site], layer: int, kind: str | None) -> Site:
+    """The layer of this number, among those of a kind."""
+    of_kind = [site for site in sites if kind is None or site.kind == kind]
+    if not 0 <= layer < len(of_kind):
+        what = "attention layers" if kind is None else f"layers of {kind} attention"
+        raise AttnscopeError(f"there is no layer {layer} among the {len(of_kind)} {what}: count from 0")
+    return of_kind[layer]
+
+
+def hook_point(name: str, sites: Sequence[Site]) -> tuple[Site, On]:
+    """Layer and tensor of a hook of TransformerLens."""
+    match = _HOOK.fullmatch(name)
+    if match is None:
+        known = ", ".join(f"hook_{hook}" for hook in _HOOKS)
+        raise AttnscopeError(f"found the name {name!r}; expected blocks.LAYER.attn.HOOK with one of {known}")
+    stack, layer, part, hook = match.groups()
+    kinds = {"blocks": None, "encoder": "self", "decoder": "cross" if part == "cross_attn" else "causal"}
+    return chosen_site(sites, int(layer), kinds[stack]), _HOOKS[hook]
+
+
+def _as_of_transformer_lens(function: Change, what: On, where: str) -> Change:
+    """All heads at once; positions before heads where TransformerLens has it so."""
+
+    def change(tensor: Tensor) -> Tensor:
+        given = tensor.transpose(1, 2) if what in {"output", "z"} else tensor
+        made = _checked(function(given), given, where)
+        return made.transpose(1, 2) if what in {"output", "z"} else made
+
+    return change
+
+
+def _by_head(functions: Mapping[int, Change], what: On, layer: int) -> Change:
+    def change(tensor: Tensor) -> Tensor:
+        parts = list(tensor.unbind(1))
+        for head, function in functions.items():
+            parts[head] = _checked(function(parts[head]), parts[head], f"{what} of head {layer}.{head}")
+        return torch.stack(parts, 1)
+
+    return change
+
+
+def _checked(made: Any, given: Tensor, where: str) -> Tensor:
+    if not isinstance(made, Tensor) or made.shape != given.shape:
+        found = f"the shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise AttnscopeError(f"the function for {where} returned {found}; expected a tensor {tuple(given.shape)}")
+    return made
+
+
+@contextmanager
+def changed_heads(
+    model: PreTrainedModel,
+    changes: Mapping[int, Mapping[On, Change]],
+    sites: Sequence[Site],
+    outputs: Mapping[int, str],
+) -> Generator[None]:
+    """Apply changes in every forward pass; `outputs` names the linear layer that reads the heads of a call."""
+    numbers = {site.name: site.index for site in sites}
+    by_name = len(numbers) == len(sites)  # a decoder may run without its encoder, in generate()
+    last: tuple[int, Tensor] | None = None  # the latest call
+
+    def observe(site: Site, call: AttentionCall) -> Tensor | None:
+        nonlocal last
+        number = numbers[site.name] if by_name else site.index
+        wanted = changes.get(number)
+        output = None if wanted is None else attend_changed(call, wanted)
+        last = None if output is None else (number, output)
+        return output
+
+    def add(_: nn.Module, given: tuple[Any, ...], returned: Tensor) -> Tensor | None:
+        if last is None or "output" not in changes[last[0]]:
+            return None
+        number, output = last
+        batch, heads, queries, width = output.shape
+        parts = given[0].reshape(batch, queries, heads, width).transpose(1, 2) @ output_matrix(reader[number], heads)
+        return returned + (changes[number]["output"](parts) - parts).sum(1).reshape(returned.shape)
+
+    reader: dict[int, nn.Module] = {}
+    for number in (number for number, wanted in changes.items() if "output" in wanted):
+        if number not in outputs:
+            raise AttnscopeError(
+                f"no linear layer reads the heads of layer {number} of {type(model).__name__}: use on='z' instead"
+            )
+        reader[number] = model.get_submodule(outputs[number])
+    hooks = [module.register_forward_hook(add) for module in {id(one): one for one in reader.values()}.values()]
+    try:
+        with watching(model, observe):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def output_matrix(module: nn.Module, heads: int) -> Tensor:
+    """W_O of each head, ``(head, value_width, model_width)``, part of the graph."""
+    weight: Any = module.weight
+    matrix = plain(weight)
+    return (matrix if isinstance(module, Conv1D) else matrix.T).unflatten(0, (heads, -1))
+
+
+def attend_changed(call: AttentionCall, changes: Mapping[On, Change]) -> Tensor:
+    """The output of the heads of a call, ``(batch, head, query, value_width)``, with changes on the way there."""
+    if call.group > 1 and not changes.keys().isdisjoint({"key", "value"}):
+        key, value = (side.repeat_interleave(call.group, 1) for side in (call.key, call.value))
+        call = replace(call, key=key, value=value)
+    call = replace(call, **{side: changes[side](getattr(call, side)) for side in _SIDES if side in changes})
+    if changes.keys().isdisjoint({"scores", "weights"}):
+        output = output_with_gradient(call)
+    else:
+        scores = scores_of(call)
+        weights = softmax_of(call, changes["scores"](scores) if "scores" in changes else scores)
+        weights = changes["weights"](weights) if "weights" in changes else weights
+        output = (weights @ values_of(call)).to(call.query.dtype)
+    return changes["z"](output) if "z" in changes else output
+
+
+@verb(limit=100)
+def head_outputs(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    on: str = "output",
+    layer: int | None = None,
+    head: int | None = None,
+    kind: Literal["self", "causal", "cross"] | None = None,
+    **reading: Unpack[SessionReading],
+) -> xr.DataArray:
+    """Tensors of every head over texts, as arrays.
+
+    Parameters
+    ----------
+    model, texts
+        See `attnscope.scan`.
+    on
+        ``output``, ``z``, ``weights``, ``scores``, ``query``, ``key`` or ``value``, as in `attnscope.edit`; or a layer
+        by TransformerLens' name of a hook (``"blocks.3.attn.hook_z"``).
+    layer, head
+        Layer and head, from 0; by default all.
+    kind
+        Only layers of this kind, as in `attnscope.edit`.
+
+    Returns
+    -------
+    xarray.DataArray
+        ``(window, layer, head, position, width)``, or ``(window, layer, head, query, key)`` of weights and scores;
+        float32, NaN beyond a window's tokens; without the dimensions of a chosen layer or head. Coordinates: ``source``
+        and ``length`` (tokens) of each window, and ``position_token``, or ``query_token`` and ``key_token``. The
+        outputs of all heads of a layer, plus the bias of its output matrix, sum to the output of the layer.
+
+    Raises
+    ------
+    AttnscopeError
+        If the layer or head does not exist, attention is not captured, the arrays need more than 1 GiB, or the layers
+        read several texts (source and target).
+
+    Examples
+    --------
+    >>> found = head_outputs("bundled", ["The tide comes in.", "It rained."], on="z", layer=0)
+    >>> found.dims, found.length.values.tolist()
+    (('window', 'head', 'position', 'width'), [9, 8])
+    """
+    reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
+    loaded = load_model(model, **loading(reading))
+    windows = _windows(loaded, texts, reading)
+    first = WindowBatch.of(windows[:1], 0, loaded.model.device).inputs(loaded.model)
+    sites, outputs = _layers(loaded.model, first)
+    if "." in on:
+        (one, what), layer = hook_point(on, sites), 0
+        chosen = [one]
+    elif on not in get_args(On):
+        raise AttnscopeError(f"found on {on!r}; expected {', '.join(get_args(On))}, or the name of a hook")
+    else:
+        one, what = chosen_site(sites, layer or 0, kind), on
+        chosen = [site for site in sites if kind in {None, site.kind}] if layer is None else [one]
+    if len({site.kind for site in chosen}) > 1 and any(window.target for window in windows):
+        raise AttnscopeError("layers of encoder and decoder read several texts: choose a kind, or one layer")
+    if head is not None and not 0 <= head < min(site.heads for site in chosen):
+        raise AttnscopeError(f"there is no head {head} in every layer: choose from 0 to {chosen[0].heads - 1}")
+    taken: dict[int, list[np.ndarray]] = {site.index: [] for site in chosen}
+
+    def take(number: int) -> Change:
+        def change(tensor: Tensor) -> Tensor:
+            taken[number].append((tensor if head is None else tensor[:, [head]])[0].float().cpu().numpy())
+            return tensor
+
+        return change
+
+    changes: dict[int, Mapping[Any, Change]] = {site.index: {what: take(site.index)} for site in chosen}
+    with torch.no_grad(), changed_heads(loaded.model, changes, sites, outputs):
+        for number, window in enumerate(windows):
+            inputs = WindowBatch.of([window], 0, loaded.model.device).inputs(loaded.model)
+            forward(loaded.model, inputs, lambda _, at=number: window_name(windows[at], at), with_head=False)
+            if sum(each.nbytes for layer in taken.values() for each in layer) > LIMIT:
+                raise AttnscopeError(
+                    f"the arrays need more than {LIMIT >> 30} GiB: choose a layer or a head, or fewer texts (limit)"
+                )
+    sizes = np.max([each.shape for layer in taken.values() for each in layer], axis=0)
+    values = np.full((len(windows), len(chosen), *sizes), np.nan, dtype=np.float32)
+    for row, site in enumerate(chosen):
+        for number, each in enumerate(taken[site.index]):
+            values[number, row, : each.shape[0], : each.shape[1], : each.shape[2]] = each
+    targets = [window.target or window for window in windows]
+    sides = windows if chosen[0].kind == "self" else targets, targets if chosen[0].kind == "causal" else windows
+    sides = sides if what not in {"key", "value"} else sides[1:]
+    dims = ("query", "key") if what in {"weights", "scores"} else ("position", "width")
+    coords: dict[str, Any] = layer_coordinates(chosen)
+    coords["source"] = "window", np.array([window.source for window in windows], dtype=object)
+    coords["length"] = "window", np.array(list(map(len, sides[0])))
+    for dim, named, size in zip(dims, sides, sizes[1:], strict=False):
+        if dim != "width":
+            rows = [[*side.tokens, *[""] * (size - len(side))] for side in named]
+            coords[f"{dim}_token"] = ("window", dim), np.array(rows, dtype=object)
+    coords["head"] = np.arange(sizes[0]) if head is None else [head]
+    array = xr.DataArray(values, coords, ("window", "layer", "head", *dims), what)
+    return array.isel(({} if layer is None else {"layer": 0}) | ({} if head is None else {"head": 0}))
+
+
+def _windows(loaded: LoadedModel, texts: Sources, reading: SessionReading) -> list[Window]:
+    targets, limit = reading["targets"], reading["limit"]
+    lines = {"by_line": reading["by_line"] or targets is not None, "blank_lines": targets is not None}
+    corpus, target = texts_and_targets(texts, targets, field=reading["field"], **lines)
+    length = window_length(loaded, reading["window"])
+    if target is None or isinstance(corpus, EncodedTexts):
+        return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
+    start = decoder_start(loaded.model)
+    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+    pairs.check()
+    return list(islice(pairs, limit))
