@@ -28,6 +28,8 @@ _WORDS = {
     "accuracy_change": ("Change of the accuracy without the head", "share"),
     "estimate": ("Change of the loss without the head, estimated", "nats"),
     "importance": ("Size of the loss's derivative in a gate on the head", "nats"),
+    "metric_change": ("Change of the metric without the head", "1"),
+    "metric": ("Metric of the unchanged model", "1"),
     "loss": ("Loss of the unchanged model", "nats"),
     "accuracy": ("Accuracy of the unchanged model", "share"),
     "guess_loss": ("Loss of a uniform guess over all tokens", "nats"),
@@ -60,14 +62,16 @@ def _of_batch(
 ) -> xr.Dataset:
     with session.passes(part, ablations) as batch:
         questions, sites = batch.questions, batch.passes.sites
-        scores = {n: value[0].double().cpu().numpy() for n, value in questions.scores(batch.before[None]).items()}
+        whole = batch.scores(batch.whole[None])
+        scores = {name: value[0].double().cpu().numpy() for name, value in whole.items() if name != "kl"}
         layers = [_of_layer(batch, call, variants) for call in range(len(sites))]
-    loss, accuracy, kl = (by_layer([layer[..., at] for layer in layers]) for at in range(3))
+    loss, accuracy, kl, *own = (by_layer([layer[..., at] for layer in layers]) for at in range(layers[0].shape[-1]))
     heads = ("window", "ablation", "layer", "head")
     variables: dict[str, _Variable] = {
         "loss_change": (heads, loss - scores["loss"][:, None, None, None]),
         "kl": (heads, kl),
         "accuracy_change": (heads, accuracy - scores["accuracy"][:, None, None, None]),
+        **({"metric_change": (heads, own[0] - scores["metric"][:, None, None, None])} if own else {}),
         **{name: ("window", value) for name, value in scores.items()},
         "guess_loss": ("window", np.full(len(questions), np.log(batch.before.shape[-1]))),
         "questions": ("window", (questions.labels >= 0).sum(1).cpu().numpy()),
@@ -95,8 +99,8 @@ def _of_layer(batch: PredictionBatch, call: int, variants: int | None) -> np.nda
     cells = [(head, others[call]) for others in batch.replacements.values() for head in range(heads)]
 
     def scored(logits: Tensor) -> Tensor:
-        scores = batch.questions.scores(logits, batch.before)
-        return torch.stack([scores[name] for name in ("loss", "accuracy", "kl")], -1)
+        scores = batch.scores(logits)
+        return torch.stack([scores[name] for name in ("loss", "accuracy", "kl", "metric") if name in scores], -1)
 
     def edits(some: Sequence[tuple[int, Tensor]]) -> dict[int, Edit]:
         return {call: replacing([head for head, _ in some], [other for _, other in some])}

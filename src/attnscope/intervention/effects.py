@@ -69,6 +69,13 @@ def heads_of(effects: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         coords={name: values for name, values in effects.coords.items() if "window" not in values.dims},
         attrs={"documents": len(set(documents)), "texts": len(documents), "intervals_over": called},
     )
+    if "metric_change" in effects:
+        words = "Change of the metric without the head"
+        named = {"name": "metric_change", "prefix": "metric_", "corrected": "all heads and ablations"}
+        own = effect_variables(
+            effects.metric_change.values, units, effects.metric_change.dims[1:], words, unit="1", seed=seed, **named
+        )
+        heads = heads.assign(own)
     for name in ("kl", "accuracy_change", "estimate", "importance"):
         if name in effects:
             heads[name] = effects[name].mean("window", keep_attrs=True)

@@ -39,8 +39,7 @@ def loss_gradients(
                 others[name] = side.input_ids.roll(1, 0).gather(1, donor_positions(side.valid))
 
     def loss(logits: Tensor) -> Tensor:
-        logits = logits.gather(1, questions.positions[..., None].expand(-1, -1, logits.shape[-1]))
-        return questions.scores(logits[None])["loss"].sum()
+        return questions.scores(questions.at(logits)[None])["loss"].sum()
 
     return head_gradients(model, inputs, loss, gate, others, towards_donor or 0.0)
 
@@ -76,8 +75,8 @@ def head_gradients(
         outputs.append(output)
         return output
 
-    moved = _embeddings_moved(model, inputs, others or {}, share)
-    with _frozen(model), watching(model, observe), moved, torch.enable_grad():
+    moved = embeddings_moved(model, inputs, others or {}, share)
+    with frozen(model), watching(model, observe), moved, torch.enable_grad():
         wanted = quantity(main_output(model(**inputs)))
         gradients = torch.autograd.grad(wanted, outputs, allow_unused=True, materialize_grads=True)
     return [(output.detach(), gradient) for output, gradient in zip(outputs, gradients, strict=True)]
@@ -104,7 +103,7 @@ def gates_towards(replacements: Sequence[Tensor], share: float) -> Gate:
 
 
 @contextmanager
-def _frozen(model: nn.Module) -> Generator[None]:
+def frozen(model: nn.Module) -> Generator[None]:
     """Disable gradients of parameters."""
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
@@ -117,7 +116,7 @@ def _frozen(model: nn.Module) -> Generator[None]:
 
 
 @contextmanager
-def _embeddings_moved(
+def embeddings_moved(
     model: PreTrainedModel, inputs: Mapping[str, Tensor], others: Mapping[str, Tensor], share: float
 ) -> Generator[None]:
     if not others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import xarray as xr
@@ -22,6 +22,7 @@ from attnscope.intervention.ablation import effects, half_of, joint_ablation, re
 from attnscope.intervention.calls import checked_heads
 from attnscope.intervention.edits import Forbidden, knock_out, shuffled_weights
 from attnscope.intervention.effects import agreement_of, heads_of
+from attnscope.intervention.pairs import one_token
 from attnscope.intervention.predictions import ABLATIONS, Ablation, PredictionSession, prediction_session
 from attnscope.intervention.profiles import contribution_profiles
 from attnscope.measure.ranking import majority_names, peaks
@@ -46,6 +47,7 @@ def intervene(
     batch_size: Count | None = None,
     variants: Count | None = None,
     ablations: Sequence[str] = ABLATIONS,
+    metric: Callable[..., Any] | Sequence[tuple[str, str]] | None = None,
     steps: int = 5,
     search: bool = False,
     curves: bool = False,
@@ -80,6 +82,11 @@ def intervene(
     ablations
         Replacements of a head's output: ``zero``, ``mean`` (the head's mean over all texts), ``resample`` (its output
         on another text).
+    metric
+        A function of the logits ``(text, position, vocabulary)`` and the model's inputs that returns a number for each
+        text. Or the right and the wrong answer, one token each, of every text or one pair for all: then the metric is
+        the logit of the right answer minus that of the wrong one, at the mask or after the last token, and loss, KL
+        divergence and accuracy are those of this answer. One text suffices, without intervals and ``resample``.
     steps
         Points of the integrated gradients; 0 for no estimates.
     search
@@ -102,7 +109,8 @@ def intervene(
     -------
     xarray.DataTree
         ``effects``: ``loss_change``, ``kl`` (nats), ``accuracy_change`` of each text ``(text, ablation, layer, head)``,
-        estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the unchanged model.
+        estimates ``(text, estimator, ablation, layer, head)``, and ``loss`` and ``accuracy`` of the unchanged model;
+        with a metric, ``metric_change`` and ``metric``.
         ``heads``: means with intervals over documents, see `heads_of`. ``agreement``: rank correlations of the
         estimates, see `agreement_of`. ``where`` and ``why``: results of `scan` and `explain`; ``trust``: see
         `trust_in_weights`; ``shuffled``: see `shuffled_weights`. On request, ``forbidden`` (see `knock_out`),
@@ -139,6 +147,14 @@ def intervene(
     loaded = load_model(model, **loading(reading))
     length = window_length(loaded, window) if window else min(LONGEST, window_length(loaded, None))
     session = prediction_session(loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size)
+    if callable(metric):
+        session.metric = metric
+        if reading["out"] is not None:
+            raise AttnscopeError(
+                "a run folder cannot name a metric that is a function: leave out metric or out (--out)"
+            )
+    elif metric is not None:
+        session.answers = answers_of(metric, session.windows, loaded.tokenizer)
     session.check()
     sets = [checked_heads(heads, session.cells, "together, --together") for heads in together]
     rule = Forbidden.of(forbid_offsets, forbid_tokens, loaded.tokenizer, first=forbid_first)
@@ -149,13 +165,15 @@ def intervene(
             "renormalise (--no-renormalise) applies only to a rule: add forbid_offsets (--forbid-offset), forbid_first "
             "or forbid_tokens"
         )
-    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations]
+    is_one = len(session.windows) == 1 and metric is not None
+    chosen: list[Ablation] = [one for one in ABLATIONS if one in ablations and not (is_one and one == "resample")]
     settings = {
         "window": length,
         "limit": limit,
         "batch_size": batch_size,
         "forbid": rule.words,
         "ablations": [*chosen],
+        **({} if metric is None else {"metric": "a function" if callable(metric) else [list(pair) for pair in metric]}),
         "steps": steps,
         "search": search,
         "curves": curves,
@@ -179,7 +197,7 @@ def intervene(
     def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         """Summaries of the effects and all other parts; and the skipped parts, with reasons."""
         parts: dict[str, xr.Dataset] = {}
-        skipped: dict[str, str] = {}
+        skipped: dict[str, str] = {"resample": "it needs 2 or more texts"} if is_one and "resample" in ablations else {}
         windows = list(session.windows)
 
         def keep(name: str, make: Callable[[], xr.Dataset]) -> None:
@@ -231,6 +249,19 @@ def intervene(
         task=task,
         repair=reading["repair"],
     )
+
+
+def answers_of(given: Sequence[tuple[str, str]], windows: Sequence[Window], tokenizer: Any) -> list[tuple[int, int]]:
+    """Token ids of the right and the wrong answer of each window."""
+    if len(given) not in {1, len(windows)} or any(len(pair) != 2 for pair in given):  # noqa: PLR2004
+        raise AttnscopeError(
+            f"found {len(given)} answers (metric) and {len(windows)} windows; expected (right, wrong) for each, or once"
+        )
+    both = [
+        (one_token(tokenizer, right, "the answer"), one_token(tokenizer, wrong, "the wrong answer"))
+        for right, wrong in given
+    ]
+    return both * len(windows) if len(both) == 1 else both
 
 
 def _curves(

@@ -48,9 +48,14 @@ class Questions:
     positions: Int[Tensor, "text prediction"]  # positions to predict, padded
     labels: Int[Tensor, "text prediction"]  # the right token at each position; -100 for padding
     windows: Sequence[Window]  # the windows without masks
+    wrongs: Int[Tensor, "text 1"] | None = None  # the wrong answer next to each right one, where these are asked for
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def at(self, logits: Float[Tensor, "text position vocabulary"]) -> Float[Tensor, "text prediction vocabulary"]:
+        """Logits at the positions to predict."""
+        return logits.gather(1, self.positions[..., None].expand(-1, -1, logits.shape[-1]))
 
     def scores(
         self,
@@ -69,6 +74,8 @@ class Questions:
             largest, answer = wide.amax(-1), wide.gather(-1, right)[..., 0]
             total = largest + (wide - largest[..., None]).exp_().sum(-1).log()
             scores = {"loss": total - answer, "accuracy": (answer == largest).to(wide.dtype)}
+            if self.wrongs is not None:
+                scores["metric"] = answer - wide.gather(-1, self.wrongs[..., None])[..., 0]
             if before is not None:
                 scores["kl"] = (negative_entropy + (total - (chances * wide).sum(-1))).clamp(min=0)
             for name, value in scores.items():
@@ -93,10 +100,14 @@ def kind_of_question(model: PreTrainedModel) -> Kind:
     return "next" if is_causal_model(model) else "masked"
 
 
+def pad_of(tokenizer: Any) -> int:
+    """The id of padding."""
+    return tokenizer.eos_token_id or 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+
 def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, device: torch.device) -> Questions:
     """The predictions to make on a batch of windows."""
-    pad = tokenizer.pad_token_id
-    batch = WindowBatch.of(windows, pad if pad is not None else tokenizer.eos_token_id or 0, device)
+    batch = WindowBatch.of(windows, pad_of(tokenizer), device)
     if kind == "masked":
         return _masked(batch, windows, tokenizer, seed)
     target = batch.target
@@ -108,6 +119,23 @@ def questions(kind: Kind, windows: Sequence[Window], tokenizer: Any, seed: int, 
         )
     positions = torch.arange(real.shape[1], device=device).expand(len(windows), -1)
     return Questions(batch, positions, torch.where(real, target.input_ids[:, 1:], IGNORED), windows)
+
+
+def _answered(
+    kind: Kind, batch: WindowBatch, windows: Sequence[Window], answers: Sequence[tuple[int, int]], mask: int | None
+) -> Questions:
+    """Each text asks for its answer: at its mask, or after its last token."""
+    places: list[list[int]] = []
+    for window in windows:
+        text = window.target or window if kind == "translation" else window
+        wanted = np.array(text.ids) == mask if kind == "masked" else ~np.array(text.special)
+        found = np.flatnonzero(wanted).tolist() or ([] if kind == "masked" else [len(text) - 1])
+        if not found or (kind == "masked" and len(found) > 1):
+            raise AttnscopeError(f"{window.source} has {len(found)} masks; expected one, where the answer belongs")
+        places.append(found[-1:])
+    device = batch.text.input_ids.device
+    positions, both = (torch.tensor(rows, dtype=torch.int64, device=device) for rows in (places, answers))
+    return Questions(batch, positions, both[:, :1], windows, both[:, 1:])
 
 
 def _masked(batch: WindowBatch, windows: Sequence[Window], tokenizer: Any, seed: int) -> Questions:
@@ -182,6 +210,8 @@ class PredictionSession:
     batch_size: int | None = None
     skips: bool = True  # whether passes skip what all variants share, if that was found to give the same numbers
     sites: list[Site] = field(default_factory=list)
+    answers: Sequence[tuple[int, int]] = ()  # right and wrong token of each window, if these are asked for
+    metric: Callable[[Tensor, dict[str, Any]], Tensor] | None = None  # of logits and inputs, a number for each text
 
     @property
     def model(self) -> PreTrainedModel:
@@ -214,7 +244,11 @@ class PredictionSession:
 
     def batch(self, part: slice) -> Questions:
         """The predictions to make on some of the windows."""
-        return questions(self.kind, self.windows[part], self.loaded.tokenizer, self.seed, self.model.device)
+        windows, tokenizer = self.windows[part], self.loaded.tokenizer
+        if not self.answers:
+            return questions(self.kind, windows, tokenizer, self.seed, self.model.device)
+        batch = WindowBatch.of(windows, pad_of(tokenizer), self.model.device)
+        return _answered(self.kind, batch, windows, self.answers[part], tokenizer.mask_token_id)
 
     @contextmanager
     def passes(self, part: slice, ablations: Sequence[Ablation] = ()) -> Generator[PredictionBatch]:
@@ -222,11 +256,13 @@ class PredictionSession:
         questions = self.batch(part)
         means = self.means if "mean" in ablations else []
         with stacked_passes(self.model, skips=self.skips) as passes, torch.no_grad():
-            before = passes.plain(questions.batch.inputs(self.model), questions.positions, self.name(part.start))
+            inputs, positions = questions.batch.inputs(self.model), None if self.metric else questions.positions
+            whole = passes.plain(inputs, positions, self.name(part.start))
+            before = questions.at(whole) if self.metric else whole
             replacements: dict[Ablation, list[Tensor]] = {
                 name: _replacements(name, questions, passes, means) for name in ablations
             }
-            yield PredictionBatch(questions, passes, before, replacements)
+            yield PredictionBatch(questions, passes, before, replacements, whole, self.metric)
 
     def name(self, first: int = 0) -> Callable[[int], str]:
         """Names of the texts of a batch that begins at window `first`."""
@@ -281,6 +317,22 @@ class PredictionBatch:
     passes: StackedPasses
     before: Float[Tensor, "text prediction vocabulary"]  # logits of the unchanged model
     replacements: dict[Ablation, list[Tensor]]  # by ablation and call, ``(text, head, query, value_width)``
+    whole: Tensor  # logits of the unchanged model as passes return them: at all positions with a metric of one's own
+    metric: Callable[[Tensor, dict[str, Any]], Tensor] | None
+
+    def scores(self, logits: Float[Tensor, "variant text ..."]) -> dict[str, Float[Tensor, "variant text"]]:
+        """Loss, accuracy, KL divergence and the metric of variants."""
+        if self.metric is None:
+            return self.questions.scores(logits, self.before)
+        scores = self.questions.scores(torch.stack([self.questions.at(one) for one in logits]), self.before)
+        values = [self.metric(one, self.questions.batch.inputs(self.passes.model)) for one in logits]
+        for value in values:
+            if not isinstance(value, Tensor) or value.shape != (len(self.questions),):
+                found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise AttnscopeError(
+                    f"metric returned {found}; expected a number for each text, ({len(self.questions)},)"
+                )
+        return scores | {"metric": torch.stack(values)}
 
     @cached_property
     def loss(self) -> Float[Tensor, "1 text"]:
@@ -289,7 +341,7 @@ class PredictionBatch:
     @property
     def most(self) -> int:
         """Number of variants that run together."""
-        return variants_at_once(self.before, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
+        return variants_at_once(self.whole, self.questions.batch.text.input_ids.numel(), self.passes.outputs)
 
     def loss_change(self, logits: Float[Tensor, "variant text prediction vocabulary"]) -> Float[Tensor, "variant text"]:
         return self.questions.scores(logits)["loss"] - self.loss

@@ -35,7 +35,7 @@ _LEAST = "6 or more windows"
 
 _WHERE, _WHY, _TRUST = "Where it attends", "Why there", "Can its weights be trusted?"
 
-_WHETHER = "Change of the loss without it, nats"
+_WHETHER, _METRIC = "Change of the loss without it, nats", "Change of the metric without it"
 _PEAK = "offset (key minus query position, in tokens) with the largest share of all weight"
 _LOSS = (
     "change of the loss in nats when the head's output is replaced by zero (zero), its mean (mean) or its output on "
@@ -84,6 +84,10 @@ HEADS = (
         group=_TRUST,
     ),
     *(effect_quantity(name, heading=name, meaning=_LOSS, group=_WHETHER) for name in ("zero", "mean", "resample")),
+    *(
+        effect_quantity(f"metric_{name}", "", heading=name, meaning="the same for your metric", group=_METRIC)
+        for name in ("zero", "mean", "resample")
+    ),
     Quantity(
         "searched",
         "search",
@@ -179,6 +183,9 @@ def verdicts(tree: xr.DataTree) -> list[Row]:
         columns["forbidden_weight"] = nodes["forbidden"].forbidden_weight
     for number, name in enumerate(ablations):
         columns |= effect_columns(heads.isel(ablation=number, drop=True), name)
+        if "metric_change" in heads:
+            own = heads.isel(ablation=number, drop=True)
+            columns |= effect_columns(own, f"metric_{name}", "metric_change", "metric_")
     rows = rows_of(columns, heads.effect.isel(ablation=0, drop=True))
     for row in rows:
         agree, known = row.pop("agree"), row.pop("comparable")
