@@ -11,10 +11,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.capture.watching import watching
+from attnscope.intervention.edit import edit
 from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
 from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
 from attnscope.intervention.patch_findings import patched_positions
-from attnscope.intervention.stack import stacked_passes
+from attnscope.intervention.stack import mlp_of, stacked_passes
 from attnscope.kernels.engines import attend_in_full
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
@@ -119,6 +120,79 @@ def causal():
     return model
 
 
+CAUSAL = [Pair("It was part", "It was due", " of", " to"), Pair("He was one", "He was back", " of", " to")]
+
+
+def differences(model, tokenizer, pair, heads=None, on="z"):
+    """Answer minus wrong answer of both texts of a pair, where heads are edited."""
+    ids = [tokenizer(text, return_tensors="pt").input_ids[:, :-1] for text in (pair.clean, pair.corrupted)]
+    right, wrong = (tokenizer(word, add_special_tokens=False).input_ids[0] for word in (pair.answer, pair.wrong))
+    with torch.no_grad(), edit(model, heads or {(0, 0): lambda kept: kept}, on=on) as edited:
+        return [float(logits[right] - logits[wrong]) for logits in (edited(one).logits[0, -1] for one in ids)]
+
+
+@pytest.mark.parametrize("what", ["heads", "query", "key", "value", "weights"])
+@pytest.mark.parametrize("position", [None, 2])
+def test_a_tensor_of_a_head_is_patched_as_by_an_edit(loaded, what, position):
+    model, on = causal().eval(), "z" if what == "heads" else what
+    tree = patch(model, CAUSAL[:1], tokenizer=loaded.tokenizer, what=what, by_position=position is not None, steps=0)
+    found = tree["pairs"].difference.isel(pair=0)
+    kept = []
+    both = differences(model, loaded.tokenizer, CAUSAL[0], {(1, 1): lambda own: kept.append(own.clone()) or own}, on)
+
+    def put_in(own):
+        at = slice(None) if position is None else slice(position, position + 1)
+        own = own.clone()
+        own[:, at] = kept[0][:, at]
+        return own
+
+    _, patched = differences(model, loaded.tokenizer, CAUSAL[0], {(1, 1): put_in}, on)
+    found = found if position is None else found.sel(position=position)
+    np.testing.assert_allclose(found.sel(layer=1, head=1), patched, rtol=1e-4, atol=1e-5)
+    assert position is not None or abs(patched - both[1]) > 1e-4
+    assert sentences("patch", tree)
+
+
+@pytest.mark.parametrize("what", ["attention", "mlp"])
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_what_a_block_adds_is_patched_as_by_hooks(loaded, what, kind):
+    model = causal().eval() if kind == "llama" else loaded.model.eval()
+    pair = CAUSAL[0] if kind == "llama" else PAIRS[0]
+    layer = model.model.layers[1] if kind == "llama" else model.get_submodule("encoder.layers.1")
+    module = mlp_of(layer) if what == "mlp" else layer.self_attn if kind == "llama" else layer.self_attention
+    ids = [loaded.tokenizer(text, return_tensors="pt").input_ids for text in (pair.clean, pair.corrupted)]
+    ids = [one[:, :-1] if kind == "llama" else one for one in ids]
+    place = ids[0].shape[1] - 1 if kind == "llama" else ids[0][0].tolist().index(loaded.tokenizer.mask_token_id)
+    kept = []
+
+    def run(one, change):
+        def hook(_, __, returned):
+            states = returned[0] if isinstance(returned, tuple) else returned
+            states = change(states.clone())
+            return (states, *returned[1:]) if isinstance(returned, tuple) else states
+
+        handle = module.register_forward_hook(hook)
+        with torch.no_grad():
+            logits = model(one).logits[0, place]
+        handle.remove()
+        right, wrong = (
+            loaded.tokenizer(word, add_special_tokens=False).input_ids[0] for word in (pair.answer, pair.wrong)
+        )
+        return float(logits[right] - logits[wrong])
+
+    def put_in(states):
+        states[:, 2] = kept[0][:, 2]
+        return states
+
+    run(ids[0], lambda states: kept.append(states) or states)
+    expected = run(ids[1], put_in)
+    tree = patch(model, [pair], tokenizer=loaded.tokenizer, what=what)
+    np.testing.assert_allclose(
+        tree["pairs"].difference.isel(pair=0).sel(block=1, position=2), expected, rtol=1e-3, atol=1e-5
+    )
+    assert sentences("patch", tree)
+
+
 @pytest.fixture(scope="module")
 def tree(loaded, tmp_path_factory):
     return patch(loaded, PAIRS, out=tmp_path_factory.mktemp("runs") / "run", batch_size=4)
@@ -205,7 +279,7 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"what": "neurons"}, "expected 'heads' or 'residual'"),
+        ({"what": "neurons"}, "expected 'heads', 'query', 'key'"),
         ({"direction": "up"}, "expected 'noising' or 'denoising'"),
         ({"receiver": "3"}, "expected layer.head"),
         ({"receiver": "0.1"}, "with a layer from 1|layers 1 to"),

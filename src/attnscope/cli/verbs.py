@@ -432,7 +432,11 @@ _PAIRS = (
         "pairs": argument(list[Path] | None, None, _PAIRS, show_default="those of the bundled model"),
         "answer": option(str | None, None, "Right answer, of all pairs that have none of their own."),
         "wrong": option(str | None, None, "Wrong answer, of all pairs that have none of their own."),
-        "what": option(str, "heads", "Activations that are patched: heads, or residual (the stream after each block)."),
+        "what": option(
+            str, "heads",
+            "Activations that are patched: heads, query, key, value or weights (of a head), attention, mlp or residual "
+            "(the stream after a block).",
+        ),
         "by_position": option(bool, False, "Heads at one position at a time.", "--by-position"),
         "direction": option(
             str | None, None,

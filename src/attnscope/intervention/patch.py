@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.bundled import MODEL, PAIRS
@@ -22,6 +23,8 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention import stack
+from attnscope.intervention.calls import weights_of
+from attnscope.intervention.edit import On, attend_changed
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
 from attnscope.intervention.gradients import answers_difference
 from attnscope.intervention.pairs import (
@@ -46,9 +49,8 @@ from attnscope.support.checks import STEPS, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-#: A head, and the positions at which it is patched
-Cell = tuple[int, slice]
 
+OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 
 
@@ -59,7 +61,7 @@ def patch(
     *,
     answer: str | None = None,
     wrong: str | None = None,
-    what: Literal["heads", "residual"] = "heads",
+    what: Literal["heads", "query", "key", "value", "weights", "attention", "mlp", "residual"] = "heads",
     by_position: bool = False,
     direction: Literal["noising", "denoising"] | None = None,
     receiver: str | tuple[int, int] | None = None,
@@ -86,7 +88,8 @@ def patch(
     task
         Which part of the pairs this process patches, as in `attnscope.scan`: every N-th batch.
     what
-        ``heads``: each head's output. ``residual``: the residual stream after each block, at each position.
+        ``heads``: each head's output; ``query``, ``key``, ``value`` or ``weights`` of each head alone. ``attention``,
+        ``mlp``: what each block adds, at each position; ``residual``: the residual stream after each block.
     by_position
         Whether to patch heads at one position at a time; all pairs must then have the same length.
     direction
@@ -126,12 +129,12 @@ def patch(
     task, path = task_for(patch, locals()), _receiver(receiver, what, by_position=by_position)
     towards = direction or ("denoising" if path is None else "noising")
     check_whole(0, STEPS, steps=steps)
-    given, seed = _pairs(pairs, model, answer, wrong), reading["seed"]
+    given, seed = given_pairs(pairs, model, answer, wrong), reading["seed"]
     loaded = load_model(model, **loading(reading))
-    if what == "residual" or path is not None:
+    if what != "heads" or path is not None:
         steps = 0
     report = reading["progress"] or no_progress
-    job = PatchJob(loaded, given, what, by_position or what == "residual", towards, path, steps, variants, report)
+    job = PatchJob(loaded, given, what, by_position or what in OF_BLOCKS, towards, path, steps, variants, report)
     job.read(batch_size)
     settings = {
         "what": what,
@@ -163,7 +166,7 @@ def patch(
     )
 
 
-def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
+def given_pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: str | None) -> list[Pair]:
     if given is None:
         own = model is None or (isinstance(model, str | Path) and Path(model) in {Path("bundled"), MODEL})
         if not own and not (isinstance(model, LoadedModel) and model.name == MODEL.name):
@@ -176,13 +179,13 @@ def _pairs(given: Pairs | None, model: Model | None, answer: str | None, wrong: 
 
 
 def _receiver(given: object, what: str, *, by_position: bool) -> tuple[int, int] | None:
-    if by_position and what == "residual":
-        raise AttnscopeError("the residual stream is always patched by position: leave out by_position (--by-position)")
+    if by_position and what in OF_BLOCKS:
+        raise AttnscopeError("blocks are always patched by position: leave out by_position (--by-position)")
     if given is None:
         return None
     if what != "heads" or by_position:
         raise AttnscopeError(
-            "a receiver (--receiver) is for paths between heads: leave out what=residual (--what) and by_position"
+            "a receiver (--receiver) is for paths between heads: leave out what (--what) and by_position"
         )
     match = _RECEIVER.fullmatch(given) if isinstance(given, str) else None
     if match is not None:
@@ -242,7 +245,9 @@ class PatchJob:
                 f"from 1 to {len(sites) - 1}"
             )
         positions, states = encoded.positions[:1], self.what == "residual"
-        self.skips = stack.same_without_what_is_skipped(loaded.model, inputs, positions, states=states)
+        self.skips = self.what != "mlp" and stack.same_without_what_is_skipped(
+            loaded.model, inputs, positions, states=states
+        )
 
     def measured(self, done: Done) -> Iterator[xr.Dataset | None]:
         """Differences and estimates, one dataset per batch; None for a batch that is already stored."""
@@ -263,8 +268,8 @@ class PatchJob:
             if self.receiver is not None:
                 values = self._through(runs, *self.receiver)
                 attributes["receiver"] = f"{self.receiver[0]}.{self.receiver[1]}"
-            elif self.what == "residual":
-                values = self._states(runs)
+            elif self.what in OF_BLOCKS:
+                values = self._blocks(runs)
                 dims, coordinates = ("pair", "block", "position"), {"block": np.arange(values.shape[1])}
             else:
                 values = self._heads(runs)
@@ -304,12 +309,14 @@ class PatchJob:
         """Run clean and corrupted texts unchanged; the model is hooked until the end of the context."""
         model = self.loaded.model
         turned = encoded if self.direction == "denoising" else encoded.turned()
-        with borrowed(model), stack.stacked_passes(model, skips=self.skips) as passes, torch.no_grad():
+        hooked = stack.stacked_passes(model, skips=self.skips, with_mlps=self.what == "mlp")
+        with borrowed(model), hooked as passes, torch.no_grad():
             source = encoded.difference(passes.plain({"input_ids": turned.clean}, encoded.positions))
-            donors, states = passes.outputs, passes.states
+            donors, calls = passes.outputs, passes.calls
+            states = passes.mlps if self.what == "mlp" else dict(enumerate(passes.states))
             logits = passes.plain({"input_ids": turned.corrupted}, encoded.positions)
             most = self.variants or stack.variants_at_once(logits, encoded.clean.numel(), donors)
-            yield Runs(passes, encoded, donors, states, most, source, encoded.difference(logits))
+            yield Runs(passes, encoded, donors, calls, states, most, source, encoded.difference(logits))
 
     def _heads(self, runs: Runs) -> np.ndarray:
         """``(pair, layer, head[, position])``."""
@@ -319,39 +326,56 @@ class PatchJob:
         for call, donor in enumerate(runs.donors):
             heads = donor.shape[1]
 
-            def edits(some: Sequence[Cell], call: int = call, donor: Tensor = donor) -> dict[int, stack.Edit]:
+            def edits(some: Sequence[tuple[int, slice]], call: int = call) -> dict[int, stack.Edit]:
+                patched: list[tuple[slice, Tensor]] = []
+                for at in (at for _, at in some):
+                    if all(at != known for known, _ in patched):
+                        patched.append((at, self._patched(runs, call, at)))
+
                 def put_in(_: AttentionCall, output: Tensor) -> Tensor:
                     output = output.clone()
                     for variant, (head, at) in enumerate(some):
-                        output[variant, :, head, at] = donor[:, head, at]
+                        output[variant, :, head] = next(other for known, other in patched if known == at)[:, head]
                     return output
 
                 return {call: put_in}
 
-            found = runs.sweep([(head, at) for head in range(heads) for at in positions], edits)
-            layers.append(found.reshape(count, heads, *([length] if self.by_position else [])))
+            found = runs.sweep([(head, at) for at in positions for head in range(heads)], edits)
+            found = found.reshape(count, len(positions), heads).swapaxes(1, 2)
+            layers.append(found if self.by_position else found[..., 0])
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
 
-    def _states(self, runs: Runs) -> np.ndarray:
-        """``(pair, block, position)``."""
-        if not runs.donor_states:
-            raise AttnscopeError(
-                f"{type(runs.passes.model).__name__} has no list of blocks, so its residual stream is not found. Patch "
-                "its heads instead"
-            )
-        blocks: list[np.ndarray] = []
-        for block, donor in enumerate(runs.donor_states):
+    def _patched(self, runs: Runs, call: int, at: slice) -> Float[Tensor, "pair head query width"]:
+        """Output of all heads of a call if one tensor of each comes from the source run at some positions."""
+        donor = runs.donor_calls[call]
+        on = cast("On", "z" if self.what == "heads" else self.what)
+        other = runs.donors[call] if on == "z" else weights_of(donor) if on == "weights" else getattr(donor, on)
 
-            def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, stack.StateEdit]:
-                def put_in(states: Tensor) -> Tensor:
-                    states = states.clone()
+        def put_in(tensor: Tensor) -> Tensor:
+            tensor = tensor.clone()
+            tensor[:, :, at] = other.repeat_interleave(tensor.shape[1] // other.shape[1], 1)[:, :, at]
+            return tensor
+
+        return attend_changed(runs.passes.calls[call], {on: put_in})
+
+    def _blocks(self, runs: Runs) -> np.ndarray:
+        """``(pair, block, position)``."""
+        donors = dict(enumerate(runs.donors)) if self.what == "attention" else runs.donor_states
+        if not donors:
+            raise AttnscopeError(f"{type(runs.passes.model).__name__} has no list of blocks. Patch its heads instead")
+        blocks: list[np.ndarray] = []
+        for block, donor in donors.items():
+
+            def edits(some: range, block: int = block, donor: Tensor = donor) -> dict[int, Any]:
+                def put_in(*given: Any) -> Tensor:
+                    states = given[-1].clone()
                     for variant, position in enumerate(some):
-                        states[variant, :, position] = donor[:, position]
+                        states[variant, ..., position, :] = donor[..., position, :]
                     return states
 
                 return {block: put_in}
 
-            blocks.append(runs.sweep(range(runs.encoded.clean.shape[1]), edits, states=True))
+            blocks.append(runs.sweep(range(runs.encoded.clean.shape[1]), edits, of=OF_BLOCKS[self.what]))
         return np.stack(blocks, 1)
 
     def _through(self, runs: Runs, layer: int, head: int) -> np.ndarray:
@@ -404,16 +428,15 @@ class Runs:
     passes: stack.StackedPasses  # passes of the patched run
     encoded: EncodedPairs  # the pairs
     donors: Sequence[Tensor]  # outputs of the heads in the source run
-    donor_states: Sequence[Tensor]  # outputs of the blocks in the source run
+    donor_calls: Sequence[AttentionCall]
+    donor_states: Mapping[int, Tensor]  # outputs of the blocks or of their MLPs in the source run, by block
     most: int  # variants that run together
     source: Tensor  # ``(pair,)``: answer minus wrong answer in the source run
     base: Tensor  # the same in the patched run
 
-    def sweep(
-        self, cells: Sequence[Any], edits: Callable[..., Mapping[int, Any]], *, states: bool = False
-    ) -> np.ndarray:
+    def sweep(self, cells: Sequence[Any], edits: Callable[..., Mapping[int, Any]], *, of: Any = "calls") -> np.ndarray:
         """Answer minus wrong answer ``(pair, cell)`` with each cell patched."""
-        found = self.passes.sweep(cells, self.most, edits, self.encoded.difference, states=states)
+        found = self.passes.sweep(cells, self.most, edits, self.encoded.difference, of=of)
         return found.T.double().cpu().numpy()
 
 

@@ -43,6 +43,17 @@ _CARE = {
     "beyond one of the runs.",
 }
 
+_PATCHED = {
+    "heads": "one head's output",
+    "query": "one head's queries",
+    "key": "one head's keys",
+    "value": "one head's values",
+    "weights": "one head's weights",
+    "attention": "the output of attention in one block, at one position",
+    "mlp": "the output of the MLP in one block, at one position",
+    "residual": "the residual stream after one block, at one position",
+}
+
 
 @reads("patch")
 def patched_positions(tree: xr.DataTree) -> list[Row]:
@@ -201,11 +212,10 @@ def _describe_share(row: Row, effect: Effect) -> str:
 def _what_is_done(tree: xr.DataTree) -> str:
     """The patched positions and heads, in one sentence."""
     pairs = tree["pairs"].to_dataset()
-    what = {"heads": "one head's output", "residual": "the residual stream after one block, at one position"}
     source, other = ("clean", "corrupted") if pairs.attrs["direction"] == "denoising" else ("corrupted", "clean")
-    words = what[pairs.attrs["what"]]
+    words = _PATCHED[pairs.attrs["what"]]
     if "receiver" in pairs.attrs:
         through = pairs.attrs["receiver"]
         return f"Patched: the effect of {words} of the {source} run through head {through} alone, in the {other} run."
-    where = ", at one position" if "position" in pairs.dims and pairs.attrs["what"] == "heads" else ""
+    where = ", at one position" if {"position", "head"} <= {*pairs.dims} else ""
     return f"Patched: {words}{where}, from the {source} run into the {other} one."

@@ -7,7 +7,7 @@ pass, and linear layers of its block compute one copy.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.eager import without_cache
-from attnscope.capture.families import main_output
+from attnscope.capture.families import is_attention, is_norm, main_output
 from attnscope.capture.forward import forward
 from attnscope.capture.verify import TOLERANCE
 from attnscope.capture.watch import Site
@@ -41,6 +41,8 @@ class StackedPasses:
     skips: bool = True  # whether to skip shared computations; otherwise each variant is computed from the start
     sites: list[Site] = field(default_factory=list)  # the attention calls of the last plain pass
     outputs: list[Tensor] = field(default_factory=list)  # their outputs, ``(text, head, query, value_width)``
+    calls: list[AttentionCall] = field(default_factory=list)  # the calls themselves
+    mlps: dict[int, Tensor] = field(default_factory=dict)  # outputs of MLPs, by block
     # for each block of the plain pass: number of attention calls before its end, and its output
     _plain: list[tuple[int, Any]] = field(default_factory=list)
     _inputs: dict[str, Any] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class StackedPasses:
     _first: int = 0  # the first edited call
     _edits: Mapping[int, Edit] = field(default_factory=dict)
     _state_edits: Mapping[int, StateEdit] = field(default_factory=dict)
+    _mlp_edits: Mapping[int, StateEdit] = field(default_factory=dict)
     _calls: int = 0
     _blocks: int = 0
     _differ: bool = False
@@ -70,7 +73,7 @@ class StackedPasses:
         name: Callable[[int], str] = lambda number: f"text {number + 1}",
     ) -> Float[Tensor, "text prediction vocabulary"]:
         """Run the unchanged model, and store what variants need."""
-        self.sites, self.outputs, self._plain = [], [], []
+        self.sites, self.outputs, self.calls, self.mlps, self._plain = [], [], [], {}, []
         self._inputs = {**without_cache(self.model), **inputs}
         self._texts = len(inputs["input_ids"])
         self._positions = positions
@@ -78,10 +81,15 @@ class StackedPasses:
         return self._chosen(forward(self.model, self._inputs, name))
 
     def run(
-        self, edits: Mapping[int, Edit], variants: int, state_edits: Mapping[int, StateEdit] | None = None
+        self,
+        edits: Mapping[int, Edit],
+        variants: int,
+        state_edits: Mapping[int, StateEdit] | None = None,
+        mlp_edits: Mapping[int, StateEdit] | None = None,
     ) -> Float[Tensor, "variant text prediction vocabulary"]:
-        """Run variants of the last plain pass."""
+        """Run variants of the last plain pass. MLPs are edited without skipping anything."""
         self._begin(variants, edits, state_edits or {})
+        self._mlp_edits = mlp_edits or {}
         repeated = pytree.tree_map_only(Tensor, self._repeated, self._inputs)
         return self._chosen(main_output(self.model(**repeated))).unflatten(0, (variants, self._texts))
 
@@ -93,16 +101,16 @@ class StackedPasses:
         metric: Callable[[Tensor], Tensor],
         *,
         copies: int = 1,
-        states: bool = False,
+        of: Literal["calls", "states", "mlps"] = "calls",
     ) -> Float[Tensor, "cell ..."]:
         """Apply a metric to the logits of one variant for each cell, at most `most` cells in a pass.
 
-        `edits` returns the edits of some cells, of calls or of blocks' states, for `copies` variants of each cell.
+        `edits` returns the edits of some cells, for `copies` variants of each cell.
         """
         values: list[Tensor] = []
         for some in (cells[first : first + most] for first in range(0, len(cells), most)):
-            chosen, variants = edits(some), copies * len(some)
-            values.append(metric(self.run({}, variants, chosen) if states else self.run(chosen, variants)))
+            chosen = [edits(some) if name == of else {} for name in ("calls", "states", "mlps")]
+            values.append(metric(self.run(chosen[0], copies * len(some), *chosen[1:])))
         return torch.cat(values)
 
     def _begin(self, variants: int, edits: Mapping[int, Edit], state_edits: Mapping[int, StateEdit]) -> None:
@@ -135,6 +143,7 @@ class StackedPasses:
         if not self._variants:
             self.sites.append(replace(site, index=number))
             self.outputs.append(output)
+            self.calls.append(call)
             return output
         edit, differ = self._edits.get(number), self._differ
         if edit is None:
@@ -169,15 +178,31 @@ class StackedPasses:
             else:
                 self._calls = calls
                 output = pytree.tree_map_only(Tensor, self._repeated, plain)
-            if edit is None:
-                return output
-            self._differ = True
-            leaves, form = pytree.tree_flatten(output)
-            first = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
-            leaves[first] = edit(leaves[first].unflatten(0, (self._variants, self._texts))).flatten(0, 1)
-            return pytree.tree_unflatten(leaves, form)
+            return output if edit is None else self._edited(output, edit)
 
         return run
+
+    def mlp(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """An MLP whose output is kept or edited."""
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            output, number = own(*arguments, **named), self._blocks - 1
+            if not self._variants:
+                first = next(leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
+                self.mlps[number] = first.reshape(self._texts, -1, first.shape[-1]).clone()
+            edit = self._mlp_edits.get(number) if self._variants else None
+            return output if edit is None else self._edited(output, edit)
+
+        return run
+
+    def _edited(self, output: Any, edit: StateEdit) -> Any:
+        """The output of a module, with its first tensor edited."""
+        self._differ = True
+        leaves, form = pytree.tree_flatten(output)
+        first = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        states = leaves[first].reshape(self._variants, self._texts, -1, leaves[first].shape[-1])
+        leaves[first] = edit(states).reshape(leaves[first].shape)
+        return pytree.tree_unflatten(leaves, form)
 
     def head(self, own: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """An output layer that computes logits at the requested positions only."""
@@ -191,7 +216,7 @@ class StackedPasses:
 
 
 @contextmanager
-def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[StackedPasses]:
+def stacked_passes(model: PreTrainedModel, *, skips: bool = True, with_mlps: bool = False) -> Generator[StackedPasses]:
     """Hook a model for `StackedPasses`, and restore it afterwards."""
     passes = StackedPasses(model, skips=skips)
     replaced: list[tuple[nn.Module, Any]] = []
@@ -201,12 +226,15 @@ def stacked_passes(model: PreTrainedModel, *, skips: bool = True) -> Generator[S
         module.forward = forward
 
     last, blocks = output_layer(model), {id(block) for block in blocks_of(model)}
+    mlps = {id(mlp_of(block)) for block in blocks_of(model) if with_mlps}
     try:
         for module in model.modules():
             if id(module) in blocks:
                 give(module, passes.block(module.forward))
             elif module is last:
                 give(module, passes.head(module.forward))
+            elif id(module) in mlps:
+                give(module, passes.mlp(module.forward))
             elif skips and isinstance(module, (nn.Linear, Conv1D)):
                 give(module, passes.linear(module.forward))
         with watching(model, passes.observe):
@@ -225,6 +253,18 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     for module in model.children():
         blocks += list(module) if isinstance(module, nn.ModuleList) else blocks_of(module)
     return blocks
+
+
+def mlp_of(block: nn.Module) -> nn.Module | None:
+    """The part of a block whose output is that of its MLP: the last one with weights, without norms and attention."""
+    for module in reversed(list(block.children())):
+        if is_attention(module) or is_norm(module) or next(module.parameters(), None) is None:
+            continue
+        mixed = any(is_norm(one) or is_attention(one) for one in module.modules())
+        found = mlp_of(module) if mixed else module
+        if found is not None:
+            return found
+    return None
 
 
 def output_layer(model: PreTrainedModel) -> nn.Module | None:
