@@ -49,7 +49,6 @@ from attnscope.support.checks import STEPS, check_whole, shortly
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
 
-
 OF_BLOCKS = {"attention": "calls", "mlp": "mlps", "residual": "states"}
 _RECEIVER = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")
 

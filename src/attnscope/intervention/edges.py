@@ -1,0 +1,396 @@
+"""`edges`: attribution of the edges between heads, MLPs and logits, and circuits of the edges that matter most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnscope.capture.borrow import borrowed, verb
+from attnscope.capture.eager import without_cache
+from attnscope.capture.families import OWN_STATES, is_attention, is_norm, main_output
+from attnscope.capture.load import load_model
+from attnscope.capture.parameters import TextModelOptions, loading
+from attnscope.capture.watching import watching
+from attnscope.explanation.inputs import watching_inputs
+from attnscope.explanation.projections import projections
+from attnscope.intervention.calls import output_with_gradient
+from attnscope.intervention.edit import output_matrix
+from attnscope.intervention.gradients import embeddings_moved, frozen
+from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
+from attnscope.intervention.stack import blocks_of, mlp_of
+from attnscope.kernels.engines import output_of
+from attnscope.measure.documents import by_document
+from attnscope.support.arguments import Count, Seed
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import no_progress
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Site
+    from attnscope.intervention.pairs import EncodedPairs, Pairs
+    from attnscope.kernels.call import AttentionCall
+
+SIDES = ("query", "key", "value")
+ORDERS = ("raising", "changing", "random")
+SIZES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # shares of the edges, as in MIB
+_ADDS_UP = 1e-3  # rounding of the sum of all parts, as a share of the largest difference
+
+
+@verb()
+def edges(
+    model: Model | None = None,
+    pairs: Pairs | None = None,
+    *,
+    answer: str | None = None,
+    wrong: str | None = None,
+    method: Literal["eap", "eap_ig", "exact"] = "eap_ig",
+    steps: Count = 5,
+    sizes: Sequence[float] = SIZES,
+    draws: int = 3,
+    batch_size: Count | None = None,
+    seed: Seed = 0,
+    **reading: Unpack[TextModelOptions],
+) -> xr.Dataset:
+    r"""Attribute the answer to every edge between heads, MLPs and logits, and test circuits of the best edges.
+
+    An edge goes from what a part adds to the residual stream to what a later part reads there: the queries, keys or
+    values of a head, an MLP, or the logits. Its score is the change of answer minus wrong answer in the clean run if it
+    alone carries the corrupted run's activation, :math:`(u' - u) \cdot \partial m / \partial v`, u the sender's output,
+    v the receiver's input.
+
+    Parameters
+    ----------
+    model, pairs, answer, wrong, batch_size
+        See `attnscope.patch`.
+    method
+        ``eap``: edge attribution patching, two forward passes and one backward pass (Syed et al. 2023). ``eap_ig``:
+        mean gradient at `steps` inputs between both (Hanna et al. 2024). ``exact``: a patched pass for each edge.
+    steps
+        Gradients of ``eap_ig``.
+    sizes
+        Sizes of the circuits, as shares of all edges, from 0 to 1. All other edges carry corrupted activations.
+    draws
+        Number of random orders of the edges, the null of the curves.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``score`` ``(sender, receiver)``, logits, NaN where there is no edge. Names are those of EAP-IG: ``input``,
+        ``a4.h2`` (with ``<q>``, ``<k>`` or ``<v>`` as a receiver; key heads for k and v), ``m4``, ``logits``.
+        ``faithfulness`` ``(order, size)``, :math:`f = (m_C - m_\emptyset) / (m - m_\emptyset)`, with ``_low`` and
+        ``_high`` over pairs, for circuits of the edges that raise the answer most (``raising``), change it most
+        (``changing``), and of random edges (``random``); ``cpr`` and ``cmd`` ``(order)``, the areas
+        :math:`\int f` and :math:`\int |1 - f|` over the share of edges (Mueller et al. 2025, MIB). ``difference``
+        ``(pair, order, size)``: answer minus wrong answer of each circuit.
+
+    Raises
+    ------
+    AttnscopeError
+        If the residual stream is not the sum of these parts (post-norm models, one norm for attention and MLP), or for
+        the reasons of `attnscope.patch`.
+
+    Examples
+    --------
+    >>> from attnscope.testing.catalogue import build
+    >>> planted = build("copying-decoder-1")
+    >>> words = planted.tokenizer.decode(planted.ids[0]).split()
+    >>> pair = {"clean": " ".join(words), "corrupted": " ".join(words[::-1]), "answer": "t9", "wrong": "t8"}
+    >>> found = edges(planted.model, [pair], tokenizer=planted.tokenizer, method="eap", sizes=[0, 1])
+    >>> found.score.dims, found.receiver.values[[0, -1]].tolist()
+    (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
+    """
+    loaded = load_model(model, **loading(reading))
+    if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
+        raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
+    given = given_pairs(pairs, model, answer, wrong)
+    job = PatchJob(loaded, given, "heads", False, "noising", None, 0, None, no_progress)
+    job.read(batch_size)
+    with borrowed(loaded.model):
+        graph = Graph(loaded.model, job.batches[0][1])
+        runs = [EdgeRuns(graph, encoded) for _, encoded in job.batches]
+        each = [run.exact() if method == "exact" else run.attributed(steps * (method == "eap_ig")) for run in runs]
+        score, rng = np.concatenate(each).mean(0), np.random.default_rng(seed)
+        edges = np.flatnonzero(graph.exist)
+        orders = [edges[np.argsort(score.flat[edges])], edges[np.argsort(-abs(score.flat[edges]))]]
+        orders += [rng.permutation(edges) for _ in range(draws)]
+        counts = [round(size * edges.size) for size in sizes]
+        circuits = [[[run.circuit(order[:count]) for count in counts] for order in orders] for run in runs]
+    values = np.moveaxis(np.concatenate([np.array(one) for one in circuits], -1), -1, 0)  # (pair, order, size)
+    values = np.concatenate([values[:, :2], *([values[:, 2:].mean(1, keepdims=True)] if draws else [])], 1)
+    ends = {"clean": [run.clean[1] for run in runs], "corrupted": [run.corrupted[1] for run in runs]}
+    found = xr.Dataset(
+        {
+            "score": (("sender", "receiver"), np.where(graph.exist, score, np.nan)),
+            "difference": (("pair", "order", "size"), values),
+            **{name: ("pair", np.concatenate(end)) for name, end in ends.items()},
+        },
+        {"sender": graph.senders, "receiver": graph.receivers, "size": [*sizes], "order": [*ORDERS[: values.shape[1]]]},
+        {"model": loaded.name, "method": method, "direction": "noising", "pairs": values.shape[0]},
+    )
+    check_pairs_differ(found)
+    gaps, rest = (found.clean - found.corrupted).values, (found.difference - found.corrupted).transpose("pair", ...)
+    curve = by_document(rest.values, range(len(gaps)), over=gaps, seed=seed)
+    area = by_document(np.trapezoid(rest, sizes), range(len(gaps)), over=gaps, seed=seed)
+    for end, of_curve, of_area in zip(("", "_low", "_high"), curve[:3], area[:3], strict=True):
+        found[f"faithfulness{end}"] = ("order", "size"), of_curve
+        found[f"cpr{end}"] = "order", of_area
+    return found.assign(cmd=("order", np.trapezoid(abs(1 - curve.mean), sizes)))
+
+
+@dataclass(eq=False)
+class Part:
+    """A sublayer, or the logits: it reads the residual stream through a norm of its own, and adds to it."""
+
+    norm: nn.Module
+    name: str = ""  # of the module that attends
+    mlp: nn.Module | None = None
+    output: nn.Module | None = None  # linear layer that reads the heads; None for an MLP and the logits
+    heads: Sequence[int] = ()  # numbers of heads that make queries, keys and values
+    read: slice = field(init=False)  # what it reads: senders
+    receivers: slice = field(init=False)
+
+    @property
+    def columns(self) -> list[tuple[str, int]]:
+        """Side and head of each receiver."""
+        sides = zip(SIDES, self.heads, strict=True) if self.heads else ()
+        return [(side, head) for side, count in sides for head in range(count)] or [("", 0)]
+
+
+@dataclass(eq=False)
+class Trace:
+    """The stream as one pass read and wrote it, by part."""
+
+    reads: dict[int, Tensor] = field(default_factory=dict)  # ``(pair, position, width)``, before the norm
+    leaves: dict[int, Tensor] = field(default_factory=dict)  # zeros that were added to it
+    calls: dict[int, AttentionCall] = field(default_factory=dict)
+    written: dict[int, Tensor] = field(default_factory=dict)  # ``(sender, pair, position, width)``
+
+    def up_to(self, other: Trace) -> Float[Tensor, "sender pair position width"]:
+        """Changes of all senders so far to another run."""
+        first = (other.reads[0] - self.reads[0])[None]
+        return torch.cat([first, *(other.written[at] - written for at, written in self.written.items())])
+
+
+class Graph:
+    """Senders and receivers of a model whose residual stream is the sum of its parts."""
+
+    @torch.no_grad()
+    def __init__(self, model: PreTrainedModel, encoded: EncodedPairs) -> None:
+        """Find the parts of a model in a pass, and check on these pairs that they add up."""
+        self.model, self.parts = model, _parts(model, encoded.clean[:1])
+        self.senders, self.receivers = ["input"], list[str]()
+        ends = [1]  # number of senders before each part
+        attending = [part for part in self.parts if part.output]
+        mlps = [part for part in self.parts if part.mlp]
+        for part in self.parts:
+            name = f"a{attending.index(part)}" if part.output else f"m{mlps.index(part)}" if part.mlp else "logits"
+            first = len(self.receivers)
+            self.receivers += [f"{name}.h{head}<{side[0]}>" if side else name for side, head in part.columns]
+            part.receivers = slice(first, len(self.receivers))
+            own = [f"{name}.h{head}" for head in range(part.heads[0])] if part.heads else [name]
+            self.senders += own if part.output or part.mlp else []
+            ends.append(len(self.senders))
+        self.exist = np.zeros((len(self.senders), len(self.receivers)), dtype=bool)
+        (_, clean), (_, other) = (self.run(ids) for ids in (encoded.clean, encoded.corrupted))
+        changes = clean.up_to(other)
+        for at, part in enumerate(self.parts):
+            change = other.reads[at] - clean.reads[at]
+            limit = float(change.abs().max()) * (_ADDS_UP if model.dtype.itemsize > 2 else 100 * _ADDS_UP)  # noqa: PLR2004
+            rests = {end: float((change - changes[:end].sum(0)).abs().max()) for end in ends[: at + 1]}
+            fits = [end for end, rest in rests.items() if rest <= limit]
+            if not fits:
+                raise AttnscopeError(_unlike(model, f"{self.receivers[part.receivers.start]} reads another sum"))
+            part.read = slice(fits[-1])
+            self.exist[part.read, part.receivers] = True
+
+    def run(
+        self,
+        ids: Tensor,
+        circuit: tuple[Bool[np.ndarray, "sender receiver"], Trace] | None = None,
+        *,
+        leaves: bool = False,
+    ) -> tuple[Tensor, Trace]:
+        """Logits of a pass, and what its parts read and wrote; edges beyond a circuit carry those of another run.
+
+        With `leaves`, zeros are added to what each part reads, as leaves of the graph.
+        """
+        made = Trace()
+        kept, other = circuit or (self.exist, made)
+        seen: list[AttentionCall] = []
+        sides: dict[str, list[Tensor]] | None = {}  # queries, keys and values of a circuit; None while they are made
+        numbers = {part.name: at for at, part in enumerate(self.parts)}
+
+        def altered(at: int, receiver: int) -> Tensor:
+            missing = torch.from_numpy(~kept[self.parts[at].read, receiver]).to(made.reads[at])
+            return made.reads[at] + torch.einsum("s,sptw->ptw", missing, made.up_to(other)[self.parts[at].read])
+
+        def read(at: int, _: nn.Module, given: tuple[Any, ...]) -> tuple[Tensor] | None:
+            part, states = self.parts[at], given[0].reshape(*ids.shape, -1)  # OPT flattens texts and positions
+            made.reads[at] = states.detach()
+            if leaves:
+                made.leaves[at] = torch.zeros_like(states, requires_grad=True)
+                return ((states + made.leaves[at]).reshape(given[0].shape),)
+            if circuit is None or part.output:
+                return None
+            return (altered(at, part.receivers.start).reshape(given[0].shape),)
+
+        def keep(at: int, _: nn.Module, __: Any, returned: Any) -> None:
+            output = returned[0] if isinstance(returned, tuple) else returned
+            made.written[at] = output.detach().reshape(1, *made.reads[at].shape)
+
+        def attend(at: int, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            nonlocal sides
+            part, norm, sides = self.parts[at], type(self.parts[at].norm).forward, None
+            known: dict[bytes, AttentionCall] = {}
+            every: dict[str, list[Tensor]] = {}
+            for receiver, (side, head) in enumerate(part.columns, part.receivers.start):
+                form = kept[part.read, receiver].tobytes()
+                if form not in known:
+                    states = norm(part.norm, altered(at, receiver))
+                    module.forward(states, *given[1:], **named) if given else module.forward(
+                        **named | {OWN_STATES: states}
+                    )
+                    known[form] = seen[-1]
+                every.setdefault(side, []).append(getattr(known[form], side)[:, head])
+            sides = every
+
+        def observe(site: Site, call: AttentionCall) -> Tensor:
+            at = numbers[site.name]
+            part = self.parts[at]
+            seen[:] = [call]
+            if sides is None:  # only queries, keys and values are wanted
+                return call.query.new_zeros(*call.query.shape[:3], call.value.shape[3])
+            call = replace(call, **{side: torch.stack(heads, 1) for side, heads in sides.items()})
+            made.calls[at], output = call, output_with_gradient(call)
+            assert part.output is not None  # noqa: S101
+            made.written[at] = (output.detach() @ output_matrix(part.output, part.heads[0])).transpose(0, 1)
+            return output
+
+        with ExitStack() as hooks:
+            for at, part in enumerate(self.parts):
+                hooks.enter_context(part.norm.register_forward_pre_hook(partial(read, at)))
+                if part.mlp:
+                    hooks.enter_context(part.mlp.register_forward_hook(partial(keep, at)))
+                elif part.output and circuit:
+                    module = self.model.get_submodule(part.name)
+                    hooks.enter_context(module.register_forward_pre_hook(partial(attend, at), with_kwargs=True))
+            hooks.enter_context(watching(self.model, observe))
+            return main_output(self.model(**without_cache(self.model), input_ids=ids)), made
+
+
+def _unlike(model: PreTrainedModel, why: str) -> str:
+    return f"{type(model).__name__} has no edges: its residual stream is not the sum of what its parts add ({why})"
+
+
+def _parts(model: PreTrainedModel, ids: Tensor) -> list[Part]:
+    """Attention layers, MLPs and logits in the order in which they run, each with its norm."""
+    outputs = {site.name: made.names.get("output", "") for site, made in projections(model, {"input_ids": ids}).items()}
+    mlps = [module for module in map(mlp_of, blocks_of(model)) if module is not None]
+    names = {id(module): f"{name}." for name, module in model.named_modules()}
+    inside = tuple(names[id(one)] for one in (*mlps, *filter(is_attention, model.modules())))
+    parts: list[Part] = []
+    normed: list[tuple[nn.Module, Tensor]] = []
+
+    def attends(site: Site, call: AttentionCall, states: Tensor, _: Tensor) -> Tensor:
+        norm = next((norm for norm, made in normed if made is states), None)
+        if norm is None or not outputs[site.name]:
+            raise AttnscopeError(_unlike(model, f"{site.name} reads it without a norm, or nothing reads its heads"))
+        counts = [side.shape[1] for side in (call.query, call.key, call.value)]
+        parts.append(Part(norm, site.name, None, model.get_submodule(outputs[site.name]), counts))
+        return output_of(call)
+
+    def adds(mlp: nn.Module, _: Any, __: Any) -> None:
+        parts.extend([Part(normed[-1][0], mlp=mlp)] if normed else [])
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if is_norm(module) and not name.startswith(inside) and name.startswith(f"{model.base_model_prefix}."):
+                keep = module.register_forward_hook(lambda one, _, made: normed.append((one, made)))
+                hooks.enter_context(keep)
+        for mlp in mlps:
+            hooks.enter_context(mlp.register_forward_hook(adds))
+        hooks.enter_context(watching_inputs(model, attends))
+        model(**without_cache(model), input_ids=ids)
+    parts.append(Part(normed[-1][0]))
+    if len({id(part.norm) for part in parts}) < len(parts):
+        raise AttnscopeError(_unlike(model, "two parts read it through one norm, or one has none"))
+    return parts
+
+
+class EdgeRuns:
+    """The runs of some pairs of one length, each with its answer minus wrong answer."""
+
+    def __init__(self, graph: Graph, encoded: EncodedPairs) -> None:
+        self.graph, self.encoded = graph, encoded
+        self.corrupted = self.run(encoded.corrupted)
+
+    @torch.no_grad()
+    def run(self, ids: Tensor, *circuit: Any) -> tuple[Trace, Float[np.ndarray, " pair"]]:
+        """A pass, of a circuit with corrupted activations on all edges that it lacks."""
+        logits, made = self.graph.run(ids, *circuit)
+        return made, self.difference(logits).double().cpu().numpy()
+
+    @cached_property
+    def clean(self) -> tuple[Trace, Float[np.ndarray, " pair"]]:
+        """The clean run."""
+        return self.run(self.encoded.clean)
+
+    def difference(self, logits: Tensor) -> Float[Tensor, " pair"]:
+        """Answer minus wrong answer."""
+        index = self.encoded.positions[..., None].expand(-1, -1, logits.shape[-1])
+        return self.encoded.difference(logits.gather(1, index))
+
+    def attributed(self, steps: int) -> Float[np.ndarray, "pair sender receiver"]:
+        """EAP, or with steps EAP-IG."""
+        graph, clean, known = self.graph, self.encoded.clean, self.clean if steps else None
+        scores = torch.zeros(len(clean), *graph.exist.shape, device=clean.device)
+        for share in [(step + 0.5) / steps for step in range(steps)] or [None]:
+            others = {} if share is None else {"input_ids": self.encoded.corrupted}
+            moved = embeddings_moved(graph.model, {"input_ids": clean}, others, share or 0.0)
+            with frozen(graph.model), torch.enable_grad(), moved:
+                logits, made = graph.run(clean, leaves=True)
+                end = self.difference(logits)
+                if known is None:  # this is the clean run
+                    self.clean = known = Trace(made.reads, written=made.written), end.detach().double().cpu().numpy()
+                changes = known[0].up_to(self.corrupted[0])
+                reads = [
+                    [getattr(made.calls[at], side) for side in SIDES] if part.output else [made.leaves[at]]
+                    for at, part in enumerate(graph.parts)
+                ]
+                slopes = iter(torch.autograd.grad(end.sum(), list(chain(*reads)), retain_graph=True))
+                for at, part in enumerate(graph.parts):
+                    found = list(islice(slopes, len(reads[at])))
+                    if part.output:  # from queries, keys and values of each head back to the stream
+                        found = [
+                            torch.autograd.grad(tensor, made.leaves[at], alone, retain_graph=True)[0]
+                            for tensor, slope in zip(reads[at], found, strict=True)
+                            for alone in torch.diag_embed(slope.movedim(1, -1)).movedim((-2, -1), (0, 2))
+                        ]
+                    sums = torch.einsum("sptw,rptw->psr", changes[part.read], torch.stack(found))
+                    scores[:, part.read, part.receivers] += sums / max(steps, 1)
+        return scores.double().cpu().numpy()
+
+    def exact(self) -> Float[np.ndarray, "pair sender receiver"]:
+        """The change of the answer when each edge alone carries the corrupted activation."""
+        scores, edges = np.zeros((len(self.encoded), self.graph.exist.size)), np.flatnonzero(self.graph.exist)
+        for edge in edges:
+            scores[:, edge] = self.circuit(edges[edges != edge]) - self.clean[1]
+        return scores.reshape(-1, *self.graph.exist.shape)
+
+    def circuit(self, edges: np.ndarray) -> Float[np.ndarray, " pair"]:
+        """Answer minus wrong answer of a circuit of some edges, by their numbers."""
+        kept = np.zeros_like(self.graph.exist)
+        kept.flat[edges] = True
+        return self.run(self.encoded.clean, (kept, self.corrupted[0]))[1]

@@ -1,0 +1,209 @@
+"""Edges against runs patched by hand, the slope at close texts, and circuits that are known."""
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.intervention.edges import EdgeRuns, Graph
+from attnscope.intervention.pairs import EncodedPairs
+from attnscope.models.translator import IGNORED
+from attnscope.support.errors import AttnscopeError
+from attnscope.testing.catalogue import build
+from tests.families import tiny
+
+ADDITIVE = ["gpt2", "llama", "gpt_neox", "opt", "qwen3", "gpt_oss"]
+
+
+def model_of(family):
+    """A tiny model with weights that matter, in double precision where it can be."""
+    model = tiny(family).eval()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return model if family == "gpt_oss" else model.double()
+
+
+def pairs_of(count=2, length=6):
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.randint(3, 60, (count, length), generator=generator)
+    corrupted = clean.clone()
+    corrupted[:, 1:-1] = torch.randint(3, 60, (count, length - 2), generator=generator)
+    ends = torch.full((count, 1), length - 1)
+    return EncodedPairs(clean, corrupted, ends, torch.arange(5, 5 + count), torch.arange(20, 20 + count), (), ())
+
+
+@pytest.mark.parametrize("family", ADDITIVE)
+def test_a_circuit_of_all_edges_is_the_clean_run_and_of_none_the_corrupted_one(family):
+    graph = Graph(model_of(family), pairs_of())
+    runs = EdgeRuns(graph, pairs_of())
+    for kept, end in ((graph.exist, runs.clean[1]), (np.zeros_like(graph.exist), runs.corrupted[1])):
+        np.testing.assert_allclose(runs.circuit(np.flatnonzero(kept)), end, atol=1e-5)
+    assert abs(runs.clean[1] - runs.corrupted[1]).max() > 0.05
+
+
+def test_parallel_layers_do_not_read_each_other():
+    graph = Graph(model_of("gpt_neox"), pairs_of())
+    column = graph.exist[:, graph.receivers.index("m0")]
+    assert [name for name, read in zip(graph.senders, column, strict=True) if read] == ["input"]
+
+
+@pytest.mark.parametrize(("family", "side"), [("gpt2", "q"), ("gpt2", "v"), ("llama", "k"), ("llama", "q")])
+def test_an_edge_is_patched_as_by_hooks(family, side):
+    model, pairs = model_of(family), pairs_of()
+    layers = model.transformer.h if family == "gpt2" else model.model.layers
+    heads, width = 4, 8
+    if family == "gpt2":
+        output, norm, projection = layers[0].attn.c_proj, layers[1].ln_1, layers[1].attn.c_attn
+        columns = slice("qkv".index(side) * 32 + width, "qkv".index(side) * 32 + 2 * width)
+        matrix = output.weight[2 * width : 3 * width]
+    else:
+        attention = layers[1].self_attn
+        output, norm, projection = (
+            layers[0].self_attn.o_proj,
+            layers[1].input_layernorm,
+            getattr(attention, f"{side}_proj"),
+        )
+        columns, matrix = slice(width, 2 * width), output.weight.T[2 * width : 3 * width]
+    kept = {}
+
+    def run(ids, **hooks):
+        register = {
+            "z": output.register_forward_pre_hook,
+            "norm": norm.register_forward_pre_hook,
+            "made": projection.register_forward_hook,
+        }
+        handles = [register[name](hook) for name, hook in hooks.items()]
+        with torch.no_grad():
+            logits = model(ids).logits[:, -1]
+        for handle in handles:
+            handle.remove()
+        return logits.gather(1, pairs.answers[:, None])[:, 0] - logits.gather(1, pairs.wrongs[:, None])[:, 0]
+
+    def keep(name, pick):
+        return lambda *given: kept.update({name: pick(given).clone()})
+
+    head = slice(2 * width, 3 * width)
+    clean = run(pairs.clean, z=keep("z", lambda given: given[1][0][..., head]))
+    run(pairs.corrupted, z=keep("other", lambda given: given[1][0][..., head]))
+    change = (kept["other"] - kept["z"]) @ matrix
+    run(
+        pairs.clean,
+        norm=lambda _, given: (given[0] + change,),
+        made=keep("made", lambda given: given[2][..., columns].clone()),
+    )
+
+    def put_in(_, __, returned):
+        returned = returned.clone()
+        returned[..., columns] = kept["made"]
+        return returned
+
+    expected = run(pairs.clean, made=put_in) - clean
+    graph = Graph(model, pairs)
+    assert len(graph.senders) == 1 + 2 * (heads + 1)
+    edge = graph.senders.index("a0.h2"), graph.receivers.index(f"a1.h1<{side}>")
+    kept_edges = graph.exist.copy()
+    kept_edges[edge] = False
+    runs = EdgeRuns(graph, pairs)
+    np.testing.assert_allclose(
+        runs.circuit(np.flatnonzero(kept_edges)) - runs.clean[1], expected.numpy(), rtol=1e-6, atol=1e-10
+    )
+    assert abs(expected).max() > 1e-4
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_attribution_is_the_effect_of_a_small_change(family, steps):
+    model = model_of(family)
+    table = model.get_input_embeddings().weight
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():  # token n + 30 is almost token n
+        table[30:60] = table[:30] + 1e-3 * torch.randn(30, table.shape[1], generator=generator, dtype=table.dtype)
+    pairs = pairs_of()
+    clean = pairs.clean % 27 + 3
+    close = EncodedPairs(clean, clean.clone(), pairs.positions, pairs.answers, pairs.wrongs, (), ())
+    close.corrupted[:, 1:4] += 30
+    runs = EdgeRuns(Graph(model, close), close)
+    np.testing.assert_allclose(runs.attributed(steps), runs.exact(), rtol=0.05, atol=0.01 * abs(runs.exact()).max())
+
+
+def test_eap_takes_two_forward_passes_and_one_backward_pass(monkeypatch):
+    model, pairs = model_of("gpt2"), pairs_of()
+    graph = Graph(model, pairs)
+    passes = {"forward": 0, "backward": 0}
+    hook = model.register_forward_hook(lambda *_: passes.update(forward=passes["forward"] + 1))
+    whole = torch.autograd.grad
+
+    def grad(wanted, *given, **named):
+        passes["backward"] += wanted.ndim == 0
+        return whole(wanted, *given, **named)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    EdgeRuns(graph, pairs).attributed(0)
+    hook.remove()
+    assert passes == {"forward": 2, "backward": 1}
+
+
+def planted_pairs(planted, count):
+    """Texts that end in a query, with those of others that end in one at the same place and have another answer."""
+    found = []
+    labels = planted.labels.numpy()
+    for row, label in enumerate(labels):
+        for place in np.flatnonzero(label != IGNORED)[1:]:
+            others = [at for at in range(len(labels)) if labels[at, place] not in {IGNORED, label[place]}]
+            if others and len(found) < count:
+                texts = [
+                    " ".join(f"t{word}" for word in planted.ids[at, : place + 1].tolist()) for at in (row, others[0])
+                ]
+                answers = [f"t{labels[at, place]}" for at in (row, others[0])]
+                found.append(dict(zip(("clean", "corrupted", "answer", "wrong"), (*texts, *answers), strict=True)))
+                break
+    return found
+
+
+@pytest.mark.parametrize("name", ["relay-decoder-1", "relay-decoder-2"])
+@pytest.mark.parametrize("method", ["eap", "eap_ig"])
+def test_planted_circuits_come_out(name, method):
+    planted = build(name)
+    found = attnscope.edges(
+        planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, method=method, sizes=[0, 0.05, 0.5, 1]
+    )
+    planted_heads = {f"a{layer}.h{head}" for layer, head in np.argwhere(planted.heads.numpy()).tolist()}
+    size = abs(found.score).fillna(0)
+    through = {
+        head: float(size.sel(sender=head).sum() + size.sel(receiver=[f"{head}<q>", f"{head}<k>", f"{head}<v>"]).sum())
+        for head in found.sender.values.tolist()
+        if head.startswith("a")
+    }
+    others = [value for head, value in through.items() if head not in planted_heads]
+    assert min(through[head] for head in planted_heads) > max(others), (planted_heads, through)
+    assert found.cpr.sel(order="raising") > found.cpr.sel(order="random")
+    assert found.cmd.sel(order="changing") < found.cmd.sel(order="random")
+    np.testing.assert_allclose(found.faithfulness.sel(size=[0, 1]), [[0, 1]] * 3, atol=1e-3)
+
+
+def test_areas_and_intervals_follow_from_the_circuits():
+    planted = build("relay-decoder-1")
+    found = attnscope.edges(
+        planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, method="eap", draws=1
+    )
+    gap = float((found.clean - found.corrupted).sum())
+    curve = (found.difference - found.corrupted).sum("pair") / gap
+    np.testing.assert_allclose(found.faithfulness, curve, rtol=1e-9)
+    np.testing.assert_allclose(found.cpr, np.trapezoid(curve, found["size"]), rtol=1e-9)
+    np.testing.assert_allclose(found.cmd, np.trapezoid(abs(1 - curve), found["size"]), rtol=1e-9)
+    assert (found.cpr_low <= found.cpr).all()
+    assert (found.cpr <= found.cpr_high).all()
+
+
+@pytest.mark.parametrize(("family", "reason"), [("gemma2", "m0 reads another sum"), ("bert", "no edges")])
+def test_a_stream_that_does_not_add_up_is_rejected(family, reason):
+    with pytest.raises(AttnscopeError, match=reason):
+        Graph(tiny(family).eval(), pairs_of())
+
+
+def test_wrong_sizes_are_named():
+    planted = build("copying-decoder-1")
+    with pytest.raises(AttnscopeError, match="shares of the edges from 0 to 1"):
+        attnscope.edges(planted.model, planted_pairs(planted, 1), tokenizer=planted.tokenizer, sizes=[0.5, 0.1])
