@@ -49,7 +49,12 @@ def test_a_verb_takes_its_model_first_and_then_texts():
     first = {verb: [*inspect.signature(PUBLIC[f"attnscope.{verb}"]).parameters][:2] for verb in VERBS}
     of_models = {verb: names for verb, names in first.items() if "model" in names}
     assert len(of_models) > 10
-    assert {verb for verb, names in of_models.items() if names != ["model", "texts"]} == {"circuits", "edit", "patch"}
+    assert {verb for verb, names in of_models.items() if names != ["model", "texts"]} == {
+        "circuits",
+        "edges",
+        "edit",
+        "patch",
+    }
     assert first["patch"] == ["model", "pairs"]
     assert {verb: first[verb][0] for verb in ("train", "compare", "diff", "score")} == {
         "train": "config",

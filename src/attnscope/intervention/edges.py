@@ -31,6 +31,7 @@ from attnscope.intervention.stack import blocks_of, mlp_of
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import by_document
 from attnscope.support.arguments import Count, Seed
+from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import no_progress
 
@@ -112,6 +113,7 @@ def edges(
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """
     loaded = load_model(model, **loading(reading))
+    check_whole(0, 1000, draws=draws)
     if not sizes or sorted(sizes) != [*sizes] or not 0 <= sizes[0] <= sizes[-1] <= 1:
         raise AttnscopeError(f"found sizes {[*sizes]}; expected shares of the edges from 0 to 1, the smallest first")
     given = given_pairs(pairs, model, answer, wrong)

@@ -325,21 +325,18 @@ class PatchJob:
         for call, donor in enumerate(runs.donors):
             heads = donor.shape[1]
 
-            def edits(some: Sequence[tuple[int, slice]], call: int = call) -> dict[int, stack.Edit]:
-                patched: list[tuple[slice, Tensor]] = []
-                for at in (at for _, at in some):
-                    if all(at != known for known, _ in patched):
-                        patched.append((at, self._patched(runs, call, at)))
+            def edits(some: Sequence[tuple[int, int]], call: int = call) -> dict[int, stack.Edit]:
+                patched = {at: self._patched(runs, call, positions[at]) for at in {at for at, _ in some}}
 
                 def put_in(_: AttentionCall, output: Tensor) -> Tensor:
                     output = output.clone()
-                    for variant, (head, at) in enumerate(some):
-                        output[variant, :, head] = next(other for known, other in patched if known == at)[:, head]
+                    for variant, (at, head) in enumerate(some):
+                        output[variant, :, head] = patched[at][:, head]
                     return output
 
                 return {call: put_in}
 
-            found = runs.sweep([(head, at) for at in positions for head in range(heads)], edits)
+            found = runs.sweep([(at, head) for at in range(len(positions)) for head in range(heads)], edits)
             found = found.reshape(count, len(positions), heads).swapaxes(1, 2)
             layers.append(found if self.by_position else found[..., 0])
         return np.moveaxis(padded_heads(layers, axis=1), 0, 1)
