@@ -279,7 +279,7 @@ def test_a_share_of_gaps_that_change_sign_has_no_interval():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"what": "neurons"}, "expected 'heads', 'query', 'key'"),
+        ({"what": "neurons"}, "expected .*'residual'"),
         ({"direction": "up"}, "expected 'noising' or 'denoising'"),
         ({"receiver": "3"}, "expected layer.head"),
         ({"receiver": "0.1"}, "with a layer from 1|layers 1 to"),

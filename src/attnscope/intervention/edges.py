@@ -7,41 +7,37 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import borrowed, verb
 from attnscope.capture.eager import without_cache
 from attnscope.capture.families import OWN_STATES, is_attention, is_norm, main_output
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.parameters import TextModelOptions, loading
+from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
 from attnscope.intervention.calls import output_with_gradient
 from attnscope.intervention.edit import output_matrix
 from attnscope.intervention.gradients import embeddings_moved, frozen
+from attnscope.intervention.pairs import EncodedPairs, Pairs
 from attnscope.intervention.patch import PatchJob, check_pairs_differ, given_pairs
 from attnscope.intervention.stack import blocks_of, mlp_of
+from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import by_document
 from attnscope.support.arguments import Count, Seed
 from attnscope.support.checks import check_whole
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import no_progress
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.load import Model
-    from attnscope.capture.watch import Site
-    from attnscope.intervention.pairs import EncodedPairs, Pairs
-    from attnscope.kernels.call import AttentionCall
 
 SIDES = ("query", "key", "value")
 ORDERS = ("raising", "changing", "random")

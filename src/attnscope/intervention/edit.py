@@ -3,55 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import numpy as np
 import torch
-import transformers
 import xarray as xr
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import LoadedModel, borrowed, inner_model, verb
 from attnscope.capture.forward import decoder_start, forward
-from attnscope.capture.load import load_model
+from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import SessionReading, loading
 from attnscope.capture.placement import plain
 from attnscope.capture.verify import verify
+from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.projections import projections
 from attnscope.intervention.calls import output_with_gradient, scores_of, softmax_of, values_of
+from attnscope.kernels.call import AttentionCall
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
 from attnscope.measure.texts import window_length
-from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
-from attnscope.read.windows import LinePairs, window_name
+from attnscope.read.encoded import EncodedTexts, Sources, texts_and_targets, windows_of
+from attnscope.read.windows import LinePairs, Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from transformers import PreTrainedModel
-
-    from attnscope.capture.load import Model
-    from attnscope.capture.watch import Site
-    from attnscope.kernels.call import AttentionCall
-    from attnscope.read.encoded import Sources
-    from attnscope.read.windows import Window
-
 On = Literal["output", "z", "weights", "scores", "query", "key", "value"]
 
-if TYPE_CHECKING:
-    #: Maps a tensor of all heads of a call, ``(batch, head, ...)``, to the one that replaces it.
-    Change = Callable[[Tensor], Tensor]
+#: Maps a tensor of all heads of a call, ``(batch, head, ...)``, to the one that replaces it.
+Change = Callable[[Tensor], Tensor]
 
 _SIDES: tuple[On, ...] = ("query", "key", "value")
 _HOOKS: dict[str, On] = {"result": "output", "z": "z", "pattern": "weights", "attn_scores": "scores"}
@@ -115,7 +105,7 @@ def edit(
     (True, True)
     """
     inner = inner_model(model)
-    inner = inner if isinstance(inner, transformers.PreTrainedModel) else load_model(model, need_tokenizer=False).model
+    inner = inner if isinstance(inner, PreTrainedModel) else load_model(model, need_tokenizer=False).model
     sites, outputs = _layers(inner, inputs)
     changes: dict[int, dict[On, Change]] = {}
     functions: dict[int, dict[int, Any]] = {}
@@ -146,8 +136,8 @@ def _layers(model: PreTrainedModel, inputs: Mapping[str, Any] | None) -> tuple[l
         if model.main_input_name != "input_ids":
             raise AttnscopeError(f"{type(model).__name__} reads {model.main_input_name}, not tokens: give it as inputs")
         rng = np.random.default_rng(0)  # which tokens does not matter
-        size = model.get_input_embeddings().num_embeddings
-        inputs = {"input_ids": torch.from_numpy(rng.integers(size, size=(1, 8))).to(model.device)}
+        table: Any = model.get_input_embeddings()
+        inputs = {"input_ids": torch.from_numpy(rng.integers(table.num_embeddings, size=(1, 8))).to(model.device)}
         if model.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = inputs["input_ids"]
     with borrowed(model), torch.no_grad():
