@@ -104,7 +104,7 @@ def edges(
     >>> planted = build("copying-decoder-1")
     >>> words = planted.tokenizer.decode(planted.ids[0]).split()
     >>> pair = {"clean": " ".join(words), "corrupted": " ".join(words[::-1]), "answer": "t9", "wrong": "t8"}
-    >>> found = edges(planted.model, [pair], tokenizer=planted.tokenizer, method="eap", sizes=[0, 1])
+    >>> found = edges(planted.model, [pair], tokenizer=planted.tokenizer, method="eap", sizes=[0.0, 1.0])
     >>> found.score.dims, found.receiver.values[[0, -1]].tolist()
     (('sender', 'receiver'), ['a0.h0<q>', 'logits'])
     """

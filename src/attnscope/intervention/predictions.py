@@ -325,7 +325,7 @@ class PredictionBatch:
         if self.metric is None:
             return self.questions.scores(logits, self.before)
         scores = self.questions.scores(torch.stack([self.questions.at(one) for one in logits]), self.before)
-        values = [self.metric(one, self.questions.batch.inputs(self.passes.model)) for one in logits]
+        values: list[Any] = [self.metric(one, self.questions.batch.inputs(self.passes.model)) for one in logits]
         for value in values:
             if not isinstance(value, Tensor) or value.shape != (len(self.questions),):
                 found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
