@@ -167,7 +167,11 @@ def planted_pairs(planted, count):
 def test_planted_circuits_come_out(name, method):
     planted = build(name)
     found = attnscope.edges(
-        planted.model, planted_pairs(planted, 8), tokenizer=planted.tokenizer, method=method, sizes=[0.0, 0.05, 0.5, 1.0]
+        planted.model,
+        planted_pairs(planted, 8),
+        tokenizer=planted.tokenizer,
+        method=method,
+        sizes=[0.0, 0.05, 0.5, 1.0],
     )
     planted_heads = {f"a{layer}.h{head}" for layer, head in np.argwhere(planted.heads.numpy()).tolist()}
     size = abs(found.score).fillna(0)
