@@ -27,8 +27,8 @@ NAMES_OF_LANDMARKS = """[...document.querySelectorAll('section[aria-labelledby],
 UNREACHABLE = """[...document.querySelectorAll('*')].filter((one) => {
     const style = getComputedStyle(one);
     return /auto|scroll/.test(style.overflowX + style.overflowY) && one.scrollWidth > one.clientWidth + 1
-        && one.tabIndex < 0 && !one.querySelector('a, button, input, select, [tabindex="0"]') && one.clientWidth
-        && one.tagName !== 'PRE' }).map((one) => one.outerHTML.slice(0, 80))"""
+        && one.tabIndex < 0 && !one.querySelector('a, button, input, select, [tabindex="0"]')
+        && one.clientWidth }).map((one) => one.outerHTML.slice(0, 80))"""
 # text and what lies behind it, of everything that holds text and is seen
 COLOURS = """[...document.querySelectorAll('body *')].filter((one) => one.checkVisibility()
     && !one.closest('svg, script, style')

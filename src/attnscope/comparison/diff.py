@@ -481,9 +481,12 @@ def _headline(difference: xr.Dataset, rows: Sequence[Row]) -> str:
         return f"No test possible: tests need {LEAST} or more {called_in(difference.attrs)['documents']}"
     heads = {(row["layer"], row["head"]) for row in rows}
     moved = len({(row["layer"], row["head"]) for row in rows if row["changed"]})
+    first = f"{rows[0]['layer']}.{rows[0]['head']}"
+    if not moved:
+        return f"No significant change: none is larger than {abs(rows[0]['size']):.2g} standard deviations of all heads"
     if same_heads(difference):
-        return f"{moved} of {len(heads)} heads changed significantly in some statistic"
-    return f"{moved} of {len(heads)} pairs of heads differ significantly in some statistic"
+        return f"{moved} of {len(heads)} heads changed significantly, head {first} the most"
+    return f"{moved} of {len(heads)} pairs of heads differ significantly, the pair of head {first} the most"
 
 
 def _sentences(difference: xr.Dataset, rows: Sequence[Row]) -> list[str]:

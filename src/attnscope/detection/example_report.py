@@ -78,13 +78,14 @@ def _rows(result: xr.Dataset, dim: str) -> list[Row]:
 
 
 def _headline(heads: list[tuple[int, int]], features: list[Row]) -> str:
-    shared = [(row["layer"], row["head"]) for row in features if row["significant"]]
+    shared = [row for row in features if row["significant"]]
     if len(heads) > 1:
-        return f"Heads whose strongest windows share features beyond chance: {len({*shared})} of {len(heads)}"
-    (layer, head), number = heads[0], len(shared)
-    if not number:
-        return f"The strongest windows of head {layer}.{head} have nothing significant in common"
-    return f"Features that the strongest windows of head {layer}.{head} share beyond chance: {number}"
+        number = len({(row["layer"], row["head"]) for row in shared})
+        return f"Heads whose strongest windows share features beyond chance: {number} of {len(heads)}"
+    head = "{}.{}".format(*heads[0])
+    if not shared:
+        return f"The strongest windows of head {head} have nothing significant in common"
+    return f"The strongest windows of head {head} have in common: {', '.join(map(_called, shared[:3]))}"
 
 
 def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], features: list[Row]) -> str:

@@ -69,8 +69,8 @@ def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[st
     uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
     position = "undefined" if top["same_offset"] is None else significant(top["same_offset"], 2)
     attend = (
-        f"Heads that attend from {query!r} to {key!r} more than to any other word, and more than both baselines: "
-        f"{len(own) or 'none'} of {len(rows)}."
+        f"{len(own)} of {len(rows)} heads attend{'s' * (len(own) == 1)} from {query!r} to {key!r} more than to any "
+        "other word, and more than both baselines."
     )
     largest = (
         f"The largest weight is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same "

@@ -23,7 +23,11 @@ _HEADS = (
         meaning="share of eigenvalues of the path from embeddings to logits with a positive real part: 1 copies tokens",
     ),
     Quantity(
-        "copying_sum", "sum", "above", "sum of the eigenvalues over the sum of their sizes", significant="copying_shown"
+        "copying_sum",
+        "copying sum",
+        "above",
+        "sum of these eigenvalues over the sum of their sizes: 1 copies tokens, −1 suppresses them",
+        significant="copying_shown",
     ),
     Quantity("copying_p", "p of the sum", "p", "for randomly turned values", detail="page"),
     Quantity("copied", "copies", "text", "tokens whose own logit rises most if the head attends to them"),
@@ -108,7 +112,7 @@ def report(circuits: xr.Dataset) -> Report:
     heads, pairs = _heads(circuits), pairs_of(circuits)
     copying = [row for row in heads if row["copying_shown"] and row["copying_sum"] > 0]
     tested = sum(row["copying_p"] is not None for row in heads)
-    sentences = [f"Heads that copy tokens: {len(copying) or 'none'} of {tested}."] if tested else []
+    sentences = [f"{len(copying)} of {tested} heads can copy tokens."] if tested else []
     sentences += [_strongest(pairs)] if pairs else []
     notes = skipped_note(skipped_of(circuits))
     if circuits.attrs["unembedding"] == "embeddings":

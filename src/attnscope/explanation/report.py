@@ -69,7 +69,7 @@ def report(tree: xr.DataTree) -> Report:
 
 def _headline(rows: list[Row]) -> str:
     tested = [bool(row["prefers"]) for row in rows if row.get("prefers") is not None]
-    return f"Heads that favour one offset: {sum(tested)} of {len(tested)}" if tested else ""
+    return f"{sum(tested)} of {len(tested)} heads favour one offset" if tested else ""
 
 
 @reads("explain")

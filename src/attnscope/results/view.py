@@ -206,7 +206,7 @@ class View:
             'script-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
             f"body {{ margin: 1rem }}\n{(_HERE / 'view.css').read_text(encoding='utf-8')}</style></head><body>"
-            f'<h1 style="font: 650 20px system-ui, sans-serif">{html.escape(self.name)}</h1><main id="view"></main>'
+            f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1></header><main id="view"></main>'
             f'<script type="application/json" id="data">{written}</script><script type="module">{script}\n'
             'page(document.getElementById("view"), JSON.parse(document.getElementById("data").textContent));'
             "</script></body></html>"

@@ -75,7 +75,7 @@ function drawScale(box, { colour, low, high, label, position }) {
   const picture = svg("svg", { viewBox: `0 0 ${width} 56`, role: "img", "aria-label": t`${label}: from ${say(low)} to ${say(high)}` },
     svg("defs", {}, svg("linearGradient", { id }, ...stops)),
     svg("rect", { x: left, y: 10, width: span, height: 11, rx: 2, fill: `url(#${id})`, stroke: "var(--line)" }), pointer);
-  for (const value of ticks(low, high, width < 420 ? 4 : 6)) {
+  for (const value of ticks(low, high, width < 420 ? 5 : 6)) {
     const x = left + span * place(value);
     picture.append(svg("line", { x1: x, x2: x, y1: 21, y2: 25, stroke: "var(--muted)" }),
       svg("text", { x, y: 36, "text-anchor": "middle" }, say(value)));

@@ -3,7 +3,7 @@
 const made = data.generated, OWN = made.spans.length - 1;
 const NAMED = ["#d55e00", "#009e73", "#cc79a7", "#b58900", "#56b4e9", "#7a5195", "#8c564b", "#e377c2", "#7f7f7f", "#17becf"];
 const colourOf = (span) => (span === OWN ? "var(--accent)" : span === 0 ? "var(--text)" : NAMED[(span - 1) % NAMED.length]);
-Object.assign(state, { text: 0, step: 0, span: OWN });
+Object.assign(state, { text: 0, step: made.texts[0].steps - 1, span: OWN });
 /** By head of the map, its place in the stored weights. */
 const stored = new Map(made.order.map(([layer, head], i) => [data.layers.indexOf(layer) * heads + data.heads.indexOf(head), i]));
 for (const text of made.texts) {
@@ -70,7 +70,7 @@ function sayToken(index) {
 function drawTokens() {
   const text = textNow();
   byId("tokens").replaceChildren(...text.tokens.map((token, i) => {
-    const shown = token.replace(/\n/g, "⏎");
+    const shown = token.replace(/\n/g, "⏎").replace(/^\s*$/, "␣");
     if (i < text.prompt) return html("span", { class: "token given" }, shown);
     const button = html("span", { role: "button", tabindex: 0, class: "token new" }, shown), choose = () => { state.step = i - text.prompt; panels.text(state.head); writeAddress(false); };
     button.addEventListener("click", choose);

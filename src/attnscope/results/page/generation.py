@@ -11,6 +11,7 @@ from attnscope.results.page.heads import Tab, numbers_tab, of_report
 from attnscope.results.page.parts import numbers, write_page
 from attnscope.results.render import page_table
 from attnscope.results.schema import Report
+from attnscope.results.translate import translate
 from attnscope.support.errors import AttnscopeError
 
 _MOST = 9_000_000  # bytes of weights on a page
@@ -56,7 +57,7 @@ def _order(results: xr.Dataset) -> list[tuple[int, int]]:
 def _data(results: xr.Dataset) -> dict[str, Any]:
     known = _known(results)
     return {
-        "spans": [str(span) for span in results.span.values],
+        "spans": [translate(str(span)) for span in results.span.values],
         "order": _order(results),
         "levels": _LEVELS,
         "texts": [_text(results.isel(sequence=number), known) for number in range(results.sizes["sequence"])],

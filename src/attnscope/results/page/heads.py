@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from attnscope.measure.quantities import STATISTICS
 from attnscope.results.figures.style import cluster_colours, with_minus
 from attnscope.results.schema import NO_NUMBERS, Detail, Quantity, Report, Row, Table, text_of
 from attnscope.results.translate import translate
-from attnscope.store.signature import Signature
-from attnscope.support.errors import AttnscopeError
 
 #: The tab that a command fills on pages of other commands: its name and title.
 TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effect", "Effect")}
 _OWN = {"patch": ("effect", "Effect"), "diff": ("change", "Change"), "roles": ("roles", "Roles")}
 _MOST_LABELS = 24
+_DATA = '<script type="application/json" id="data">'
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> l
     for name, rows in groups.items():
         for one in table.shown(*details):
             words = not any(_is_number(row.get(one.name)) for row in rows)
-            if one.name in left_out or one.unit in {"profile", "text"} or (split and words):
+            if one.name in left_out or one.unit == "profile" or (split and words):
                 continue
             entry = _entry(one, rows, index, size, by_name.get(one.like))
             if any(entry["text"]):
                 entry |= {"key": f"{table.name}.{name}.{one.name}", "name": one.title}
                 if split:
-                    group = name.replace("_", " ")
+                    group = STATISTICS[name].words.long_name if name in STATISTICS else name.replace("_", " ")
                     entry |= {"name": f"{group}: {one.title}", "group": group}
                 found.append(entry)
     return found
@@ -205,29 +205,18 @@ def tabs_of_others(
             tabs.append(Tab(name, title, command=command))
             continue
         address, other = others[command]
-        known = of_report(other)
-        same = known is not None and all(known[axis] == heads[axis] for axis in ("layers", "heads"))
-        if known is not None and same:
-            numbers[name] = {"quantities": known["quantities"]}
-        finding = other.finding.headline or next(iter(other.finding.sentences), "")
-        tabs.append(Tab(name, title, is_numbers=name in numbers, page=address, finding=finding, command=command))
+        if all(other[axis] == heads[axis] for axis in ("layers", "heads")):
+            numbers[name] = {"quantities": other["quantities"]}
+        tabs.append(Tab(name, title, "", name in numbers, address, other["finding"], command))
     return tabs, numbers
 
 
-def _siblings(run: Path, signature: Mapping[str, Any]) -> dict[str, tuple[str, Report]]:
-    """By command, the page and the report of finished runs in the same folder, of the same model and texts."""
-    from attnscope.results.open import open_run
-    from attnscope.results.reports import report_of
-
-    found: dict[str, tuple[str, Report]] = {}
+def _siblings(run: Path, signature: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By command, address and data of the other pages in the same folder, of the same model and texts."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
     for page in sorted(run.parent.glob("*/report.html")):
-        other = page.parent
-        with suppress(AttnscopeError, OSError, ValueError, KeyError, TypeError):  # not a run, or damaged
-            if other.name == run.name or not (other / "run.json").is_file():
-                continue
-            signed = Signature.of(json.loads((other / "run.json").read_text(encoding="utf-8"))).to_dict()
-            command = signed["command"]
-            same = all(signed.get(name) == signature.get(name) for name in ("model", "corpus"))
-            if same and command in TABS and command != signature["command"]:
-                found[command] = f"../{quote(other.name)}/{page.name}", report_of(command, open_run(other))
+        with suppress(OSError, ValueError, KeyError, TypeError):  # not a page of ours, or damaged
+            other = json.loads(page.read_text(encoding="utf-8").partition(_DATA)[2].partition("</script>")[0])
+            if all(other["signature"].get(name) == signature.get(name) for name in ("model", "corpus")):
+                found[other["kind"]] = f"../{quote(page.parent.name)}/{page.name}", other
     return found

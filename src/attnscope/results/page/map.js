@@ -86,7 +86,7 @@ function buildCanvas(grid) {
   lens = html("canvas", { class: "lens", "aria-hidden": "true", width: 198, height: 198 });
   lens.hidden = true;
   grid.classList.add("whole");
-  grid.append(html("div", { class: "axis" }, t`heads →, layers ↓`), canvas);
+  grid.append(html("div", { class: "axis" }, t`heads ${data.heads[0]} to ${data.heads.at(-1)} →, layers ${data.layerLabels[0]} to ${data.layerLabels.at(-1)} ↓`), canvas);
   document.body.append(lens);
   let pointed = null;
   const headAt = (event) => {
@@ -136,9 +136,10 @@ function sizeMap() {
 function scaleOf(one) {
   const known = [...one.values.filter((v) => v !== null), ...(one.largest ? [0, one.largest] : [])];
   let low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
-  if (one.signed) { high = Math.max(Math.abs(low), Math.abs(high)) || 1; low = -high; }
+  const signed = one.signed && (one.shown || (low < 0 && high > 0)); // offsets to one side have all colours
+  if (signed) { high = Math.max(Math.abs(low), Math.abs(high)) || 1; low = -high; }
   if (low === high) { low -= 0.5; high += 0.5; }
-  return { low, high, colour: one.signed ? signedRamp() : ramp(VIRIDIS) };
+  return { low, high, colour: signed ? signedRamp() : ramp(VIRIDIS) };
 }
 
 const textOf = (one, index) => one.text?.[index] ?? say(one.values[index]);
@@ -203,6 +204,7 @@ function paintMap(pointed = null) {
   });
   if (labels) drawLegend();
   else if (one) pointAt = drawScale(byId("scale"), { ...scale, label: one.units ? `${one.name} (${one.units})` : one.name });
+  byId("meaning").textContent = labels || !one ? "" : [one.name.startsWith(one.group) ? "" : one.group, one.help].filter(Boolean).join(": ");
   readOut(state.head);
 }
 

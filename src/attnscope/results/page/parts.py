@@ -136,7 +136,7 @@ def write_page(
     and the cards, each of which has a link at their top. `packed` is read when a window is opened. `run` is the folder
     of the run, whose neighbours are linked.
     """
-    headline = (report.finding.headline or next(iter(report.finding.sentences), "") or report.title).rstrip(".")
+    headline = report.finding.headline or next(iter(report.finding.sentences), "") or report.title
     links: list[tuple[str, str]] = []
     data: dict[str, Any] = {} if packed is None else {"packed": packed}
     if heads is not None:
@@ -157,7 +157,7 @@ def write_page(
     text = _PAGES.get_template("base.html.j2").render(
         **{name: getattr(page, name, "") for name in ("notice", "footer", "map_controls")},
         opens=shown.get("opens", ""),
-        headline=headline,
+        headline=translate(headline).rstrip(".。"),
         tested=heads is not None and any(set(one.get("shown", ())) - {None} for one in heads["quantities"]),
         grid_role="grid" if heads is None or len(heads["there"]) <= _CELLS else "group",
         report=report,

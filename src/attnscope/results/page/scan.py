@@ -26,6 +26,7 @@ from attnscope.results.schema import Report
 from attnscope.support.errors import AttnscopeError
 
 _SCRIPTS = ("patches.js", "window.js", "profile.js")
+_SHOWN = {"images": "Image", "videos": "Video", "sounds": "Sound"}  # by what was read
 _OF_TEXT = ("text.js", "received.js", "long.js")
 
 
@@ -52,7 +53,7 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     summary, profiles = summary_table(result), heads["profile"]
     has_profile = any(heads[name] for name in ("profile", "patches", "offsets", "blocks", "labels", "quantities"))
     tabs = [
-        *([Tab("text", "Text", "text_panel")] if packed else []),
+        *([Tab("text", _SHOWN.get(result.attrs.get("reads"), "Text"), "text_panel")] if packed else []),
         *([Tab("profile", "Profile", "profile_panel")] if has_profile else []),
         *([Tab("examples", "Examples", "examples_panel")] if heads["examples"] else []),
         *([Tab("groups", "Groups", "groups_panel")] if heads["groups"] else []),

@@ -233,7 +233,7 @@ function showToken(token) {
   nameTexts();
   sayViews(found, direction);
   const picture = pictureOf(shared, state.window);
-  byId("tokens-title").replaceChildren(picture ? t`Image ` : t`Text `, html("span", { class: "count" }, `${picture ? t`red` : views.length ? t`blue, over images red` : t`blue`}: ${direction === "from" ? t`tokens that the outlined token attends to` : t`tokens that attend to the outlined token`}`));
+  byId("tokens-title").replaceChildren(`${byId("tab-text").textContent} `, html("span", { class: "count" }, `${picture ? t`red` : views.length ? t`blue, over images red` : t`blue`}: ${direction === "from" ? t`tokens that the outlined token attends to` : t`tokens that attend to the outlined token`}`));
   byId("note").textContent = !found.length ? "" : flat ? t`“${names[here][token]}” attends nearly uniformly: its largest weight is ${say(most, 2)}.`
     : direction === "from" ? t`“${names[here][token]}” attends most to “${names[there][found[0].position] ?? "…"}” (${share(most)}).`
     : t`“${names[here][token]}” receives most from “${names[there][found[0].position] ?? "…"}” (${share(most)} of that query's weight).`;

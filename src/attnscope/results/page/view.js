@@ -37,9 +37,10 @@ export function mount(root, source, changed = () => {}) {
     parts.grid.style.gridTemplateColumns = `auto repeat(${meta.heads}, ${size}px)`;
     parts.grid.setAttribute("role", "grid");
     parts.grid.setAttribute("aria-label", words.heads);
-    parts.grid.append(element("span"), ...Array.from({ length: meta.heads }, (_, head) => element("span", { class: "number" }, String(head))));
+    const numbers = Array.from({ length: meta.heads }, (_, head) => element("span", { class: "number" }, String(head)));
+    parts.grid.append(element("div", { "aria-hidden": "true" }, element("span"), ...numbers));
     meta.layers.forEach((layer, row) => {
-      parts.grid.append(element("span", { class: "number" }, String(layer.index)));
+      const line = element("div", { role: "row" }, element("span", { class: "number", role: "rowheader" }, String(layer.index)));
       for (let head = 0; head < meta.heads; head++) {
         const cell = element("button", { type: "button", role: "gridcell", "aria-label": words.head(layer.index, head), title: words.head(layer.index, head), tabindex: -1 });
         cell.style.width = cell.style.height = `${size}px`;
@@ -49,8 +50,9 @@ export function mount(root, source, changed = () => {}) {
         cell.disabled = head >= layer.heads;
         cell.addEventListener("click", () => choose({ layer: layer.index, head }));
         cells.push(cell);
-        parts.grid.append(cell);
+        line.append(cell);
       }
+      parts.grid.append(line);
     });
     parts.grid.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -meta.heads, ArrowDown: meta.heads }[event.key], from = cells.indexOf(event.target);

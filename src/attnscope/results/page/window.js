@@ -214,7 +214,7 @@ function drawNames(paper, { left, top, cellX, cellY }, view) {
   paper.font = font(11);
   paper.fillStyle = variable("--text");
   paper.textAlign = "left";
-  paper.fillText("key →", left, 8);
-  if (view.rows) paper.fillText("query ↓", 2, top - 8);
-  else upright("← query", 8, top, "right");
+  paper.fillText(t`key →`, left, 8);
+  if (view.rows) paper.fillText(t`query ↓`, 2, top - 8);
+  else upright(t`← query`, 8, top, "right");
 }
