@@ -83,7 +83,8 @@ def lab(tmp_path_factory):
             start_new_session=True,
         )
         try:
-            while not (found := [*Path(own["JUPYTER_RUNTIME_DIR"]).glob("jpserver-*.json")]):
+            running = Path(own["JUPYTER_RUNTIME_DIR"])
+            while not (found := [one for one in running.glob("jpserver-*.json") if one.stat().st_size]):
                 assert server.poll() is None, (place / "said").read_text()
                 time.sleep(0.1)
             yield json.loads(found[0].read_text())["url"], place
