@@ -301,7 +301,7 @@ class RecurrentWalk:
         common = ("step", "read", "target", "p")
         forced += [(str(t + 1), "", "", "") for t in range(len(losses), len(free))]
         beside = tuple(
-            (*line, _name(self.best[t]) if t < len(self.best) else "", *self._read(free, "free_cross_entropy", t))
+            (*line, _name(self.best[t]) if t < len(self.best) else "", *self._read(self.free, "free_cross_entropy", t))
             for t, line in enumerate(forced)
         )
         parting = say[_OF + ("same" if self.parting is None else "parts")].format(step=(self.parting or 0) + 1)

@@ -207,8 +207,11 @@ def test_parts_that_do_not_sum_are_not_shown(monkeypatch):
     """A norm that is another in the text than in the first tokens."""
     from attnscope.intervention import profiles
 
-    blocks_of = profiles.find_blocks
-    moved = lambda *given: [replace(block, bias=block.bias + 1) for block in blocks_of(*given)]  # noqa: E731
+    found_before = profiles.find_blocks
+
+    def moved(*given):
+        return [replace(block, bias=block.bias + torch.arange(len(block.bias))) for block in found_before(*given)]
+
     monkeypatch.setattr(profiles, "find_blocks", moved)
     found = read(tiny("bert"), [TEXT, TEXT[:8]])
     assert "do not sum to the output of the block" in found.attrs["skipped"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -215,7 +216,7 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
     )
 
 
-def profile_curves(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
+def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
     """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts."""
     selection.require(result, ("profile", "offset"), purpose="profile_curves")
     pairs = selection.check_heads(result, heads)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -91,7 +92,7 @@ def check_statistic(result: xr.Dataset, statistic: str) -> None:
         raise AttnscopeError(f"unknown statistic {statistic!r}: choose from {known}")
 
 
-def check_heads(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def check_heads(result: xr.Dataset, heads: Sequence[Any]) -> list[tuple[int, int]]:
     """Return the heads as pairs of int, or raise `AttnscopeError` naming the heads that exist."""
     try:
         pairs = [(int(layer), int(head)) for layer, head in heads]

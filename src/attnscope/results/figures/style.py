@@ -25,7 +25,6 @@ import regex
 from fontTools.ttLib import TTFont
 from matplotlib import font_manager, rc_context, style
 from matplotlib.axes import Axes
-from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure as AnyFigure
 from matplotlib.text import Text
 
@@ -184,7 +183,7 @@ class Figure(AnyFigure):
             height *= min(1.0, printed(width) / width)
         super().__init__(figsize=(printed(width), height), layout=layout)
 
-    def draw(self, renderer: RendererBase) -> None:
+    def draw(self, renderer: Any) -> None:
         fit_fonts(self.findobj(Text))
         super().draw(renderer)
 
