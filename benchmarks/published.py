@@ -558,9 +558,9 @@ def write_whisper(found: dict[str, Any]) -> str:
     better = [f"{layer}.{head}" for (layer, head), one in zip(names, mean, strict=True) if one > mean[positive].max()]
     least = names.index(min(listed, key=lambda head: mean[names.index(head)]))
     finding = (
-        f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published head. All "
-        f"published heads do: {names[least][0]}.{names[least][1]}, the last of them, has {mean[least]:.2f} of "
-        f"its weight near the word, and {null[least]:.2f} near another word."
+        f"Heads {', '.join(better)}, not on the list, follow the words more closely than every published head. The "
+        f"published ones follow them too: {names[least][0]}.{names[least][1]}, the last, has {mean[least]:.2f} of its "
+        f"weight near the word, and {null[least]:.2f} near another word."
     )
     errors: Rows = []
     published_ones = np.array(next(iter(found["errors"].values())))

@@ -12,6 +12,7 @@ from benchmarks import published
 
 import attnscope
 from attnscope.capture.load import load_model
+from attnscope.explanation.report import report
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 TEXT = Path(attnscope.__file__).parent / "bundled/text/05-tides.txt"
@@ -42,7 +43,7 @@ def test_a_trained_model_is_scanned_and_explained(real, name):
     config = loaded.model.config
     heads = config.num_hidden_layers * config.num_attention_heads
     assert scanned.sizes["layer"] * scanned.sizes["head"] == heads
-    assert explained["heads"].sizes["layer"] * explained["heads"].sizes["head"] == heads
+    assert len(report(explained).rows) == heads
 
 
 def test_gemma_has_an_induction_head_a_previous_token_head_and_sinks(real):
@@ -70,15 +71,16 @@ def test_two_models_of_one_family_differ_where_they_were_tuned(real, tmp_path):
     assert not same.changed.any()
 
 
-def test_heads_of_whisper_that_follow_time_are_the_published_ones(real, data):
+def test_the_published_heads_of_whisper_follow_time_and_four_others_more(real, data):
     if shutil.which("flite") is None:
         pytest.skip("needs flite, a speech synthesiser")
     found = published.whisper(argparse.Namespace(models=real, data=data, utterances=3))
     listed = np.zeros((4, 6), bool)
     listed[tuple(np.transpose(found["listed"]))] = True
     share, shuffled = (np.mean(found[name], 0) for name in ("share", "shuffled"))
-    assert published.auroc(share.reshape(-1), listed.reshape(-1)) > 0.9
-    assert (share - shuffled)[listed].min() > 0.05
+    assert published.auroc(share.reshape(-1), listed.reshape(-1)) > 0.65
+    assert (share - shuffled)[listed].min() > 0.1
+    assert min(share[1, 5], share[2, 1], share[2, 4], share[3, 5]) > share[listed].max()
 
 
 def test_cross_attention_of_whisper_is_eager_attention(real):
