@@ -1,4 +1,4 @@
-"""Tables in 80 columns show every digit."""
+"""Tables in 80 columns show every digit, and every token."""
 
 import io
 import re
@@ -23,3 +23,10 @@ def test_a_table_with_many_numbers_is_not_cut_off(width):
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert re.findall(r"\d\.\d+", out.getvalue()) == ["0.12", "0.22", "0.32", "0.42", "0.52", "0.62", "0.72", "0.82"]
+
+
+def test_a_token_that_is_a_line_break_is_visible():
+    table = Table("find", "", [Quantity("most", unit="token")], [{"most": "\n"}], terminal=1)
+    out = io.StringIO()
+    print_report(Report("find", "", "model", "texts", Finding((), ""), [table], None), Console(file=out, width=80))
+    assert "⏎" in out.getvalue()

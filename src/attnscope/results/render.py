@@ -146,7 +146,7 @@ def _has_interval(quantity: Quantity, table: Table) -> bool:
 
 
 def _marked(quantity: Quantity, text: str) -> str:
-    return with_marked_spaces(text) if quantity.unit == "token" else translate(text)
+    return with_marked_spaces(text).replace("\n", "⏎") if quantity.unit == "token" else translate(text)
 
 
 @dataclass(frozen=True)
