@@ -57,6 +57,10 @@ VERBS = {
         "explanation.circuits", "Explain", "circuits", "Dataset", ("composition",), "explanation.circuit_report",
         "results.figures.circuits", load="store.runs:load_part",
     ),
+    "attribute": Verb(
+        "intervention.attribution", "Explain", "attribute", "DataTree", ("predictions", "parts"),
+        "intervention.attribution_report", "results.figures.attribution", load="store.runs:load_tree",
+    ),
     "walk": Verb("lineage.walk", "Explain", "walk", page="results.page.walk"),
     "intervene": Verb(
         "intervention.intervene", "Test", "verbs", "DataTree", ("heads", "where"), "intervention.verdicts",

@@ -177,6 +177,11 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     yield from (part for part in parts if isinstance(part, Tensor))
 
 
+def logit_cap(config: Any) -> float | None:
+    """The bound c of logits ``c * tanh(logits / c)`` (Gemma 2), under another name unknown; None without."""
+    return getattr(config.get_text_config(), "final_logit_softcapping", None)
+
+
 # --- position tables ---
 
 # Names of position tables. Under another name, a model seems to have none: `explain` skips analyses that need one, and

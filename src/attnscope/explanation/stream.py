@@ -87,7 +87,11 @@ class Layer:
     matrices: Projections
     query: Point
     key: Point  # of keys and values
-    written: Fold | None = None  # norm of its output, before it is added
+    branch: _Event | None = None  # norm of its output, before it is added
+    written: Fold | None = None
+    factor: float = 1.0  # of its output as it is added
+    added: _Event | None = None  # what one module adds to the stream after it, and its factor
+    added_factor: float = 1.0
     after: _Event | None = None  # norm of the sum of stream and output (post-norm)
     after_fold: Fold | None = None
 
@@ -191,8 +195,14 @@ class _Written(NamedTuple):
             return False
         if float((target - total).abs().max()) <= SMALL * float(target.abs().max()):
             return True
-        between = [one.returned for one in events[self.at : point.at] if one.returned is not None]
-        return any(_sum(target, stream, added) for added in between for stream in (total, self.base))
+        for stream in (total, self.base):
+            for one in events[self.at : point.at]:
+                factor = None if one.returned is None else _factor(target, stream, one.returned)
+                if factor is not None:
+                    self.layer.added, self.layer.added_factor = one, factor
+                    self.layer.factor *= stream is total  # what is added instead of its output
+                    return True
+        return False
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
@@ -242,13 +252,14 @@ def _assembled(
         later = [one for one in events[place:] if is_norm(one.module) and one.received is not None]
         branch = next((one for one in later[:2] if _same(one.received, output)), None)
         if branch is not None and branch.returned is not None:
-            layer.written, output = fold(branch), branch.returned
+            layer.branch, layer.written, output = branch, fold(branch), branch.returned
         base, total = query.before, query.before + output
         for one in later:
-            if query.norm is not None and _sum(one.received, query.before, output):
-                total = one.received
+            factor = None if query.norm is None else _factor(one.received, query.before, output)
+            if factor is not None:
+                total, layer.factor = one.received, factor
                 break
-            if _sum(one.received, query.states, output):
+            if _factor(one.received, query.states, output) is not None:
                 layer.after, layer.after_fold = one, fold(one)
                 base, total = query.states, one.returned
                 break
@@ -270,12 +281,12 @@ def _assembled(
     return made
 
 
-def _sum(received: Tensor | None, stream: Tensor, output: Tensor) -> bool:
-    """Whether a norm receives the stream plus the output of a layer."""
+def _factor(received: Tensor | None, stream: Tensor, output: Tensor) -> float | None:
+    """The factor of the output of a layer if a norm receives the stream plus that; else None."""
     if received is None or received.shape != stream.shape or received.shape != output.shape:
-        return False
+        return None
     rest, whole = (received - stream).double(), float(received.double().abs().max())
     wide = output.double()
     power = float((wide * wide).sum())
-    factor = float((rest * wide).sum()) / power if power else 0.0
-    return factor >= 0 and float((rest - factor * wide).abs().max()) <= SMALL * whole and (factor > 0 or not power)
+    factor = float((rest * wide).sum()) / power if power else 1.0
+    return factor if factor > 0 and float((rest - factor * wide).abs().max()) <= SMALL * whole else None

@@ -268,12 +268,11 @@ class PredictionSession:
         """Names of the texts of a batch that begins at window `first`."""
         return lambda number: window_name(self.windows[first + number], first + number)
 
-    def check(self) -> None:
-        """Raise an error if the model's heads cannot be ablated, before anything is measured."""
+    def check(self, *, ablates: bool = True) -> None:
+        """Raise an error if the model's heads cannot be captured, or ablated, before anything is measured."""
         first = self.batch(slice(0, 1))
         inputs = first.batch.inputs(self.model)
         self.sites = verify(self.model, inputs, text=window_name(self.windows[0], 0))
-        check_read(self.loaded, inputs)
         *_, longest = shortest, *_ = sorted(self.windows, key=len)
         if len(longest) > len(shortest):
             given, sets = (
@@ -286,7 +285,9 @@ class PredictionSession:
                     f"{type(self.model).__name__} gives other numbers if a text is padded. Use texts of equal length, "
                     f"such as full windows of --window {len(shortest)}"
                 )
-        self.skips = same_without_what_is_skipped(self.model, inputs, first.positions)
+        if ablates:
+            check_read(self.loaded, inputs)
+            self.skips = same_without_what_is_skipped(self.model, inputs, first.positions)
 
     @cached_property
     @torch.no_grad()

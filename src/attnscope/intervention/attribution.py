@@ -1,0 +1,490 @@
+"""`attribute`: direct logit attribution and the logit lens."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+
+from attnscope.bundled import MODEL, NOUNS, SENTENCES
+from attnscope.capture.borrow import LoadedModel, verb
+from attnscope.capture.eager import without_cache
+from attnscope.capture.families import logit_cap
+from attnscope.capture.forward import forward
+from attnscope.capture.load import load_model, signature_of
+from attnscope.capture.modalities import reject_modalities
+from attnscope.capture.parameters import StudyReading, loading
+from attnscope.capture.placement import plain
+from attnscope.capture.verify import TOLERANCE, stored_positions
+from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids, watching_inputs
+from attnscope.explanation.projections import factor_of
+from attnscope.explanation.stream import Fold, Layer, Stream, residual_stream
+from attnscope.explanation.study import DEFAULT_TEXTS
+from attnscope.intervention.effects import effect_variables
+from attnscope.intervention.intervene import LONGEST
+from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
+from attnscope.intervention.predictions import PredictionSession, Questions, batch_of, prediction_session
+from attnscope.kernels.engines import output_of
+from attnscope.measure.documents import by_document, units_of
+from attnscope.measure.texts import window_length
+from attnscope.models.translator import IGNORED
+from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.read.shown import IdNames
+from attnscope.store.units import Done, task_for, tree_of
+from attnscope.support.arguments import Count
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.store.runs import RunFolder
+
+_SAME = 1e-5  # of the largest entry
+_TINY = 1e-300
+_AT_ONCE = 1 << 25  # logits of a lens at a time
+_LENS = {"logit": "logits", "probability": "share", "rank": "1"}
+
+
+@verb(limit=DEFAULT_TEXTS)
+def attribute(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    token: str | None = None,
+    against: str | None = None,
+    direction: Any = None,
+    pairs: Pairs | None = None,
+    by_position: bool = False,
+    batch_size: Count | None = None,
+    **reading: Unpack[StudyReading],
+) -> xr.DataTree:
+    r"""Split the logit of a token into the parts that heads, feed-forward layers and embeddings add; logit lens.
+
+    The final residual stream is a sum of what each part writes. The final norm, divided by its actual denominator
+    :math:`\sigma` at each token (frozen), and the unembedding :math:`w` are linear, so the logit is a sum too:
+
+    .. math:: w^T\left(\gamma \odot \frac{x - \bar x}{\sigma} + \beta\right) + b, \qquad
+        x = e + p + \sum_{lh} z_{lh} W_O^{lh} + \sum_l m_l
+
+    with :math:`\bar x = 0` for an RMSNorm; a norm behind a layer's output is frozen alike (Elhage et al. 2021). A part
+    is what it adds directly, not through later layers. Sums are compared with the logits in every run.
+
+    Parameters
+    ----------
+    model, texts
+        See `attnscope.scan`.
+    token
+        Token whose logit is split, after the last token of each text, or at its masks. By default, the token that each
+        text has next, everywhere, as `attnscope.intervene` predicts it.
+    against
+        Token whose logit is subtracted.
+    direction
+        Array ``(width,)`` in place of a token: what is split is its product with the input of the unembedding.
+    pairs
+        In place of texts, as in `attnscope.patch`: answer against wrong, after each clean text.
+    by_position
+        Whether to store the parts of every prediction too.
+    batch_size
+        Windows in a batch; by default about 1,024 tokens.
+
+    Returns
+    -------
+    xarray.DataTree
+        ``predictions``: ``part`` ``(window, component)``, logits, mean over the predictions of a window; a component
+        is a head (coordinates ``layer`` and ``head``), ``mlp``, ``embedding``, ``position`` or ``bias`` (coordinate
+        ``kind``). ``random``: the same of the mean token of the texts, by frequency; without `against` and
+        `direction`. ``total``: the logit. ``difference``: the largest distance of a sum of parts from its logit.
+        ``lens_logit``, ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: of the token if the
+        stream ended after that number of attention layers, normed by its own denominator; without `against` and
+        `direction` of the token alone, else ``lens_logit`` of the difference or the product. ``token`` ``(window,
+        position)``. With `by_position`, ``part_at`` ``(window, position, component)``.
+
+        ``parts``: means over windows with 95% intervals over documents, ``part``, ``part_low``, ``part_high``; and
+        ``excess`` over the mean token, with ``shown``: significant by signs of documents, corrected for all components.
+        ``lens``: means by depth with intervals.
+
+    Raises
+    ------
+    AttnscopeError
+        If the logits are not a linear function of a sum of parts: a post-norm model (BERT, BART), a head of several
+        layers, or an unknown module in the stream.
+
+    Examples
+    --------
+    >>> found = attribute(limit=8, window=32)
+    >>> sums = found["predictions"].part.sum("component")
+    >>> bool(abs(sums - found["predictions"].total).max() < 1e-3)
+    True
+    """
+    task, seed = task_for(attribute, locals()), reading["seed"]
+    given = None if pairs is None else pairs_of_input(pairs)
+    if sum(one is not None for one in (token, direction, pairs)) > 1 or (against is not None and token is None):
+        raise AttnscopeError("expected one of token (--token), direction and pairs (--pairs); against is for a token")
+    if given is not None and texts is not None:
+        raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
+    texts = texts if given is None else [pair.clean for pair in given]
+    targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
+    inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
+    reject_modalities("attribute", inner, texts, field=reading["field"], revision=reading["revision"])
+    lines = {"field": reading["field"], "by_line": reading["by_line"] or targets is not None}
+    corpus, target = texts_and_targets(texts, targets, **lines, blank_lines=targets is not None)
+    loaded = load_model(model, **loading(reading))
+    length = min(reading["window"] or LONGEST, window_length(loaded, reading["window"]))
+    limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)
+    session = prediction_session(
+        loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size
+    )  # fmt: skip
+    count = len(session.windows)
+    if given is not None and count != len(given):
+        raise AttnscopeError(f"found pairs of more than {length} tokens; expected shorter texts")
+    session.check(ablates=False)
+    words = [(token, against)] * count if given is None else [(pair.answer, pair.wrong) for pair in given]
+    known: dict[str | None, int | None] = {None: None}
+    known |= {word: one_token(loaded.tokenizer, word, "the token") for word in {*sum(words, ())} if word is not None}
+    vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
+    job = _Attribution(
+        session, *([known[word] for word in side] for side in zip(*words, strict=True)), vector, by_position
+    )
+    settings = {
+        "window": length, "limit": limit, "batch_size": batch_size, "token": token, "against": against,
+        "direction": None if vector is None else hashlib.sha256(vector.numpy().tobytes()).hexdigest(),
+        "pairs": None if given is None else PairTexts(tuple(given)).sha256(), "by_position": by_position, "seed": seed,
+    }  # fmt: skip
+    signature, tell = signature_of("attribute", loaded, corpus, target, settings), reading["progress"] or no_progress
+
+    def batches(done: Done) -> Iterator[xr.Dataset | None]:
+        for part in session.slices():
+            yield None if done(range(part.start, part.stop)) else job.of_batch(part)
+            tell(Progress("attribution", part.stop / count))
+
+    def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+        made = {"parts": partial(parts_of, measured, seed=seed), "lens": partial(lens_of, measured, seed=seed)}
+        return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
+
+    attributes = {"signature": signature.to_json(), "model": loaded.name}
+    where: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
+    return tree_of(("predictions", "window"), batches, parts, signature, attributes, **where)
+
+
+def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
+    """The direction in front of a norm with frozen denominators, and the product with the norm's bias."""
+    gain, module = torch.from_numpy(fold.gain).to(at), norm.module
+    bias = module((received[:1] * 0).to(next(module.parameters(), received).dtype))[0].double()
+    rows = (received - received.mean(-1, keepdim=True) if fold.centred else received) * gain
+    inverse = ((returned - bias) * rows).sum(-1) / (rows * rows).sum(-1).clamp(min=_TINY)
+    before = at * gain * inverse[:, None]
+    return before - before.mean(-1, keepdim=True) if fold.centred else before, at @ bias
+
+
+@dataclass(eq=False)
+class _Rows:
+    """What modules receive and return at the predictions, in the order in which they run."""
+
+    texts: Tensor
+    positions: Tensor
+    count: int
+    length: int
+    two: bool  # an encoder-decoder, whose encoder is left out
+    seen: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=lambda: defaultdict(list))
+    embedded: dict[str, Tensor] = field(default_factory=dict[str, Tensor])  # of all positions, and of the last call
+    heads: list[tuple[Tensor, Tensor]] = field(default_factory=list[Any])  # outputs, and states that the layer reads
+
+    def of(self, states: Tensor) -> Tensor:
+        """A copy of the rows of the predictions, ``(prediction, width)``, of states that texts may share."""
+        states = states.reshape(-1, self.length, states.shape[-1]).expand(self.count, -1, -1)
+        return states[self.texts, self.positions].double()
+
+    def note(self, name: str, _: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
+        rows = self.of(returned[0] if isinstance(returned, tuple) else returned)
+        self.seen[name].append((self.of(arguments[0]) if arguments else rows, rows))
+
+    def embed(self, name: str, _: nn.Module, __: tuple[Any, ...], returned: Tensor) -> None:
+        self.embedded[name] = returned
+
+    def observe(self, site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
+        output = output_of(call)
+        if not self.two or site.kind != "self":
+            self.heads.append((output[self.texts, :, self.positions].double(), self.of(query_states)))
+        return output
+
+
+@dataclass(eq=False)
+class _Attribution:
+    """The attributions of one call of `attribute`."""
+
+    session: PredictionSession
+    tokens: list[int | None]  # of each window
+    against: list[int | None]
+    direction: Tensor | None
+    by_position: bool
+    scale: float | None = None  # of logits after the unembedding
+
+    @torch.no_grad()
+    def __post_init__(self) -> None:
+        model, name = self.session.model, self.session.loaded.name
+        start = token_ids([self.session.windows[0].ids[:FOR_MATCHING]])
+        stream = residual_stream(model, {key: ids.to(model.device) for key, ids in model_inputs(model, start).items()})
+        self.layers = [layer for layer in stream.layers if layer.query.stream == "decoder"]
+        if reason := _why_not(stream, self.layers):
+            raise AttnscopeError(
+                f"{name} has no direct attribution: {reason}. attnscope patch and attnscope intervene measure effects "
+                "in any model"
+            )
+        self.end, self.unembedding = stream.ends["decoder"], cast("Any", model.get_output_embeddings())
+        self.table = plain(self.unembedding.weight)
+        bias = getattr(self.unembedding, "bias", None)
+        self.constant = self.table[:, 0].double() * 0 if bias is None else bias.double()
+        if self.direction is not None and self.direction.shape != self.table.shape[1:]:
+            found = tuple(self.direction.shape)
+            raise AttnscopeError(f"found a direction of shape {found}; expected {tuple(self.table.shape[1:])}")
+        self.factor = 1.0 if self.end.norm is None else factor_of(self.end.states, self.end.norm.returned) or 1.0
+        names = {id(module): name for name, module in model.named_modules()}
+        tables = [one.name for one in stored_positions(model) if one.name in names.values()]
+        words = (model.get_decoder() if model.config.is_encoder_decoder else model).get_input_embeddings()
+        self.embeddings = [names[id(words)], *([one for one in tables if "decoder" in one] or tables)[:1]]
+        self.output, self.cap = names[id(self.unembedding)], logit_cap(model.config)
+        self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
+        self.components = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
+        for layer in self.layers:
+            number, heads = layer.matrices.site.index, len(cast("np.ndarray", layer.matrices.output))
+            self.components += [("head", number, head) for head in range(heads)]
+            self.components += [("mlp", number, -1)] * (layer.added is not None)
+        self.mean: tuple[Tensor, Tensor] | None = None
+        if self.direction is None and self.against[0] is None:
+            sides = [window.target or window for window in self.session.windows]
+            ids = [one for side in sides for one, special in zip(side.ids, side.special, strict=True) if not special]
+            share = torch.bincount(torch.tensor(ids), minlength=len(self.table)).double() / len(ids)
+            share = share.to(self.constant)
+            self.mean = (share.to(self.table) @ self.table).double(), share @ self.constant
+
+    def questions(self, part: slice) -> Questions:
+        """The predictions of some windows: those of the session, or the chosen token at masks or after the text."""
+        session, windows = self.session, self.session.windows[part]
+        if self.tokens[0] is None:
+            return session.batch(part)
+        tokenizer = session.loaded.tokenizer
+        batch = batch_of(windows, tokenizer, session.model.device)
+        ids, last = batch.target.input_ids, batch.target.valid.sum(1, keepdim=True) - 1
+        chosen = ids == tokenizer.mask_token_id
+        if session.kind != "masked":  # nothing follows the end token
+            ended = (ids.gather(1, last) == tokenizer.eos_token_id) & (last > 0)
+            chosen = torch.arange(ids.shape[1], device=ids.device) == last - ended.long()
+        if not bool(chosen.any(1).all()):
+            raise AttnscopeError("found a text without a mask; expected one in each, where the token (--token) goes")
+        at = chosen.long().argsort(1, descending=True, stable=True)[:, : int(chosen.sum(1).max())]
+        tokens = torch.tensor(self.tokens[part], device=ids.device)[:, None]
+        return Questions(batch, at, torch.where(chosen.gather(1, at), tokens, IGNORED), windows)
+
+    @torch.no_grad()
+    def of_batch(self, part: slice) -> xr.Dataset:
+        """Parts and lens of some windows."""
+        asked = self.questions(part)
+        texts, numbers = (asked.labels != IGNORED).nonzero(as_tuple=True)
+        rows, logits = self._run(asked, texts, asked.positions[texts, numbers], part)
+        final, tokens = rows.seen[self.output][0][0], [(1.0, asked.labels[texts, numbers])]
+        if self.against[0] is not None:
+            tokens.append((-1.0, torch.tensor(self.against[part], device=texts.device)[texts]))
+        scale, chosen = self.scale or 1.0, list[tuple[str, Any, Any, Any]]()
+        if self.direction is not None:
+            row = self.direction.to(final).expand_as(final)
+            chosen.append(("part", row / scale, row[:, 0] * 0, (final * row).sum(1)))
+        else:
+            row = sum(sign * self.table[token].double() for sign, token in tokens)
+            bias = sum(sign * self.constant[token] for sign, token in tokens)
+            total = sum(sign * logits.gather(1, token[:, None])[:, 0].double() for sign, token in tokens)
+            chosen.append(("part", row, bias, total))
+        if self.mean is not None:
+            row, bias = self.mean
+            chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias)))
+        found = {name: self._parts(rows, *own) for name, *own in chosen} | {"total": chosen[0][3]}
+        return self._dataset(part, asked, texts, numbers, found, self._lens(rows, tokens))
+
+    def _run(self, asked: Questions, texts: Tensor, positions: Tensor, part: slice) -> tuple[_Rows, Tensor]:
+        """One forward pass: rows of modules, and logits before they are capped."""
+        model, known = self.session.model, dict(self.session.model.named_modules())
+        rows = _Rows(texts, positions, *asked.batch.target.input_ids.shape, bool(model.config.is_encoder_decoder))
+        events = [one for layer in self.layers for one in (layer.query.norm, layer.branch, layer.added)]
+        names = {one.name for one in (*events, self.end.norm) if one is not None} | {self.output}
+        hooks = [known[name].register_forward_hook(partial(rows.note, name)) for name in names]
+        hooks += [known[name].register_forward_hook(partial(rows.embed, name)) for name in self.embeddings]
+        try:
+            with watching_inputs(model, rows.observe):
+                inputs = {**without_cache(model), **asked.batch.inputs(model)}
+                logits = forward(model, inputs, self.session.name(part.start))[texts, positions]
+        finally:
+            for hook in hooks:
+                hook.remove()
+        final = rows.seen[self.output][0][0]
+        own = self._logits(final if self.cap else final[:1])
+        if self.scale is None:
+            self.scale = factor_of(logits[:1], self._capped(own[:1]), TOLERANCE[logits.dtype])
+            if self.scale is None or (self.cap and self.scale != 1.0):
+                raise AttnscopeError(
+                    f"{self.session.loaded.name} changes its logits in a way that attnscope does not know, so they are "
+                    "no sum of parts"
+                )
+        return rows, own if self.cap else logits
+
+    def _logits(self, final: Tensor) -> Tensor:
+        return (self.scale or 1.0) * self.unembedding(final.to(self.table.dtype))
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
+
+    def _streams(self, rows: _Rows) -> list[Tensor]:
+        """The stream before each attention call, and before the last norm."""
+        ran = {name: iter(own) for name, own in rows.seen.items()}
+        norms = zip([layer.query.norm for layer in self.layers], rows.heads, strict=True)
+        before = [states if norm is None else next(ran[norm.name])[0] for norm, (_, states) in norms]
+        return [*before, rows.seen[self.output if self.end.norm is None else self.end.norm.name][-1][0]]
+
+    def _parts(self, rows: _Rows, direction: Tensor, bias: Tensor, total: Tensor) -> Tensor:
+        """Parts ``(prediction, component)``; their sums must be the total."""
+        scale, made, ran = self.scale or 1.0, list[Tensor](), {name: iter(own) for name, own in rows.seen.items()}
+        at, constant = scale * self.factor * direction, scale * bias
+        if self.end.norm is not None and self.end.fold is not None:
+            at, more = _back(self.end.norm, self.end.fold, at, *rows.seen[self.end.norm.name][-1])
+            constant = constant + more
+        for layer, (output, _) in zip(self.layers, rows.heads, strict=True):
+            own, both = layer.factor * at, (layer.matrices.output, layer.matrices.output_bias)
+            if layer.branch is not None and layer.written is not None:
+                own, more = _back(layer.branch, layer.written, own, *next(ran[layer.branch.name]))
+                constant = constant + more
+            matrix, shift = (torch.from_numpy(cast("np.ndarray", one)).to(at) for one in both)
+            made.append((torch.einsum("nd,hrd->nhr", own, matrix) * output).sum(-1))
+            constant = constant + own @ shift
+            if layer.added is not None:
+                made.append(layer.added_factor * (next(ran[layer.added.name])[1] * at).sum(-1, keepdim=True))
+        start = self._streams(rows)[0]
+        word, *table = (rows.of(rows.embedded[name]) for name in self.embeddings)
+        added = [one for one in table if one.shape == start.shape and factor_of(start - one, word, _SAME)]
+        position = added[0] if added else start * 0
+        first = [((one * at).sum(1, keepdim=True)) for one in (start - position, position)]
+        parts = torch.cat([*first, constant[:, None], *made], 1)
+        apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1)
+        if bool((apart > TOLERANCE[self.session.model.dtype] * size).any()):
+            raise AttnscopeError(
+                f"the parts of {self.session.loaded.name} do not add up to its logits (by {float(apart.max()):.1e}). "
+                "Try dtype float32 (--dtype float32)"
+            )
+        return parts
+
+    def _lens(self, rows: _Rows, tokens: list[tuple[float, Tensor]]) -> dict[str, Tensor]:
+        """Logit, probability and rank ``(prediction, depth)`` if the stream ended at each depth."""
+        made, labels = defaultdict[str, list[Tensor]](list), tokens[0][1]
+        for states in self._streams(rows):
+            last: Any = None if self.end.norm is None else self.end.norm.module
+            final = states.to(self.table.dtype) if last is None else self.factor * last(states.to(self.table.dtype))
+            if self.direction is not None:
+                made["logit"].append(final.double() @ self.direction.to(states))
+                continue
+            columns = defaultdict[str, list[Tensor]](list)
+            for some in torch.arange(len(labels), device=labels.device).split(max(1, _AT_ONCE // len(self.table))):
+                logits = self._logits(final[some]).float()
+                taken = [logits.gather(1, token[some, None]) for _, token in tokens]
+                columns["logit"].append(sum(sign * own[:, 0] for (sign, _), own in zip(tokens, taken, strict=True)))
+                columns["probability"].append(self._capped(logits).softmax(-1).gather(1, labels[some, None])[:, 0])
+                columns["rank"].append((logits > taken[0]).sum(1) + 1)
+            for name, values in columns.items():
+                made[name].append(torch.cat(values).double())
+        return {name: torch.stack(values, 1) for name, values in made.items()}
+
+    def _dataset(
+        self, part: slice, asked: Questions, texts: Tensor, numbers: Tensor, found: dict[str, Tensor],
+        lens: dict[str, Tensor],
+    ) -> xr.Dataset:  # fmt: skip
+        """Means over the predictions of each window, and the lens at each."""
+        count, kinds = len(asked), self.components
+
+        def mean(values: Tensor) -> np.ndarray:
+            sums = torch.zeros(count, *values.shape[1:], dtype=values.dtype, device=values.device)
+            size = torch.bincount(texts, minlength=count).reshape(-1, *[1] * (values.ndim - 1))
+            return (sums.index_add_(0, texts, values) / size).cpu().numpy()
+
+        def placed(values: Tensor) -> np.ndarray:
+            whole = np.full((count, self.most, *values.shape[1:]), np.nan)
+            whole[texts.cpu().numpy(), numbers.cpu().numpy()] = values.cpu().numpy()
+            return whole
+
+        by_component = ("window", "component")
+        variables: dict[str, Any] = {name: (by_component[: own.ndim], mean(own)) for name, own in found.items()}
+        apart = (found["part"].sum(1) - found["total"]).abs()
+        variables["difference"] = "window", np.nanmax(placed(apart), 1)
+        variables |= {f"lens_{name}": (("window", "position", "depth"), placed(own)) for name, own in lens.items()}
+        variables["query"] = ("window", "position"), placed(asked.positions[texts, numbers].double())
+        names = np.full((count, self.most), "", dtype=object)
+        shown = IdNames(self.session.loaded.tokenizer)
+        for row, own in enumerate(asked.labels.tolist()):
+            known = [token for token in own if token != IGNORED]
+            names[row, : len(known)] = shown.of(known)
+        variables["token"] = ("window", "position"), names
+        if self.by_position:
+            variables["part_at"] = ("window", "position", "component"), placed(found["part"])
+        coordinates = {
+            "window": np.arange(part.start, part.stop),
+            "source": ("window", np.array(self.session.documents[part], dtype=object)),
+            "component": [_name(*one) for one in kinds],
+            **{
+                name: ("component", [*own])
+                for name, own in zip(("kind", "layer", "head"), zip(*kinds, strict=True), strict=True)
+            },
+            "position": np.arange(self.most),
+            "depth": np.arange(len(self.layers) + 1),
+        }
+        return xr.Dataset(variables, coordinates)
+
+
+def _name(kind: str, layer: int, head: int) -> str:
+    return f"{layer}.{head}" if kind == "head" else f"{kind} {layer}" if kind == "mlp" else kind
+
+
+def _why_not(stream: Stream, layers: Sequence[Layer]) -> str:
+    """Why the logits are no sum of parts; empty if they are."""
+    if any(layer.after is not None for layer in layers):
+        return "its layers norm the sum of stream and output (post-norm), so no part reaches the logits unchanged"
+    if not stream.is_linear or "decoder" not in stream.ends:
+        return "its logits are not a linear function of the residual stream"
+    for layer in layers:
+        number = layer.matrices.site.index
+        if layer.matrices.output is None:
+            return f"no linear layer reads the output of the heads of layer {number}"
+        if number in stream.unverified or not layer.factor or (layer.branch is not None and layer.written is None):
+            return f"after layer {number} the residual stream changes in a way that attnscope does not know"
+    return ""
+
+
+def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """Mean part of each component with its interval over documents, and its excess over the mean token."""
+    units, called = units_of(measured.source.values.tolist())
+    long_name, dims, part = "Part of the logit", ("component",), measured.part.values
+    variables = effect_variables(part, units, dims, long_name, seed=seed, name="part", prefix="part_", unit="logits")
+    excess = part - measured.random.values if "random" in measured else part
+    variables |= effect_variables(
+        excess, units, dims, "Part of the logit less that of the mean token", seed=seed, name="excess", unit="logits",
+        corrected="all components",
+    )  # fmt: skip
+    coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
+    attributes = {"intervals_over": called, "windows": measured.sizes["window"]}
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def lens_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
+    """Mean logit, probability and rank of the token by depth, with intervals over documents."""
+    units, _ = units_of(measured.source.values.tolist())
+    variables: dict[str, Any] = {}
+    for name, unit in _LENS.items():
+        if f"lens_{name}" in measured:
+            found = by_document(measured[f"lens_{name}"].mean("position").values, units, seed=seed)
+            for end, values in (("", found.mean), ("_low", found.low), ("_high", found.high)):
+                variables[name + end] = ("depth", values, {"units": unit})
+    return xr.Dataset(variables, {"depth": measured.depth})

@@ -1,0 +1,94 @@
+"""Figures of direct logit attribution: what each head adds, and the logit lens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnscope.intervention.attribution_report import components_of
+from attnscope.results.figures.panels import (
+    MEASURED,
+    HeadMap,
+    curve,
+    head_maps,
+    interval_rows,
+    panel_rows,
+    with_interval,
+)
+from attnscope.results.figures.style import MARK, RIGHT, Figure, figure_style
+from attnscope.results.schema import Effect
+
+if TYPE_CHECKING:
+    from attnscope.results.schema import Report
+
+_MOST = 24  # components with their intervals
+_CAPTIONS = {
+    "heads": (
+        "What each head adds to the logit",
+        "Part of the logit of the token above that of the mean token of the texts. Dots: significant.",
+    ),
+    "components": (
+        "Largest components",
+        "Points: mean part above that of the mean token. Lines: 95% intervals over documents. Filled: significant.",
+    ),
+    "lens": (
+        "Logit lens",
+        (
+            "Mean logit and probability of the token if the stream ended after this many attention layers, with 95% "
+            "intervals over documents."
+        ),
+    ),
+}
+
+
+def captions(_: Report) -> dict[str, tuple[str, str]]:
+    """Title and caption of each figure, by name."""
+    return _CAPTIONS
+
+
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
+    """Every figure, with its name."""
+    yield "heads", grid(report)
+    yield "components", _intervals(report)
+    yield "lens", _lens(report)
+
+
+def grid(report: Report) -> Figure:
+    """Draw what each head adds."""
+    heads = report.rows
+    layers = sorted({row["layer"] for row in heads})
+    values = np.full((len(layers), 1 + max(row["head"] for row in heads)), np.nan)
+    shown = np.zeros(values.shape, bool)
+    for row in heads:
+        at = layers.index(row["layer"]), row["head"]
+        values[at], shown[at] = row["excess_mean"], bool(row["excess_shown"])
+    cell = float(np.clip(1.9 / max(values.shape), 0.06, 0.3))  # inches
+    with figure_style():
+        reach = float(np.nanmax(np.abs(values))) or 1.0
+        return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, cell=cell, mark=MARK)
+
+
+def _intervals(report: Report) -> Figure:
+    rows = components_of(report.result)[:_MOST]
+    effects = [
+        Effect(*(_known(row[f"excess_{end}"]) for end in ("mean", "low", "high")), row["excess_shown"]) for row in rows
+    ]
+    with figure_style():
+        return interval_rows([row["component"] for row in rows], {"": ("o", RIGHT, effects)}, "Logits")
+
+
+def _known(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _lens(report: Report) -> Figure:
+    lens = report.result["lens"].to_dataset()
+    names = [name for name in ("logit", "probability") if name in lens]
+    with figure_style():
+        figure, panels = panel_rows(len(names), (2.6 * len(names), 2.2))
+        for axes, name in zip(panels, names, strict=True):
+            curve(axes, lens.depth.values, with_interval(lens, name), MEASURED)
+            axes.set(xlabel="Attention layers", ylabel=name.capitalize())
+    return figure
