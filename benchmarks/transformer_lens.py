@@ -1,14 +1,15 @@
-"""Circuits next to TransformerLens: composition scores and copying eigenvalues of random models (GPT-2, Llama).
+"""Next to TransformerLens, on random models (GPT-2, Llama): composition, copying, logit attribution, logit lens.
 
     python -m venv lens && lens/bin/pip install 'transformer_lens>=4' -e .
     lens/bin/python benchmarks/transformer_lens.py
 
-TransformerLens needs an environment of its own. Printed is the largest difference over all heads and pairs, and the
-script fails above 1e-5.
+TransformerLens needs an environment of its own. Printed is the largest difference over all heads, pairs and positions,
+and the script fails above 1e-5.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,18 +43,45 @@ def random_model(seed: int) -> Any:
     return model.double().eval()
 
 
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of 90 words."""
+    backend = Tokenizer(WordLevel({f"t{number}": number for number in range(90)}, unk_token="t0"))  # noqa: S106
+    special = dict.fromkeys(("pad_token", "eos_token", "bos_token"), "t0")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
 def lens_of(model: Any) -> Any:
     """The same model in TransformerLens, with norms folded and writing weights centred."""
     from transformer_lens.model_bridge import TransformerBridge
 
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        backend = Tokenizer(WordLevel({f"t{number}": number for number in range(90)}, unk_token="t0"))  # noqa: S106
-        special = dict.fromkeys(("pad_token", "eos_token", "bos_token"), "t0")
-        PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
         lens = TransformerBridge.boot_transformers(folder, device="cpu", dtype=torch.float64)
     lens.enable_compatibility_mode(disable_warnings=True, center_unembed=False, fold_value_biases=False)
     return lens
+
+
+def attribution_differences(model: Any, lens: Any, ids: torch.Tensor) -> tuple[float, float]:
+    """Largest difference of the parts of the logit of each next token, and of its probability after each layer."""
+    from transformer_lens.tools.analysis.direct_logit_attribution import direct_logit_attribution
+
+    found = attnscope.attribute(model, ids.tolist(), tokenizer=tokenizer(), window=ids.shape[1], by_position=True)
+    own = found["predictions"].isel(window=0)
+    _, cache = lens.run_with_cache(ids)
+    after = torch.cat([ids[:, 1:], ids[:, :1]], 1)
+    worst = 0.0
+    for unit in ("head", "component"):
+        theirs = direct_logit_attribution(lens, cache=cache, answer_tokens=after, unit=unit, pos=None)
+        for label, values in zip(theirs.labels, theirs.attribution.detach().numpy()[:, 0, :-1], strict=True):
+            name = re.sub(r"L(\d+)H(\d+)", r"\1.\2", label)
+            name = re.sub(r"(\d+)_mlp_out", r"mlp \1", {"embed": "embedding", "pos_embed": "position"}.get(name, name))
+            if name in own.component:
+                worst = max(worst, float(np.abs(own.part_at.sel(component=name) - values).max()))
+    stack = cache.apply_ln_to_stack(cache.accumulated_resid(layer=-1), layer=-1, recompute_ln=True)
+    chances = (stack @ lens.W_U + lens.b_U).softmax(-1)[:, 0, :-1].gather(-1, after[:, :-1, None].expand(4, -1, -1))
+    apart = np.abs(chances[..., 0].detach().numpy().T - own.lens_probability.values).max()
+    return worst, float(apart)
 
 
 def main() -> None:
@@ -74,10 +102,12 @@ def main() -> None:
         copying = (eigenvalues.sum(-1).real / eigenvalues.abs().sum(-1)).numpy()
         share = (eigenvalues.real > 0).double().mean(-1).numpy()
         differences = [np.abs(copying - found.copying_sum.values).max(), np.abs(share - found.copying.values).max()]
+        parts, chances = attribution_differences(model, lens, ids)
         print(
-            f"{type(model).__name__} {seed}: logits {same:.0e}, composition {pairs:.0e}, copying {max(differences):.0e}"
+            f"{type(model).__name__} {seed}: logits {same:.0e}, composition {pairs:.0e}, "
+            f"copying {max(differences):.0e}, attribution {parts:.0e}, lens {chances:.0e}"
         )
-        worst = max(worst, pairs, *map(float, differences))
+        worst = max(worst, pairs, parts, chances, *map(float, differences))
     raise SystemExit(f"above {_ALLOWED}: {worst}" if worst > _ALLOWED else 0)
 
 

@@ -178,8 +178,9 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 def logit_cap(config: Any) -> float | None:
-    """The bound c of logits ``c * tanh(logits / c)`` (Gemma 2), under another name unknown; None without."""
-    return getattr(config.get_text_config(), "final_logit_softcapping", None)
+    """The bound c of logits ``c * tanh(logits / c)``; None without. Under another name, attribution has an error."""
+    names = ("final_logit_softcapping", "logits_soft_cap")
+    return next((cap for name in names if (cap := getattr(config.get_text_config(), name, None))), None)
 
 
 # --- position tables ---

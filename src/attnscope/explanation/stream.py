@@ -245,7 +245,7 @@ def _assembled(
         name = found[site].names.get("output", "")
         place = next((place for place in range(at, len(events)) if events[place].name == name), None)
         output = None if place is None else events[place].returned
-        if place is None or output is None:
+        if place is None or output is None or output.shape != query.before.shape:
             made.unverified.append(site.index)
             written.pop(stream, None)
             continue

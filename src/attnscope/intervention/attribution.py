@@ -26,7 +26,7 @@ from attnscope.capture.placement import plain
 from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids, watching_inputs
 from attnscope.explanation.projections import factor_of
-from attnscope.explanation.stream import Fold, Layer, Stream, residual_stream
+from attnscope.explanation.stream import SMALL, Fold, Layer, Stream, residual_stream
 from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.intervene import LONGEST
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.store.runs import RunFolder
 
-_SAME = 1e-5  # of the largest entry
 _TINY = 1e-300
 _AT_ONCE = 1 << 25  # logits of a lens at a time
 _LENS = {"logit": "logits", "probability": "share", "rank": "1"}
@@ -251,7 +250,7 @@ class _Attribution:
         names = {id(module): name for name, module in model.named_modules()}
         tables = [one.name for one in stored_positions(model) if one.name in names.values()]
         words = (model.get_decoder() if model.config.is_encoder_decoder else model).get_input_embeddings()
-        self.embeddings = [names[id(words)], *([one for one in tables if "decoder" in one] or tables)[:1]]
+        self.embeddings = [names[id(words)], *([one for one in tables if "decoder" in one] or tables)]
         self.output, self.cap = names[id(self.unembedding)], logit_cap(model.config)
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
         self.components = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
@@ -281,7 +280,7 @@ class _Attribution:
             chosen = torch.arange(ids.shape[1], device=ids.device) == last - ended.long()
         if not bool(chosen.any(1).all()):
             raise AttnscopeError("found a text without a mask; expected one in each, where the token (--token) goes")
-        at = chosen.long().argsort(1, descending=True, stable=True)[:, : int(chosen.sum(1).max())]
+        at = chosen.long().argsort(dim=1, descending=True, stable=True)[:, : int(chosen.sum(1).max())]
         tokens = torch.tensor(self.tokens[part], device=ids.device)[:, None]
         return Questions(batch, at, torch.where(chosen.gather(1, at), tokens, IGNORED), windows)
 
@@ -366,13 +365,13 @@ class _Attribution:
             if layer.added is not None:
                 made.append(layer.added_factor * (next(ran[layer.added.name])[1] * at).sum(-1, keepdim=True))
         start = self._streams(rows)[0]
-        word, *table = (rows.of(rows.embedded[name]) for name in self.embeddings)
-        added = [one for one in table if one.shape == start.shape and factor_of(start - one, word, _SAME)]
+        word, *table = (rows.of(rows.embedded[name]) for name in self.embeddings if name in rows.embedded)
+        added = [one for one in table if one.shape == start.shape and factor_of(start - one, word, SMALL)]
         position = added[0] if added else start * 0
         first = [((one * at).sum(1, keepdim=True)) for one in (start - position, position)]
         parts = torch.cat([*first, constant[:, None], *made], 1)
         apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1)
-        if bool((apart > TOLERANCE[self.session.model.dtype] * size).any()):
+        if bool((apart > max(TOLERANCE[self.session.model.dtype], SMALL) * size).any()):
             raise AttnscopeError(
                 f"the parts of {self.session.loaded.name} do not add up to its logits (by {float(apart.max()):.1e}). "
                 "Try dtype float32 (--dtype float32)"
@@ -453,7 +452,7 @@ def _why_not(stream: Stream, layers: Sequence[Layer]) -> str:
     if any(layer.after is not None for layer in layers):
         return "its layers norm the sum of stream and output (post-norm), so no part reaches the logits unchanged"
     if not stream.is_linear or "decoder" not in stream.ends:
-        return "its logits are not a linear function of the residual stream"
+        return "its unembedding does not read a sum of heads and modules through one norm"
     for layer in layers:
         number = layer.matrices.site.index
         if layer.matrices.output is None:
