@@ -140,24 +140,23 @@ def attribute(
     loaded = load_model(model, **loading(reading))
     length = min(reading["window"] or LONGEST, window_length(loaded, reading["window"]))
     limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)
-    session = prediction_session(
-        loaded, corpus, target, window=length, limit=limit, seed=seed, batch_size=batch_size
-    )  # fmt: skip
+    where: Any = {"window": length, "limit": limit, "seed": seed, "batch_size": batch_size}
+    session = prediction_session(loaded, corpus, target, **where)
     count = len(session.windows)
     if given is not None and count != len(given):
         raise AttnscopeError(f"found pairs of more than {length} tokens; expected shorter texts")
     session.check(ablates=False)
     words = [(token, against)] * count if given is None else [(pair.answer, pair.wrong) for pair in given]
-    known: dict[str | None, int | None] = {None: None}
-    known |= {word: one_token(loaded.tokenizer, word, "the token") for word in {*sum(words, ())} if word is not None}
+    known = {
+        word: one_token(loaded.tokenizer, word, "the token") for both in words for word in both if word is not None
+    }
     vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
-    job = _Attribution(
-        session, *([known[word] for word in side] for side in zip(*words, strict=True)), vector, by_position
-    )
-    settings = {
-        "window": length, "limit": limit, "batch_size": batch_size, "token": token, "against": against,
+    sides = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
+    job = _Attribution(session, *sides, vector, by_position)
+    settings = where | {
+        "token": token, "against": against, "by_position": by_position,
         "direction": None if vector is None else hashlib.sha256(vector.numpy().tobytes()).hexdigest(),
-        "pairs": None if given is None else PairTexts(tuple(given)).sha256(), "by_position": by_position, "seed": seed,
+        "pairs": None if given is None else PairTexts(tuple(given)).sha256(),
     }  # fmt: skip
     signature, tell = signature_of("attribute", loaded, corpus, target, settings), reading["progress"] or no_progress
 
@@ -171,8 +170,8 @@ def attribute(
         return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
 
     attributes = {"signature": signature.to_json(), "model": loaded.name}
-    where: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
-    return tree_of(("predictions", "window"), batches, parts, signature, attributes, **where)
+    how: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
+    return tree_of(("predictions", "window"), batches, parts, signature, attributes, **how)
 
 
 def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,17 +252,22 @@ class _Attribution:
         self.embeddings = [names[id(words)], *([one for one in tables if "decoder" in one] or tables)]
         self.output, self.cap = names[id(self.unembedding)], logit_cap(model.config)
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
-        self.components = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
+        kinds = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
         for layer in self.layers:
             number, heads = layer.matrices.site.index, len(cast("np.ndarray", layer.matrices.output))
-            self.components += [("head", number, head) for head in range(heads)]
-            self.components += [("mlp", number, -1)] * (layer.added is not None)
+            kinds += [("head", number, head) for head in range(heads)]
+            kinds += [("mlp", number, -1)] * (layer.added is not None)
+        names = {"head": "{1}.{2}", "mlp": "mlp {1}"}
+        self.components = {
+            "component": [names.get(one[0], "{0}").format(*one) for one in kinds],
+            **{name: ("component", [one[at] for one in kinds]) for at, name in enumerate(("kind", "layer", "head"))},
+        }
         self.mean: tuple[Tensor, Tensor] | None = None
         if self.direction is None and self.against[0] is None:
             sides = [window.target or window for window in self.session.windows]
             ids = [one for side in sides for one, special in zip(side.ids, side.special, strict=True) if not special]
-            share = torch.bincount(torch.tensor(ids), minlength=len(self.table)).double() / len(ids)
-            share = share.to(self.constant)
+            share = torch.bincount(torch.tensor(ids, dtype=torch.int64), minlength=len(self.table)).to(self.constant)
+            share = share / share.sum()
             self.mean = (share.to(self.table) @ self.table).double(), share @ self.constant
 
     def questions(self, part: slice) -> Questions:
@@ -279,7 +283,7 @@ class _Attribution:
             ended = (ids.gather(1, last) == tokenizer.eos_token_id) & (last > 0)
             chosen = torch.arange(ids.shape[1], device=ids.device) == last - ended.long()
         if not bool(chosen.any(1).all()):
-            raise AttnscopeError("found a text without a mask; expected one in each, where the token (--token) goes")
+            raise AttnscopeError(f"found a text without {tokenizer.mask_token}, where the token (--token) goes")
         at = chosen.long().argsort(dim=1, descending=True, stable=True)[:, : int(chosen.sum(1).max())]
         tokens = torch.tensor(self.tokens[part], device=ids.device)[:, None]
         return Questions(batch, at, torch.where(chosen.gather(1, at), tokens, IGNORED), windows)
@@ -306,7 +310,7 @@ class _Attribution:
             row, bias = self.mean
             chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias)))
         found = {name: self._parts(rows, *own) for name, *own in chosen} | {"total": chosen[0][3]}
-        return self._dataset(part, asked, texts, numbers, found, self._lens(rows, tokens))
+        return self._dataset(part, asked, (texts, numbers), found, self._lens(rows, tokens))
 
     def _run(self, asked: Questions, texts: Tensor, positions: Tensor, part: slice) -> tuple[_Rows, Tensor]:
         """One forward pass: rows of modules, and logits before they are capped."""
@@ -399,52 +403,35 @@ class _Attribution:
         return {name: torch.stack(values, 1) for name, values in made.items()}
 
     def _dataset(
-        self, part: slice, asked: Questions, texts: Tensor, numbers: Tensor, found: dict[str, Tensor],
+        self, part: slice, asked: Questions, at: tuple[Tensor, Tensor], found: dict[str, Tensor],
         lens: dict[str, Tensor],
     ) -> xr.Dataset:  # fmt: skip
         """Means over the predictions of each window, and the lens at each."""
-        count, kinds = len(asked), self.components
-
-        def mean(values: Tensor) -> np.ndarray:
-            sums = torch.zeros(count, *values.shape[1:], dtype=values.dtype, device=values.device)
-            size = torch.bincount(texts, minlength=count).reshape(-1, *[1] * (values.ndim - 1))
-            return (sums.index_add_(0, texts, values) / size).cpu().numpy()
+        rows = tuple(index.cpu().numpy() for index in at)
 
         def placed(values: Tensor) -> np.ndarray:
-            whole = np.full((count, self.most, *values.shape[1:]), np.nan)
-            whole[texts.cpu().numpy(), numbers.cpu().numpy()] = values.cpu().numpy()
+            whole = np.full((len(asked), self.most, *values.shape[1:]), np.nan)
+            whole[rows] = values.cpu().numpy()
             return whole
 
-        by_component = ("window", "component")
-        variables: dict[str, Any] = {name: (by_component[: own.ndim], mean(own)) for name, own in found.items()}
+        names, dims = np.full((len(asked), self.most), "", dtype=object), ("window", "position", "component")
+        names[rows] = IdNames(self.session.loaded.tokenizer).of(asked.labels[at].tolist())
+        variables: dict[str, Any] = {
+            name: ((dims[0], *dims[2:][: own.ndim - 1]), np.nanmean(placed(own), 1)) for name, own in found.items()
+        }
         apart = (found["part"].sum(1) - found["total"]).abs()
         variables["difference"] = "window", np.nanmax(placed(apart), 1)
-        variables |= {f"lens_{name}": (("window", "position", "depth"), placed(own)) for name, own in lens.items()}
-        variables["query"] = ("window", "position"), placed(asked.positions[texts, numbers].double())
-        names = np.full((count, self.most), "", dtype=object)
-        shown = IdNames(self.session.loaded.tokenizer)
-        for row, own in enumerate(asked.labels.tolist()):
-            known = [token for token in own if token != IGNORED]
-            names[row, : len(known)] = shown.of(known)
-        variables["token"] = ("window", "position"), names
+        variables |= {f"lens_{name}": ((*dims[:2], "depth"), placed(own)) for name, own in lens.items()}
+        variables |= {"query": (dims[:2], placed(asked.positions[at].double())), "token": (dims[:2], names)}
         if self.by_position:
-            variables["part_at"] = ("window", "position", "component"), placed(found["part"])
-        coordinates = {
+            variables["part_at"] = dims, placed(found["part"])
+        coordinates = self.components | {
             "window": np.arange(part.start, part.stop),
             "source": ("window", np.array(self.session.documents[part], dtype=object)),
-            "component": [_name(*one) for one in kinds],
-            **{
-                name: ("component", [*own])
-                for name, own in zip(("kind", "layer", "head"), zip(*kinds, strict=True), strict=True)
-            },
             "position": np.arange(self.most),
             "depth": np.arange(len(self.layers) + 1),
         }
         return xr.Dataset(variables, coordinates)
-
-
-def _name(kind: str, layer: int, head: int) -> str:
-    return f"{layer}.{head}" if kind == "head" else f"{kind} {layer}" if kind == "mlp" else kind
 
 
 def _why_not(stream: Stream, layers: Sequence[Layer]) -> str:
@@ -465,13 +452,14 @@ def _why_not(stream: Stream, layers: Sequence[Layer]) -> str:
 def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     """Mean part of each component with its interval over documents, and its excess over the mean token."""
     units, called = units_of(measured.source.values.tolist())
-    long_name, dims, part = "Part of the logit", ("component",), measured.part.values
-    variables = effect_variables(part, units, dims, long_name, seed=seed, name="part", prefix="part_", unit="logits")
+    part = measured.part.values
     excess = part - measured.random.values if "random" in measured else part
-    variables |= effect_variables(
-        excess, units, dims, "Part of the logit less that of the mean token", seed=seed, name="excess", unit="logits",
-        corrected="all components",
-    )  # fmt: skip
+    both = ("part", "Part of the logit", part), ("excess", "Part of the logit less that of the mean token", excess)
+    variables: dict[str, Any] = {}
+    for name, words, values in both:
+        prefix = "" if name == "excess" else "part_"
+        own = {"seed": seed, "name": name, "prefix": prefix, "unit": "logits", "corrected": "all components"}
+        variables |= effect_variables(values, units, ("component",), words, **own)
     coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
     attributes = {"intervals_over": called, "windows": measured.sizes["window"]}
     return xr.Dataset(variables, coordinates, attributes)

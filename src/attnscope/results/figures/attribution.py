@@ -7,31 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attnscope.intervention.attribution_report import components_of
-from attnscope.results.figures.panels import (
-    MEASURED,
-    HeadMap,
-    curve,
-    head_maps,
-    interval_rows,
-    panel_rows,
-    with_interval,
-)
-from attnscope.results.figures.style import MARK, RIGHT, Figure, figure_style
-from attnscope.results.schema import Effect
+from attnscope.results.figures.panels import MEASURED, HeadMap, curve, head_maps, panel_rows, with_interval
+from attnscope.results.figures.style import MARK, Figure, figure_style
 
 if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
-_MOST = 24  # components with their intervals
 _CAPTIONS = {
     "heads": (
         "What each head adds to the logit",
         "Part of the logit of the token above that of the mean token of the texts. Dots: significant.",
-    ),
-    "components": (
-        "Largest components",
-        "Points: mean part above that of the mean token. Lines: 95% intervals over documents. Filled: significant.",
     ),
     "lens": (
         "Logit lens",
@@ -51,7 +36,6 @@ def captions(_: Report) -> dict[str, tuple[str, str]]:
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name."""
     yield "heads", grid(report)
-    yield "components", _intervals(report)
     yield "lens", _lens(report)
 
 
@@ -68,19 +52,6 @@ def grid(report: Report) -> Figure:
     with figure_style():
         reach = float(np.nanmax(np.abs(values))) or 1.0
         return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, cell=cell, mark=MARK)
-
-
-def _intervals(report: Report) -> Figure:
-    rows = components_of(report.result)[:_MOST]
-    effects = [
-        Effect(*(_known(row[f"excess_{end}"]) for end in ("mean", "low", "high")), row["excess_shown"]) for row in rows
-    ]
-    with figure_style():
-        return interval_rows([row["component"] for row in rows], {"": ("o", RIGHT, effects)}, "Logits")
-
-
-def _known(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def _lens(report: Report) -> Figure:

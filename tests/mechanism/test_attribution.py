@@ -1,0 +1,160 @@
+"""Direct logit attribution: sums are the model's logits, parts are what ablation and dense products say; its null."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+
+from attnscope import AttnscopeError, attribute
+from attnscope.bundled import MODEL
+from attnscope.testing.catalogue import build
+from tests.cli.command import attnscope
+from tests.families import tiny, tiny_reader
+
+TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
+IDS = np.random.default_rng(0).integers(5, 60, (3, 12)).tolist()
+TEXTS = ["The tide comes in twice a day.", "Nobody had told the old man.", "The cat left it there, as it was shy."]
+
+
+def of(model, ids=IDS, **options):
+    return attribute(model, ids, tokenizer=TOKENIZER, window=len(ids[0]), **options)
+
+
+def logits_of(model, ids=IDS):
+    with torch.no_grad():
+        return model(torch.tensor(ids)).logits.double().numpy()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "opt", "llama", "mistral", "gemma2", "gpt_oss", "qwen3"])
+def test_parts_of_every_prediction_add_up_to_the_logit_of_the_next_token(family):
+    model = tiny(family)
+    found = of(model, by_position=True)["predictions"]
+    logits, after = logits_of(model)[:, :-1], np.array(IDS)[:, 1:]
+    if family == "gemma2":  # its logits are bounded after the unembedding
+        logits = np.arctanh(logits / 30) * 30
+    wanted = np.take_along_axis(logits, after[..., None], 2)[..., 0]
+    np.testing.assert_allclose(found.part_at.sum("component").values[:, :11], wanted, atol=2e-5)
+    np.testing.assert_allclose(found.lens_logit.isel(depth=-1).values[:, :11], wanted, atol=2e-5)
+    assert found.difference.max() < 1e-5
+    np.testing.assert_allclose(found.total, wanted.mean(1), atol=1e-5)
+    chances = torch.from_numpy(logits_of(model)[:, :-1]).softmax(-1).numpy()
+    chances = np.take_along_axis(chances, after[..., None], 2)[..., 0]
+    np.testing.assert_allclose(found.lens_probability.isel(depth=-1).values[:, :11], chances, atol=1e-6)
+    np.testing.assert_array_equal(
+        found.lens_rank.isel(depth=-1).values[:, :11], (logits > wanted[..., None]).sum(-1) + 1
+    )
+
+
+def test_parts_add_up_with_a_post_norm_in_the_branch_cross_attention_masks_and_padding():
+    model, tokenizer = tiny_reader("t5")
+    found = attribute(model, TEXTS, targets=TEXTS[::-1], tokenizer=tokenizer)["predictions"]
+    np.testing.assert_allclose(found.part.sum("component"), found.total, atol=1e-5)
+    assert set(found.layer.values) >= {2, 3, 4, 5}  # self- and cross-attention of two decoder layers
+    text = "Nobody had told<mask> old man."
+    masked = attribute(texts=[text], token=" the")["predictions"]
+    assert masked["query"].values.tolist() == [[TOKENIZER(text)["input_ids"].index(TOKENIZER.mask_token_id)]]
+    assert masked.difference.max() < 1e-4
+
+
+def last_layer_alone():
+    """A GPT-2 without final norm, whose last layer has heads only: their parts are effects of ablation."""
+    model = tiny("gpt2")
+    model.transformer.ln_f = nn.Identity()
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_proj.weight.zero_()
+    return model
+
+
+def test_a_part_is_the_effect_of_ablation_where_nothing_follows_the_head():
+    model = last_layer_alone()
+    found = of(model, by_position=True)["predictions"].part_at
+    before, after = logits_of(model)[:, :-1], np.array(IDS)[:, 1:, None]
+    for head in range(4):
+        weight = model.transformer.h[1].attn.c_proj.weight
+        kept = weight.detach().clone()
+        with torch.no_grad():
+            weight[8 * head : 8 * head + 8] = 0
+        change = before - logits_of(model)[:, :-1]
+        with torch.no_grad():
+            weight.copy_(kept)
+        own = found.sel(component=f"1.{head}").values[:, :11]
+        np.testing.assert_allclose(own, np.take_along_axis(change, after, 2)[..., 0], atol=1e-5)
+
+
+def test_embedding_and_position_are_dense_products_through_the_frozen_norm():
+    model, ids, seen = tiny("gpt2"), torch.tensor(IDS), {}
+    found, last = of(model, by_position=True)["predictions"].part_at, model.transformer.ln_f
+    hook = last.register_forward_pre_hook(lambda _, given: seen.update(x=given[0]))
+    with torch.no_grad():
+        model(ids)
+        hook.remove()
+        deviation = (seen["x"].var(-1, unbiased=False) + last.eps).sqrt()
+        row = model.lm_head.weight[ids[:, 1:]] * last.weight
+        row = (row - row.mean(-1, keepdim=True)) / deviation[:, :-1, None]
+        words = model.transformer.wte(ids)
+        table = model.transformer.wpe.weight[:12].expand_as(words)
+        for name, part in (("embedding", words), ("position", table)):
+            wanted = (part[:, :-1] * row).sum(-1)
+            np.testing.assert_allclose(found.sel(component=name).values[:, :11], wanted, atol=1e-5)
+
+
+def test_differences_directions_pairs_and_the_mean_token_are_linear():
+    model, tokenizer = tiny_reader("llama")
+    same = {"tokenizer": tokenizer}
+    chosen = {word: attribute(model, TEXTS, token=word, **same)["predictions"] for word in ("a", "the")}
+    found = attribute(model, TEXTS, token="a", against="the", **same)["predictions"]
+    np.testing.assert_allclose(found.part, chosen["a"].part - chosen["the"].part, atol=1e-6)
+    assert "random" not in found
+    np.testing.assert_array_equal(found.lens_rank, chosen["a"].lens_rank)
+    pairs = [{"clean": text, "corrupted": f"{text}.", "answer": "a", "wrong": "the"} for text in TEXTS]
+    np.testing.assert_allclose(attribute(model, pairs=pairs, **same)["predictions"].part, found.part, atol=1e-6)
+    windows = attribute(model, TEXTS, **same)["predictions"]
+    ids = np.concatenate([tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS])
+    row = model.lm_head.weight.detach().double().numpy()[ids].mean(0)
+    mean = attribute(model, TEXTS, direction=row, **same)["predictions"]
+    np.testing.assert_allclose(mean.part, windows.random, atol=1e-6)
+
+
+def test_an_induction_head_alone_raises_the_token_that_followed():
+    planted = build("induction-decoder-1")
+    halves = [np.random.default_rng(seed).choice(np.arange(5, 19), 10, replace=False).tolist() for seed in range(8)]
+    parts = of(planted.model, [half + half for half in halves])["parts"]
+    assert parts.component[parts.shown].values.tolist() == ["1.3"]
+
+
+def test_no_head_raises_random_tokens_more_often_than_it_should():
+    model, any_shown, inside = tiny("gpt2"), [], []
+    share = 1 / np.arange(1, 51)
+    for seed in range(20):
+        ids = 5 + np.random.default_rng(seed).choice(50, (12, 16), p=share / share.sum())
+        parts = of(model, ids.tolist(), seed=seed)["parts"]
+        any_shown.append(bool(parts.shown.any()))
+        known = parts.excess.values != 0
+        inside.append(((parts.excess_low <= 0) & (parts.excess_high >= 0)).values[known].mean())
+    assert np.mean(any_shown) <= 0.15
+    assert np.mean(inside) >= 0.9
+
+
+def test_models_and_options_that_do_not_fit_are_rejected():
+    with pytest.raises(AttnscopeError, match="post-norm"):
+        of(tiny("bert"))
+    with pytest.raises(AttnscopeError, match="expected one of token"):
+        of(tiny("gpt2"), against="a")
+    with pytest.raises(AttnscopeError, match="direction of shape"):
+        of(tiny("gpt2"), direction=np.zeros(3))
+    with pytest.raises(AttnscopeError, match="without <mask>"):
+        attribute(texts=TEXTS, token=" the")
+
+
+def test_the_command_has_tables_and_a_page(tmp_path):
+    done = attnscope("attribute", "--limit", "8", "--out", "run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert [*shown["tables"]] == ["heads", "others", "lens"]
+    parts = [row["part_mean"] for name in ("heads", "others") for row in shown["tables"][name]]
+    assert f"Mean logit: {sum(parts):+.2f}" in shown["finding"]["text"]
+    assert {path.stem for path in (tmp_path / "run/figures").iterdir()} == {"heads", "lens"}
+    assert "Logit lens" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
