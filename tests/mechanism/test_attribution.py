@@ -155,6 +155,6 @@ def test_the_command_has_tables_and_a_page(tmp_path):
     shown = json.loads(done.stdout)
     assert [*shown["tables"]] == ["heads", "others", "lens"]
     parts = [row["part_mean"] for name in ("heads", "others") for row in shown["tables"][name]]
-    assert f"Mean logit: {sum(parts):+.2f}" in shown["finding"]["text"]
+    assert f"Mean logit: {sum(parts):+.2f} = heads" in shown["finding"]["text"]
     assert {path.stem for path in (tmp_path / "run/figures").iterdir()} == {"heads", "lens"}
     assert "Logit lens" in (tmp_path / "run/report.html").read_text(encoding="utf-8")

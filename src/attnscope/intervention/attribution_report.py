@@ -30,7 +30,7 @@ _LENS = (
     Quantity("probability", "probability", "share", "of the token", low="probability_low", high="probability_high"),
     Quantity("rank", unit="rate", meaning="mean rank of the token, 1 is the highest", low="rank_low", high="rank_high"),
 )
-_KINDS = {"head": "heads", "mlp": "feed-forward layers", "embedding": "embeddings", "position": "positions"}
+_KINDS = ({"head"}, {"mlp"}, {"embedding", "position"}, {"bias"})
 
 
 def components_of(tree: xr.DataTree) -> list[Row]:
@@ -63,7 +63,7 @@ def report(tree: xr.DataTree) -> Report:
         read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}",
         finding=Finding(
             _sentences(predictions, rows, heads),
-            f"significant at 5%, corrected {corrected}" if rows[0]["excess_shown"] is not None else "not tested",
+            "significant at 5%, corrected for all components" if rows[0]["excess_shown"] is not None else "not tested",
             [(row["layer"], row["head"]) for row in heads if row["excess_shown"]],
         ),
         tables=tables,
@@ -77,11 +77,15 @@ def report(tree: xr.DataTree) -> Report:
 
 
 def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row]) -> list[str]:
-    sums = {words: sum(row["part_mean"] for row in rows if row["kind"] == kind) for kind, words in _KINDS.items()}
-    shares = ", ".join(f"{words} {value:+.2f}" for words, value in sums.items() if value)
-    total, apart = float(predictions.total.mean()), float(predictions.difference.max())
-    shown = [row for row in heads if row["excess_shown"]]
-    most = f"{heads[0]['layer']}.{heads[0]['head']} ({heads[0]['excess_mean']:+.2f})"
-    tested = "not tested" if heads[0]["excess_shown"] is None else f"{len(shown)} of {len(heads)} significant"
-    sentences = [f"Mean logit: {total:+.2f}, of which {shares}.", f"Heads: {tested}, the largest {most}."]
-    return [*(one.replace("-", "−") for one in sentences), f"The parts add up to the logits within {apart:.0e}."]
+    sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in _KINDS]
+    whole, *own = (f"{value:+.2f}" for value in (float(predictions.total.mean()), *sums))
+    shown, most = sum(bool(row["excess_shown"]) for row in heads), f"{heads[0]['layer']}.{heads[0]['head']}"
+    largest = f"{heads[0]['excess_mean']:+.2f}"
+    sentences = [
+        f"Mean logit: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}.",
+        f"The largest part of a head is that of {most}: {largest} logits."
+        if heads[0]["excess_shown"] is None
+        else f"Heads with a significant part: {shown} of {len(heads)}, the largest {most} ({largest} logits).",
+    ]
+    exact = f"The parts add up to the logits within {float(predictions.difference.max()):.0e}."
+    return [*(one.replace("-", "−") for one in sentences), exact]
