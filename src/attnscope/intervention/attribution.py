@@ -61,7 +61,7 @@ def attribute(
     *,
     token: str | None = None,
     against: str | None = None,
-    direction: Any = None,
+    direction: np.ndarray | Sequence[float] | None = None,
     pairs: Pairs | None = None,
     by_position: bool = False,
     batch_size: Count | None = None,
@@ -101,16 +101,15 @@ def attribute(
     xarray.DataTree
         ``predictions``: ``part`` ``(window, component)``, logits, mean over the predictions of a window; a component
         is a head (coordinates ``layer`` and ``head``), ``mlp``, ``embedding``, ``position`` or ``bias`` (coordinate
-        ``kind``). ``random``: the same of the mean token of the texts, by frequency; without `against` and
-        `direction`. ``total``: the logit. ``difference``: the largest distance of a sum of parts from its logit.
-        ``lens_logit``, ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: of the token if the
-        stream ended after that number of attention layers, normed by its own denominator; without `against` and
-        `direction` of the token alone, else ``lens_logit`` of the difference or the product. ``token`` ``(window,
-        position)``. With `by_position`, ``part_at`` ``(window, position, component)``.
+        ``kind``). ``total``: the logit; ``difference``: the largest distance from it of a sum of parts. ``random``:
+        parts of the mean token of the texts, by frequency, if a token has none to subtract. ``lens_logit``,
+        ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: if the stream ended after that number of
+        attention layers, normed by its own denominator; probability and rank are those of the token. ``token``, and
+        ``query``, the position that predicts it ``(window, position)``; with `by_position`, ``part_at`` ``(window,
+        position, component)``.
 
-        ``parts``: means over windows with 95% intervals over documents, ``part``, ``part_low``, ``part_high``; and
-        ``excess`` over the mean token, with ``shown``: significant by signs of documents, corrected for all components.
-        ``lens``: means by depth with intervals.
+        ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
+        ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
 
     Raises
     ------
@@ -151,8 +150,8 @@ def attribute(
         word: one_token(loaded.tokenizer, word, "the token") for both in words for word in both if word is not None
     }
     vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
-    sides = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
-    job = _Attribution(session, *sides, vector, by_position)
+    tokens, wrong = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
+    job = _Attribution(session, tokens, wrong, vector, by_position)
     settings = where | {
         "token": token, "against": against, "by_position": by_position,
         "direction": None if vector is None else hashlib.sha256(vector.numpy().tobytes()).hexdigest(),
@@ -186,7 +185,7 @@ def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor)
 
 @dataclass(eq=False)
 class _Rows:
-    """What modules receive and return at the predictions, in the order in which they run."""
+    """Inputs and outputs of modules at the predictions, in the order in which they run."""
 
     texts: Tensor
     positions: Tensor
@@ -205,9 +204,6 @@ class _Rows:
     def note(self, name: str, _: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
         rows = self.of(returned[0] if isinstance(returned, tuple) else returned)
         self.seen[name].append((self.of(arguments[0]) if arguments else rows, rows))
-
-    def embed(self, name: str, _: nn.Module, __: tuple[Any, ...], returned: Tensor) -> None:
-        self.embedded[name] = returned
 
     def observe(self, site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
         output = output_of(call)
@@ -245,7 +241,9 @@ class _Attribution:
         if self.direction is not None and self.direction.shape != self.table.shape[1:]:
             found = tuple(self.direction.shape)
             raise AttnscopeError(f"found a direction of shape {found}; expected {tuple(self.table.shape[1:])}")
-        self.factor = 1.0 if self.end.norm is None else factor_of(self.end.states, self.end.norm.returned) or 1.0
+        self.factor = (
+            1.0 if self.end.norm is None else factor_of(self.end.states, cast("Any", self.end.norm.returned)) or 1.0
+        )
         names = {id(module): name for name, module in model.named_modules()}
         tables = [one.name for one in stored_positions(model) if one.name in names.values()]
         words = (model.get_decoder() if model.config.is_encoder_decoder else model).get_input_embeddings()
@@ -315,11 +313,14 @@ class _Attribution:
     def _run(self, asked: Questions, texts: Tensor, positions: Tensor, part: slice) -> tuple[_Rows, Tensor]:
         """One forward pass: rows of modules, and logits before they are capped."""
         model, known = self.session.model, dict(self.session.model.named_modules())
-        rows = _Rows(texts, positions, *asked.batch.target.input_ids.shape, bool(model.config.is_encoder_decoder))
+        count, length = asked.batch.target.input_ids.shape
+        rows = _Rows(texts, positions, count, length, bool(model.config.is_encoder_decoder))
         events = [one for layer in self.layers for one in (layer.query.norm, layer.branch, layer.added)]
         names = {one.name for one in (*events, self.end.norm) if one is not None} | {self.output}
         hooks = [known[name].register_forward_hook(partial(rows.note, name)) for name in names]
-        hooks += [known[name].register_forward_hook(partial(rows.embed, name)) for name in self.embeddings]
+        for name in self.embeddings:
+            keep: Any = lambda *run, name=name: rows.embedded.update({name: run[2]})  # noqa: E731
+            hooks.append(known[name].register_forward_hook(keep))
         try:
             with watching_inputs(model, rows.observe):
                 inputs = {**without_cache(model), **asked.batch.inputs(model)}
@@ -395,7 +396,8 @@ class _Attribution:
             for some in torch.arange(len(labels), device=labels.device).split(max(1, _AT_ONCE // len(self.table))):
                 logits = self._logits(final[some]).float()
                 taken = [logits.gather(1, token[some, None]) for _, token in tokens]
-                columns["logit"].append(sum(sign * own[:, 0] for (sign, _), own in zip(tokens, taken, strict=True)))
+                signed: Any = sum(sign * own[:, 0] for (sign, _), own in zip(tokens, taken, strict=True))
+                columns["logit"].append(signed)
                 columns["probability"].append(self._capped(logits).softmax(-1).gather(1, labels[some, None])[:, 0])
                 columns["rank"].append((logits > taken[0]).sum(1) + 1)
             for name, values in columns.items():
@@ -458,7 +460,13 @@ def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for name, words, values in both:
         prefix = "" if name == "excess" else "part_"
-        own = {"seed": seed, "name": name, "prefix": prefix, "unit": "logits", "corrected": "all components"}
+        own: dict[str, Any] = {
+            "seed": seed,
+            "name": name,
+            "prefix": prefix,
+            "unit": "logits",
+            "corrected": "all components",
+        }
         variables |= effect_variables(values, units, ("component",), words, **own)
     coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
     attributes = {"intervals_over": called, "windows": measured.sizes["window"]}

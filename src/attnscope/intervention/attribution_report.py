@@ -69,8 +69,8 @@ def report(tree: xr.DataTree) -> Report:
         tables=tables,
         result=tree,
         care={
-            "A part is what a component adds directly.": "What later layers make of its output counts as theirs. The "
-            "denominator of the final norm is frozen at its value."
+            "A part is what a component adds directly.": "The effect of later layers that use its output counts as "
+            "theirs. The denominator of the final norm is frozen at its value."
         },
         colour="excess_mean",
     )
