@@ -31,9 +31,10 @@ from attnscope.explanation.study import DEFAULT_TEXTS
 from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.intervene import LONGEST
 from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
-from attnscope.intervention.predictions import PredictionSession, Questions, batch_of, prediction_session
+from attnscope.intervention.predictions import PredictionSession, Questions, pad_of, prediction_session
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import by_document, units_of
+from attnscope.measure.passes import WindowBatch
 from attnscope.measure.texts import window_length
 from attnscope.models.translator import IGNORED
 from attnscope.read.encoded import Sources, texts_and_targets
@@ -274,7 +275,7 @@ class _Attribution:
         if self.tokens[0] is None:
             return session.batch(part)
         tokenizer = session.loaded.tokenizer
-        batch = batch_of(windows, tokenizer, session.model.device)
+        batch = WindowBatch.of(windows, pad_of(tokenizer), session.model.device)
         ids, last = batch.target.input_ids, batch.target.valid.sum(1, keepdim=True) - 1
         chosen = ids == tokenizer.mask_token_id
         if session.kind != "masked":  # nothing follows the end token
