@@ -209,8 +209,9 @@ class StackedPasses:
 
         def make(states: Tensor) -> Tensor:
             positions = self._positions
-            whole = positions is None or states.ndim != 3 or len(states) % len(positions)  # noqa: PLR2004
-            return own(states if whole else _at(states, positions))
+            if positions is None or states.ndim != 3 or len(states) % len(positions):  # noqa: PLR2004
+                return own(states)
+            return own(_at(states, positions))
 
         return make
 
