@@ -61,10 +61,7 @@ def borrowed(model: PreTrainedModel) -> Generator[None]:
 
 
 def verb(**defaults: object) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`validated` for functions that run models: it borrows the models and makes `out` a local folder.
-
-    The model of pronouns reads its own sentences by default.
-    """
+    """`validated` for functions that run models: it borrows the models and makes `out` a local folder."""
     return validated(enter=_borrowed_arguments, **defaults)
 
 
@@ -124,9 +121,7 @@ class Envoy(Protocol):
 
 
 def inner_model(source: object) -> object:
-    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, peft, sentence-transformers,
-    `LoadedModel`); else `source` itself.
-    """
+    """The model that `source` wraps (``torch.compile``, TransformerLens, nnsight, peft, ...); else `source` itself."""
     if isinstance(source, transformers.PreTrainedModel):
         return source
     if isinstance(source, LoadedModel):

@@ -78,7 +78,10 @@ def with_weights(model: PreTrainedModel, way: EagerWay, observer: Observer) -> G
         def count(*_: Any) -> None:
             taken.clear()
             if watch.calls != len(way.names):
-                raise _another_number(model, watch.calls, way)
+                raise AttnscopeError(
+                    f"{type(model).__name__} has {watch.calls} attention calls on this text and {len(way.names)} on "
+                    "the first one. The calls of a model must not depend on the text"
+                )
 
         with ExitStack() as hooks:
             for name, module in model.named_modules():
@@ -97,10 +100,7 @@ def eager(model: PreTrainedModel) -> Generator[None]:
 
     def ask(start: nn.Module) -> Any:
         known = inspect.signature(start.forward)
-        takes = any(
-            parameter.name == _ASKED or parameter.kind is parameter.VAR_KEYWORD
-            for parameter in known.parameters.values()
-        )
+        takes = any(one.name == _ASKED or one.kind is one.VAR_KEYWORD for one in known.parameters.values())
         asked = ({_ASKED: True} if takes else {}) | without_cache(start)
 
         def hook(_: nn.Module, arguments: Any, options: dict[str, Any]) -> Any:
@@ -170,13 +170,6 @@ def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
     if type(output) is tuple:
         return tuple(_without(part, taken) for part in cast("tuple[Any, ...]", output))
     return output
-
-
-def _another_number(model: PreTrainedModel, calls: int, way: EagerWay) -> AttnscopeError:
-    return AttnscopeError(
-        f"{type(model).__name__} has {calls} attention calls on this text and {len(way.names)} on the first one. The "
-        "calls of a model must not depend on the text"
-    )
 
 
 def future_of(call: AttentionCall) -> float:
@@ -505,14 +498,8 @@ def _second(
     """Attend as DeBERTa's second and third version: a matrix each."""
     heads = module.num_attention_heads
     asking = hidden_states if query_states is None else query_states
-    flat = [
-        module.transpose_for_scores(projection(states), heads)
-        for projection, states in (
-            (module.query_proj, asking),
-            (module.key_proj, hidden_states),
-            (module.value_proj, hidden_states),
-        )
-    ]
+    made = (module.query_proj(asking), module.key_proj(hidden_states), module.value_proj(hidden_states))
+    flat = [module.transpose_for_scores(states, heads) for states in made]
     terms = 1 + ("c2p" in module.pos_att_type) + ("p2c" in module.pos_att_type)
     bias = None
     if module.relative_attention and terms > 1:

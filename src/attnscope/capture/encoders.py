@@ -169,9 +169,7 @@ class VisionModel:
 
     def processing(self) -> str | None:
         """Hash of the settings of the image processor; None without one."""
-        if self.processor is None:
-            return None
-        return hash_of_settings(self.processor.to_dict())
+        return None if self.processor is None else hash_of_settings(self.processor.to_dict())
 
 
 @own_state()

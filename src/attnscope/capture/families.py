@@ -41,11 +41,8 @@ def is_attention(module: nn.Module) -> bool:
 def is_called_attention(module: nn.Module) -> bool:
     """Whether a module with matrices is called attention: `watch` lists those without a captured call."""
     name = _class(module).lower()
-    return (
-        ("attention" in name or "attn" in name)
-        and not name.endswith(("output", "mlp"))
-        and any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
-    )
+    named = ("attention" in name or "attn" in name) and not name.endswith(("output", "mlp"))
+    return named and any(parameter.ndim >= 2 for parameter in module.parameters())  # noqa: PLR2004
 
 
 def related(name: str, other: str) -> bool:
@@ -227,9 +224,8 @@ def reserved_rows(table: nn.Module, beside: nn.Module, rows: int) -> int:
     padding = getattr(table, "padding_idx", None)
     ids = getattr(beside, "position_ids", None)
     first = int(ids.flatten()[0]) if isinstance(ids, Tensor) and ids.numel() and not ids.is_meta else 0
-    return max(
-        int(getattr(table, "offset", 0)), 0 if padding is None else padding + 1, first if 0 <= first < rows else 0
-    )
+    after = 0 if padding is None else padding + 1
+    return max(int(getattr(table, "offset", 0)), after, first if 0 <= first < rows else 0)
 
 
 def is_embedding_projection(name: str) -> bool:
@@ -258,11 +254,8 @@ def tubelet_of(config: Any) -> tuple[int, int, int] | None:
     size: Any = getattr(config, "tubelet_size", 1)
     patch = patch_size_of(config)
     if isinstance(size, list | tuple):
-        return (
-            (size[0], size[1], size[2])
-            if len(size) == 3 and all(isinstance(side, int) for side in size)  # noqa: PLR2004
-            else None
-        )
+        fits = len(size) == 3 and all(isinstance(side, int) for side in size)  # noqa: PLR2004
+        return (size[0], size[1], size[2]) if fits else None
     return (size, *patch) if isinstance(size, int) and patch is not None else None
 
 

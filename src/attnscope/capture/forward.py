@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-if TYPE_CHECKING:
     Name = Callable[[int], str]
     Valid = Callable[[str], Tensor | None]
 

@@ -78,27 +78,16 @@ def call_of_product(
         spread = attn_mask[(None,) * (_FOUR - attn_mask.ndim)]
         spread = spread.expand(*spread.shape[:2], query.shape[2], key.shape[2])
         mask, bias = (spread, None) if attn_mask.dtype == torch.bool else (None, spread)
-    return AttentionCall(
-        query,
-        key,
-        value,
-        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
-        causal=is_causal,
-        mask=mask,
-        bias=bias,
-    )
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return AttentionCall(query, key, value, scale, is_causal, mask, bias)
 
 
 def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.scaled_dot_product_attention`` with its output."""
     call = call_of_product(*given, **named)
-    call = replace(
-        call,
-        query=call.query.detach(),
-        key=call.key.detach(),
-        value=call.value.detach(),
-        bias=None if call.bias is None else call.bias.detach(),
-    )
+    query, key, value = (side.detach() for side in (call.query, call.key, call.value))
+    bias = None if call.bias is None else call.bias.detach()
+    call = replace(call, query=query, key=key, value=value, bias=bias)
     return _seen(call, _allowed(call), None, output.detach())
 
 
@@ -167,9 +156,8 @@ def call_of_multi_head(options: dict[str, Any]) -> tuple[AttentionCall, bool]:
     if options.get("static_k") is not None or options.get("static_v") is not None:
         raise AttnscopeError("nn.MultiheadAttention has static keys or values, which are not supported")
     states: list[Tensor] = [options[name] for name in ("query", "key", "value")]
-    is_cross = states[0] is not states[1] and not (
-        states[0].shape == states[1].shape and torch.equal(states[0], states[1])
-    )
+    one, other = states[:2]
+    is_cross = one is not other and not (one.shape == other.shape and torch.equal(one, other))
     states = [side if side.ndim == 3 else side[:, None] for side in states]  # noqa: PLR2004
     if options.get("use_separate_proj_weight", False):
         matrices = [options[f"{name}_proj_weight"] for name in "qkv"]
@@ -258,7 +246,6 @@ def _reject_dropout(share: float) -> None:
 
 @cache
 def _original() -> Callable[..., Any]:
-    """A copy of the original ``flex_attention``."""
     from torch.nn.attention.flex_attention import flex_attention as given
 
     copy = types.FunctionType(given.__code__, given.__globals__, given.__name__, given.__defaults__)
@@ -456,7 +443,9 @@ def calls_inside(module: nn.Module, observer: PassObserver) -> Generator[ModuleC
 def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]:
     """Intercept the ``eager_attention_forward`` of the files of transformers' layers."""
     parts = set(module.modules())
-    files = {id(file): file for part in parts for file in map(_names_in_file_of, type(part).__mro__) if _EAGER in file}
+    places = (sys.modules.get(kind.__module__) for part in parts for kind in type(part).__mro__)
+    every = (getattr(place, "__dict__", {}) for place in places)
+    files = {id(file): file for file in every if _EAGER in file}
     before = [(file, file[_EAGER]) for file in files.values()]
 
     def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -479,11 +468,6 @@ def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]
     finally:
         for file, inner in before:
             file[_EAGER] = inner
-
-
-def _names_in_file_of(kind: type) -> dict[str, Any]:
-    """The globals of the file that defines a class."""
-    return getattr(sys.modules.get(kind.__module__), "__dict__", {})
 
 
 class ModuleCalls:
@@ -633,20 +617,15 @@ class _ModuleCalls(TorchFunctionMode):
 
 def cached_tokens(cache: Any) -> int:
     """Number of tokens in a cache of transformers, also if its first layer stores no keys (hybrids)."""
-    layers = getattr(cache, "layers", [])
-    return int(cache.get_seq_length()) or max(
-        (int(layer.get_seq_length()) for layer in layers if hasattr(layer, "get_seq_length")), default=0
-    )
+    layers = (layer for layer in getattr(cache, "layers", []) if hasattr(layer, "get_seq_length"))
+    return int(cache.get_seq_length()) or max((int(layer.get_seq_length()) for layer in layers), default=0)
 
 
 def _reject_own_keys(name: str, call: AttentionCall, given: Sequence[Any]) -> None:
     """Raise an error for more keys than queries if no argument of the module has that many positions."""
     queries, keys = call.query.shape[2], call.key.shape[2]
-    states = [
-        leaf.shape[:-1]
-        for leaf in tree_leaves(given)
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim > 2  # noqa: PLR2004
-    ]
+    leaves = [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    states = [leaf.shape[:-1] for leaf in leaves if leaf.ndim > 2]  # noqa: PLR2004
     if keys > queries > 1 and states and all(queries in shape and keys not in shape for shape in states):
         raise AttnscopeError(
             f"{name} attends from {queries} tokens to {keys} keys, {keys - queries} of which are not its tokens (a "

@@ -46,7 +46,7 @@ from attnscope.support.errors import AttnscopeError, explaining
 from attnscope.support.state import own_random_numbers, own_state
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 _PACKED = 32  # numbers that quantised weights store in one
 _UNIMPORTANT = ("_name_or_path", "transformers_version", "architectures")  # where a config came from
@@ -338,7 +338,9 @@ def from_checkpoint(repository: Repository, loading: Loading) -> tuple[PreTraine
         repository.refuse_changed()
         _reject_gaps(model, report, source)
         if model.can_generate():
-            model.generation_config = _generation(checkpoint)
+            settings, own = transformers.GenerationConfig, checkpoint.generation  # older ones have them in config.json
+            made = settings.from_model_config(checkpoint.config) if own is None else settings.from_dict(own)
+            model.generation_config = made
         model.config.name_or_path = source
     return model, identity
 
@@ -386,20 +388,12 @@ def _saved_type(config: Any, tensors: dict[str, Any]) -> Any:
     return next((kind for kind in types if kind is not None), torch.float32)
 
 
-def _generation(checkpoint: Checkpoint) -> GenerationConfig:
-    """Generation settings of the checkpoint; older ones have them in config.json."""
-    if checkpoint.generation is None:
-        return transformers.GenerationConfig.from_model_config(checkpoint.config)
-    return transformers.GenerationConfig.from_dict(checkpoint.generation)
-
-
 def _reject_gaps(model: PreTrainedModel, report: dict[str, Any], source: str) -> None:
     """Raise an error if weights of the model are missing or unused."""
     prefix = model.base_model_prefix + "."
     has_head = any(name.startswith(prefix) for name, _ in model.named_parameters())
-    missing = [
-        key for key in sorted(report["missing_keys"]) if not is_pooler(key) and (key.startswith(prefix) or not has_head)
-    ]
+    lacking = (key for key in sorted(report["missing_keys"]) if not is_pooler(key))
+    missing = [key for key in lacking if key.startswith(prefix) or not has_head]
     mismatched = [str(entry[0]) for entry in report.get("mismatched_keys") or []]
     for what, keys in (("lacks", missing), ("has another shape for", mismatched)):
         if keys:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from attnscope.capture.load import Model
     from attnscope.capture.processors import Processor
     from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
     from attnscope.read.image_text import PicturedText
     from attnscope.read.videos import Clip
 
@@ -221,13 +222,13 @@ class PicturedModel:
         for kind, given in ((IMAGE, item.images), (VIDEO, item.videos)):
             text = self._marked(text, kind, len(given), item)
         places = len(item.images) + len(item.videos)
-        videos = _pictured_videos(item)
+        filmed = _pictured_videos(item)
         begins = self.loaded.tokenizer.bos_token
         with quiet(), explaining(f"{item.name}: the processor cannot process it", "Are the images large enough?"):
             read = self.processor(
                 text=[text],
                 images=_pillow(item) or None,
-                **videos,
+                **filmed,
                 return_tensors="pt",
                 return_offsets_mapping=True,
                 return_text_replacement_offsets=True,
@@ -248,24 +249,13 @@ class PicturedModel:
                 f"{type(self.processor).__name__} adds unreported tokens to a text, so the characters of its tokens "
                 "are unknown. Choose another model"
             )
-        regions = (
-            None
-            if contents is None
-            else tuple(content._replace(start=gained(content.start), end=gained(content.end)) for content in contents)
-        )
-        return (
-            Expanded(
-                name=item.name,
-                text=expanded,
-                ids=tuple(given["input_ids"][0].tolist()),
-                spans=tuple(spans),
-                images=_written(replaced, IMAGE),
-                videos=_written(replaced, VIDEO),
-                pieces=self.pieces,
-                contents=regions,
-            ),
-            {name: self._placed(value) for name, value in given.items()},
-        )
+        regions = None
+        if contents is not None:
+            regions = tuple(part._replace(start=gained(part.start), end=gained(part.end)) for part in contents)
+        images, videos = (_written(replaced, kind) for kind in (IMAGE, VIDEO))
+        ids = tuple(given["input_ids"][0].tolist())
+        shown = Expanded(item.name, expanded, ids, tuple(spans), images, self.pieces, regions, videos)
+        return shown, {name: self._placed(value) for name, value in given.items()}
 
     def _marked(self, text: str, kind: str, count: int, item: PicturedText) -> str:
         """The text with the model's own mark for each image or video; their numbers must match."""
@@ -323,9 +313,11 @@ class PicturedModel:
             inputs = self.decoder_inputs(given)
             own = self.run(given)
         sites = verify(self.decoder, inputs, text=name, weights_suffice=True, looks_back=False)
-        with watching(
-            self.decoder, lambda _, call: output_of(call) if call.key.shape[-1] else call.query, weights_suffice=True
-        ):
+
+        def attend(_: Site, call: AttentionCall) -> Tensor:
+            return output_of(call) if call.key.shape[-1] else call.query
+
+        with watching(self.decoder, attend, weights_suffice=True):
             output = self.run(given)
         limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
         difference = float((own.double() - output.double()).abs().max())
@@ -399,8 +391,7 @@ def _mark_of(processor: Any, kind: str) -> str | None:
 
 def _written(replaced: list[dict[str, Any]], kind: str) -> tuple[tuple[int, int], ...]:
     """The inserted characters for each image or video."""
-    spans = (part["new_span"] for part in replaced if part["type"] == kind)
-    return tuple((first, last) for first, last in spans)
+    return tuple(tuple(part["new_span"]) for part in replaced if part["type"] == kind)
 
 
 def _pictured_videos(item: PicturedText) -> dict[str, Any]:

@@ -81,12 +81,8 @@ class Placement:
         if isinstance(device_map, str) and self.max_memory is None and not torch.cuda.is_available():
             device_map = {"": "cpu"}  # the only device, without a limit
         try:
-            model, report = make(
-                device_map=device_map,
-                max_memory=None if self.max_memory is None else dict(self.max_memory),
-                offload_folder=folder,
-                offload_buffers=True,
-            )
+            most = None if self.max_memory is None else dict(self.max_memory)
+            model, report = make(device_map=device_map, max_memory=most, offload_folder=folder, offload_buffers=True)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             # such as tied weights on several devices

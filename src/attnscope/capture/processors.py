@@ -87,13 +87,8 @@ def from_repository(
 def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
     """The image processor of a repository, with the Pillow backend."""
     # always Pillow, so that numbers do not depend on installed packages
-    return load_preprocessor(
-        repository,
-        transformers.AutoImageProcessor,
-        "image processor",
-        trust_remote_code=trust_remote_code,
-        backend="pil",
-    )
+    options = {"trust_remote_code": trust_remote_code, "backend": "pil"}
+    return load_preprocessor(repository, transformers.AutoImageProcessor, "image processor", **options)
 
 
 def hash_of_settings(*settings: Any) -> str:
@@ -211,9 +206,8 @@ def load_processor(
     if videos:
         if "video_processor" not in maker.get_attributes():
             raise AttnscopeError(f"{maker.__name__} reads no videos. Pass frames as images")
-        has["video_processor"] = load_video_processor(
-            repository, "frames as images", trust_remote_code=trust_remote_code
-        )
+        instead = "frames as images"
+        has["video_processor"] = load_video_processor(repository, instead, trust_remote_code=trust_remote_code)
     with quiet(), explaining(f"the processor of {source} cannot be loaded", advice), asking_trust(source):
         settings, more = maker.get_processor_dict(source, revision=repository.commit)
         lean: Any = type(maker.__name__, (maker,), {"check_argument_for_proper_class": _check_part})

@@ -1,9 +1,4 @@
-"""The first method of capture: a function on transformers' attention registry.
-
-Every model on the registry calls `attnscope_attention` instead of its own attention, with its final query, key and
-value, and everything else that determines the weights. A mask function is registered too, because without one the
-model would build no mask and lose its causality.
-"""
+"""The first method of capture: a function on transformers' attention registry, and one that builds its masks."""
 
 from __future__ import annotations
 
@@ -90,11 +85,8 @@ def attnscope_attention(
         return output_of(call).transpose(1, 2).contiguous(), None
     watch.before = ref(query), ref(key)
     is_cross = id(module) in watch.cross
-    site = Site(
-        index=watch.calls,
-        name=watch.names.get(id(module), type(module).__name__),
-        kind="cross" if is_cross else "causal" if _is_causal(module, call, is_causal=is_causal) else "self",
-    )
+    kind = "cross" if is_cross else "causal" if _is_causal(module, call, is_causal=is_causal) else "self"
+    site = Site(watch.calls, watch.names.get(id(module), type(module).__name__), kind)
 
     def own() -> Tensor:
         if softcap is not None or s_aux is not None:  # PyTorch's function supports neither
@@ -113,12 +105,8 @@ def _by_pytorch(
     of_rows = [slice(None)]
     if isinstance(mask, RowMask) and settings["position_bias"] is None:  # avoid the whole mask in memory
         of_rows = [slice(at, at + _ROWS) for at in range(0, query.shape[2], _ROWS)]
-    parts = [
-        sdpa_attention_forward(
-            module, query[:, :, rows], key, value, None if mask is None else mask[:, :, rows], **settings
-        )[0]
-        for rows in of_rows
-    ]
+    cut = [(query[:, :, rows], None if mask is None else mask[:, :, rows]) for rows in of_rows]
+    parts = [sdpa_attention_forward(module, some, key, value, own, **settings)[0] for some, own in cut]
     return torch.cat(parts, 1).transpose(1, 2)
 
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
     from attnscope.capture.watch import Site
 
+    Inputs = dict[str, Any]
+
 # Largest difference of outputs, as a share of the largest output, that the order of sums can cause in each dtype.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 _ROWS = 128  # rows of each head whose weights are checked
@@ -63,10 +65,7 @@ def verify(
     weights_suffice: bool = False,
     looks_back: bool = True,
 ) -> list[Site]:
-    """Check on one batch that the captured attention is the model's own; return its sites.
-
-    Within a `Session`, a model that has not changed is checked once for inputs of the same form.
-    """
+    """Check on one batch, once within a `Session`, that the captured attention is the model's own; return its sites."""
     way = way_of(model)
     if way.eager is not None and not weights_suffice:
         raise AttnscopeError(only_weights(model))
@@ -119,13 +118,7 @@ def _state_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> tuple[Any, .
 
 
 def _verified(
-    model: PreTrainedModel,
-    inputs: dict[str, Any],
-    valid: Tensor | None,
-    text: str,
-    *,
-    cross_only: bool,
-    looks_back: bool,
+    model: PreTrainedModel, inputs: Inputs, valid: Tensor | None, text: str, *, cross_only: bool, looks_back: bool
 ) -> list[Site]:
     name = type(model).__name__
     sites: list[Site] = []
@@ -260,7 +253,6 @@ def _check_future(where: str, site: Site, ahead: float) -> None:
 
 
 def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> None:
-    """Check the weights of some rows."""
     queries, keys = call.query.shape[2], call.key.shape[2]
     rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
     future = torch.arange(keys, device=rows.device) > rows[:, None]

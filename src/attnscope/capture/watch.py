@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from attnscope.capture.eager import EagerWay
 
-if TYPE_CHECKING:
     Look = Callable[["Site", Tensor], None]
 
 

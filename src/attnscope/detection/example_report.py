@@ -112,7 +112,6 @@ def _sentence(head: tuple[int, int], result: xr.Dataset, examples: list[Row], fe
 
 
 def _called(feature: Row) -> str:
-    """A feature in words."""
     kind, value = feature["kind"], feature["value"]
     if kind == "relation":
         return f"the key is the {value}"

@@ -31,7 +31,7 @@ from attnscope.read.groups import kinds_of
 from attnscope.store.arrays import in_a_row
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
-from attnscope.store.units import task_for
+from attnscope.store.units import Task, task_for
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import count
@@ -135,14 +135,7 @@ def examples(
     heads: Any = leading_heads(scanned) if scanned is not None else head
     if len(heads) == 2 and not isinstance(heads[0], Sequence):  # noqa: PLR2004 one head
         heads = [heads]
-    settings = ScanSettings(
-        **{name: reading[name] for name in _SHARED},
-        task=task,
-        processor=reading["tokenizer"],
-        loading=Loading(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], None),
-        statistics="entropy",
-        batch_size=batch_size,
-    )
+    settings = scan_settings(reading, task, batch_size=batch_size)
     reader = ExampleReader(model, texts, settings, heads, Choice(k, by, query, key, sinks))
     if scanned is not None:
         known, own = (Signature.of(each).model for each in (json.loads(scanned.attrs["signature"]), reader.signature()))
@@ -152,6 +145,13 @@ def examples(
 
 
 _SHARED = (ScanSettings.__annotations__.keys() & StudyReading.__annotations__.keys()) - {"task"}
+
+
+def scan_settings(reading: StudyReading, task: Task | None, **more: Any) -> ScanSettings:
+    """Settings for a reader of texts that measures more than statistics."""
+    loading = Loading(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], None)
+    more |= {name: reading[name] for name in _SHARED} | {"statistics": "entropy"}
+    return ScanSettings(task=task, processor=reading["tokenizer"], loading=loading, **more)
 
 
 @dataclass(frozen=True)
@@ -208,13 +208,11 @@ class ExampleReader(TextReader):
             raise AttnscopeError(f"{self.notes['places']} " + "Examples need attention between tokens")
 
     def signature_settings(self) -> dict[str, Any]:
-        """The settings behind the numbers."""
         signed = super().signature_settings()
         names = ("limit", "seed", "window", "stride", "batch_size")
         return {name: signed[name] for name in names} | {"heads": self.heads} | vars(self.choice)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
-        """The strongest row of each window, and a random one."""
         read = self.read(items, numbers)
         arrays = _empty(len(items), len(self.heads))
 
@@ -306,7 +304,6 @@ class ExampleReader(TextReader):
         run.finish(attributes=attributes)
 
     def result_of(self, run: RunFolder) -> xr.Dataset:
-        """The examples of a finished run."""
         return load_part(run)
 
     def _chosen(self, results: xr.Dataset, count_of_all: int) -> xr.Dataset:
@@ -405,18 +402,10 @@ def _reach(allowed: Tensor, first: int) -> tuple[int, int]:
 
 
 def _pair(sides: Sides, row: Mapping[str, Any], extent: tuple[int, int]) -> ExamplePair:
-    same = sides.queries is sides.keys
-    return ExamplePair(
-        [token.strip() for token in sides.queries.tokens],
-        [token.strip() for token in sides.keys.tokens],
-        kinds_of(sides.queries),
-        kinds_of(sides.keys),
-        sides.rows,
-        sides.columns,
-        extent if same else None,
-        row["query"],
-        row["key"],
-    )
+    queries, keys = ([token.strip() for token in side.tokens] for side in (sides.queries, sides.keys))
+    kinds = kinds_of(sides.queries), kinds_of(sides.keys)
+    reach = extent if sides.queries is sides.keys else None
+    return ExamplePair(queries, keys, *kinds, sides.rows, sides.columns, reach, row["query"], row["key"])
 
 
 def _array(values: list[Any]) -> np.ndarray:

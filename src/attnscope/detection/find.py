@@ -11,8 +11,8 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import Loading, ScanSettings, StudyReading
-from attnscope.detection.examples import matcher
+from attnscope.capture.parameters import ScanSettings, StudyReading
+from attnscope.detection.examples import matcher, scan_settings
 from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.kernels.engines import attend_in_full
 from attnscope.measure.documents import units_in
@@ -91,19 +91,10 @@ def find(
     task = task_for(find, locals(), in_memory=True)
     model = MODEL if model is None else model
     reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])
-    settings = ScanSettings(
-        **{name: reading[name] for name in _SHARED},
-        task=task,
-        processor=reading["tokenizer"],
-        loading=Loading(reading["revision"], reading["device"], reading["dtype"], reading["trust_remote_code"], None),
-        statistics="entropy",
-        words=words,
-        batch_size=batch_size,
-    )
+    settings = scan_settings(reading, task, words=words, batch_size=batch_size)
     return WordReader(model, texts, settings, query, key).scan()
 
 
-_SHARED = (ScanSettings.__annotations__.keys() & StudyReading.__annotations__.keys()) - {"task"}
 #: What is measured in each window: its name, and a sentence.
 _MEASURED = {
     "weight": "Weight from one word to the other",
@@ -136,13 +127,11 @@ class WordReader(TextReader):
             raise AttnscopeError(f"{self.notes['places']} " + "Words need attention between tokens")
 
     def signature_settings(self) -> dict[str, Any]:
-        """The settings behind the numbers."""
         signed = super().signature_settings()
         names = ("limit", "seed", "window", "stride", "batch_size", "words")
         return {name: signed[name] for name in names if name in signed} | self.asked
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
-        """The weight from the one word to the other in each window; NaN without both."""
         read = self.read(items, numbers)
         layers: list[dict[str, np.ndarray]] = []
 
@@ -160,13 +149,10 @@ class WordReader(TextReader):
             layers.append(own)
 
         self.run(read, look, numbers)
+        dims = ("window", "layer", "head")
         return xr.Dataset(
             {
-                f"window_{name}": (
-                    ("window", "layer", "head"),
-                    by_layer([layer[name] for layer in layers]),
-                    {"long_name": meaning},
-                )
+                f"window_{name}": (dims, by_layer([layer[name] for layer in layers]), {"long_name": meaning})
                 for name, meaning in _MEASURED.items()
             }
             | {"length": ("window", np.array([len(in_words(window)) for window in items]))},
@@ -191,7 +177,6 @@ class WordReader(TextReader):
         return _Sides(queries, keys, rows, columns)
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        """The heads, from all windows."""
         return self._heads
 
     def _heads(self, results: xr.Dataset) -> xr.Dataset:

@@ -232,10 +232,8 @@ def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, dept
             f"a window of {length} tokens has no space for a needle of {len(hidden)}, its question of "
             f"{len(prompt_ids)} and an answer: use a larger --window, or shorter needles"
         )
-    text = [
-        token for window in windows for token, special in zip(window.ids, window.special, strict=True) if not special
-    ]
-    hay = list(islice(cycle(text), room))
+    pairs = (pair for window in windows for pair in zip(window.ids, window.special, strict=True))
+    hay = list(islice(cycle([token for token, special in pairs if not special]), room))
     cut = round(depth * room)
     prompt = [*around.ids[:begins], *hay[:cut], *hidden, *hay[cut:], *prompt_ids]
     positions = [begins + cut + position for position, mark in enumerate(marks) if mark]
@@ -275,13 +273,9 @@ def _continued(loaded: LoadedModel, prompt: Sequence[int], most: int) -> list[in
     own = model.generation_config
     ends = own.eos_token_id if own.eos_token_id is not None else loaded.tokenizer.eos_token_id
     first = ends[0] if isinstance(ends, list) else ends
+    pad = 0 if first is None else first
     greedy = GenerationConfig(
-        max_new_tokens=most,
-        do_sample=False,
-        num_beams=1,
-        repetition_penalty=1.0,
-        eos_token_id=ends,
-        pad_token_id=first if first is not None else 0,
+        max_new_tokens=most, do_sample=False, num_beams=1, repetition_penalty=1.0, eos_token_id=ends, pad_token_id=pad
     )
     with quiet():
         whole = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=greedy)

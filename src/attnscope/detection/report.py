@@ -68,16 +68,13 @@ def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     known = [row for row in rows if row["reached"] is not None]
     if not known:
         return "No threshold is published for these roles."
-    counts = [
-        f"{row['title']} {row['reached']}" + (f" ({max(row[name] for name in controls)})" if controls else "")
-        for row in known
-    ]
+    best = (f" ({max(row[name] for name in controls)})" if controls else "" for row in known)
+    counts = [f"{row['title']} {row['reached']}{most}" for row, most in zip(known, best, strict=True)]
     most = f" (most with {' or '.join(controls)} weights in parentheses)" if controls else ""
     return f"Heads at the published threshold{most}: {', '.join(counts)}."
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    """The most frequent roles."""
     found = sorted((row for row in rows if row["reached"]), key=lambda row: -row["reached"])
     if not found:
         return "No head reaches a published threshold"
@@ -96,6 +93,8 @@ def report(roles: xr.Dataset) -> Report:
     read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
     read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
     read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
+    columns = {name: roles[name] for name in ("score", "low", "high", "windows_reached", "equal")}
+    columns |= {name: roles.control_score.sel(control=name, drop=True) for name in controls}
     titles = {name: ROLES[name].title if name in ROLES else name for name in skipped_of(roles)}
     missing = skipped_note({titles[name]: reason for name, reason in skipped_of(roles).items()})
     return Report(
@@ -110,7 +109,7 @@ def report(roles: xr.Dataset) -> Report:
             headline=_headline(rows),
         ),
         tables=[
-            Table("heads", "Scores", _scores(controls), _score_rows(roles, controls), terminal=0, page=0),
+            Table("heads", "Scores", _scores(controls), rows_of(columns, roles.score), terminal=0, page=0),
             Table("roles", "How many heads", _counts(controls), rows, terminal=len(rows)),
             Table("definitions", "Definitions", _DEFINITIONS, rows, terminal=0),
         ],
@@ -162,10 +161,3 @@ def _scores(controls: Sequence[str]) -> list[Quantity]:
         Quantity("score", unit="share", detail="data", low="low", high="high"),
         *(Quantity(name, heading, "share", detail="data") for name, heading in others.items()),
     ]
-
-
-def _score_rows(roles: xr.Dataset, controls: Sequence[str]) -> list[Row]:
-    """The score of each head in each role."""
-    columns = {name: roles[name] for name in ("score", "low", "high", "windows_reached", "equal")}
-    columns |= {name: roles.control_score.sel(control=name, drop=True) for name in controls}
-    return rows_of(columns, roles.score)

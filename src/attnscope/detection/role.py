@@ -1,8 +1,4 @@
-"""Roles of attention heads: the probe that each shows on, its score, its threshold, and who defined it.
-
-A probe's attention calls are measured without a matrix (`TextCalls`, `RepeatedCalls`, `NeedleCalls`); a role's score is
-a function of these measurements.
-"""
+"""Roles of attention heads: the probe that each shows on, its score from calls, its threshold, and who defined it."""
 
 from __future__ import annotations
 
@@ -162,11 +158,7 @@ _RECEIVED_ROWS = 64  # whose weights are written out at once
 
 
 def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]) -> Float[Tensor, "batch head key"]:
-    r"""Sum of the weights on each key, over all queries.
-
-    :math:`\sum_i e^{s_{ij} - \mathrm{lse}_i}` is the exponential of a log-sum-exp with queries and keys exchanged; one
-    more feature subtracts that of each row. Where a mask or bias prevents this, rows are written out in blocks.
-    """
+    """Sum of the weights on each key: exp of a log-sum-exp with queries and keys exchanged, else by blocks of rows."""
     if call.mask is not None or call.bias is not None or call.softcap is not None:
         sums = log_sum_exp.new_zeros(*call.query.shape[:2], call.key.shape[2])
         for rows in torch.arange(call.query.shape[2], device=call.query.device).split(_RECEIVED_ROWS):
@@ -196,9 +188,9 @@ class Role:
     title: str  # for people
     definition: str  # definition of the score in a sentence or two
     source: str  # who defined it
-    # windows of the corpus, random tokens repeated once, or a sentence hidden in a text and a question about it
-    probe: Kind
     score: Callable[[Any], Tensor]  # from the measurements of a call to ``(batch, head)``
+    # windows of the corpus, random tokens repeated once, or a sentence hidden in a text and a question about it
+    probe: Kind = "text"
     threshold: float | None = None  # score from which a head has the role, where its source has one
     layers: tuple[str, ...] = LOOKS_AROUND  # kinds of attention calls that may have it
     otherwise: str = "no layer attends within one text"  # why it is left out where there are no such layers
@@ -222,7 +214,6 @@ ROLES: dict[str, Role] = {
             "previous token",
             "Share of the weight at offset -1; more than half makes a previous-token head.",
             f"{_CLARK}; the score is that of {_LENS}",
-            "text",
             lambda shown: shown.at(-1),
             threshold=0.5,
         ),
@@ -231,7 +222,6 @@ ROLES: dict[str, Role] = {
             "next token",
             "Share of the weight at offset 1; more than half makes a next-token head.",
             _CLARK,
-            "text",
             lambda shown: shown.at(1),
             threshold=0.5,
             layers=("self",),
@@ -242,7 +232,6 @@ ROLES: dict[str, Role] = {
             "current token",
             "Share of the weight on the token itself.",
             _CLARK,
-            "text",
             lambda shown: shown.at(0),
         ),
         Role(
@@ -250,7 +239,6 @@ ROLES: dict[str, Role] = {
             "first-token sink",
             "Mean weight on the first token, over all queries that see it; above 0.3 it is a sink.",
             _SINK,
-            "text",
             lambda shown: shown.on(FIRST),
             threshold=0.3,
             layers=ANY,
@@ -261,7 +249,6 @@ ROLES: dict[str, Role] = {
             "Largest mean weight that a key gets from the queries that see it, over the keys that at least half of the "
             "queries see; above 0.3 that key is a sink.",
             f"{_SINK}, for every key; the bound on late keys, which few queries see, is ours",
-            "text",
             lambda shown: shown.most_received(),
             threshold=0.3,
             layers=ANY,
@@ -272,7 +259,6 @@ ROLES: dict[str, Role] = {
             "Share of the weight within 8 tokens on either side; half or more, and twice uniform attention's share, is "
             "local.",
             "attnscope scan, labels",
-            "text",
             lambda shown: shown.near(),
             threshold=LOCAL,
             more=MORE,
@@ -282,7 +268,6 @@ ROLES: dict[str, Role] = {
             "delimiter",
             "Share of the weight on punctuation, line breaks and special tokens after the first position.",
             f"{_CLARK} (heads that attend to periods, commas and [SEP])",
-            "text",
             lambda shown: shown.on(DELIMITERS),
             layers=ANY,
         ),
@@ -292,7 +277,6 @@ ROLES: dict[str, Role] = {
             "Share of the weight on the first 4 and the latest 64 tokens, for queries that see more tokens. This is "
             "the attention pattern of the definition; the effect on the output is not measured here.",
             "Xiao et al. 2024, DuoAttention",
-            "text",
             lambda shown: shown.streamed(),
             layers=LOOKS_BACK,
             otherwise=_ONE_SIDED,
@@ -302,16 +286,16 @@ ROLES: dict[str, Role] = {
             "duplicate token",
             "On repeated random tokens: mean weight from a token's second occurrence to its first.",
             f"{_LENS}; Wang et al. 2022, Interpretability in the Wild",
-            "repeated",
             lambda shown: shown.mean(0),
+            "repeated",
         ),
         Role(
             "induction",
             "induction",
             "On repeated random tokens: mean weight from a token's second occurrence to the token after its first.",
             f"{_LENS}; Olsson et al. 2022, In-context Learning and Induction Heads",
-            "repeated",
             lambda shown: shown.mean(1),
+            "repeated",
             layers=LOOKS_BACK,
             otherwise=f"{_ONE_SIDED}: the next token need not be predicted there",
         ),
@@ -322,8 +306,8 @@ ROLES: dict[str, Role] = {
             "same token; mean over prompts that the model answers; 0.1 or more makes a retrieval head.",
             "Wu et al. 2024, Retrieval Head Mechanistically Explains Long-Context Factuality "
             "(nightdessert/Retrieval_Head)",
-            "needle",
             lambda shown: shown.score(),
+            "needle",
             threshold=0.1,
             layers=LOOKS_BACK,
             otherwise=f"{_ONE_SIDED}: the model does not continue texts",

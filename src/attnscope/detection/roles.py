@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from attnscope.detection.probes import Needles
     from attnscope.kernels.call import AttentionCall
 
+    Told = Callable[[int], None]
+
 _LONGEST, _TEXTS = 512, 32
 _PART, _OWN = "roles", "model"
 
@@ -229,7 +231,6 @@ def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict
 
 
 def _continues(loaded: LoadedModel) -> bool:
-    """Whether the model continues texts."""
     model = loaded.model
     return not model.config.is_encoder_decoder and model.can_generate() and loaded.tokenizer is not None
 
@@ -257,7 +258,7 @@ def measured(
     sites: Sequence[Site],
     probes: Sequence[Probe],
     names: Sequence[str],
-    tell: Callable[[int], None],
+    tell: Told,
     *,
     with_equal: bool,
 ) -> xr.Dataset:
@@ -271,13 +272,7 @@ def measured(
 
 
 def _on_probe(
-    model: PreTrainedModel,
-    sites: Sequence[Site],
-    probe: Probe,
-    names: Sequence[str],
-    tell: Callable[[int], None],
-    *,
-    with_equal: bool,
+    model: PreTrainedModel, sites: Sequence[Site], probe: Probe, names: Sequence[str], tell: Told, *, with_equal: bool
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Scores ``(window, layer, head)``, and of uniform attention ``(window, layer)``."""
     heads: dict[int, int] = {}

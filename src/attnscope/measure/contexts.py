@@ -23,10 +23,7 @@ _HEADS = 400  # that have examples; of more heads those that lead
 
 
 def strongest_examples(results: xr.Dataset, windows_at: Callable[[set[int]], Mapping[int, Window]]) -> xr.Dataset:
-    """The examples of every head, or of the heads that lead, strongest first, over ``example``.
-
-    Each window has at most one example of a head. `windows_at` reads windows again by their numbers.
-    """
+    """The examples of every head, or of the heads that lead, strongest first; each window has at most one of a head."""
     found = results[STRONGEST].transpose("layer", "head", "window", "part").values
     heads = [*np.ndindex(found.shape[:2])]
     if len(heads) > _HEADS:
@@ -54,12 +51,7 @@ def strongest_examples(results: xr.Dataset, windows_at: Callable[[set[int]], Map
 
 
 def examples_by_head(examples: xr.Dataset | None) -> dict[str, list[dict[str, Any]]]:
-    """The examples of each head for a page, by its name ``layer.head``, strongest first; empty without any.
-
-    Each example has ``pieces`` (a list of text and mark: ``query``, ``key`` or empty), ``weight``, ``query`` and
-    ``key`` (positions), ``offset`` (key minus query; no meaning in cross-attention), ``window`` (its number) and
-    ``text`` (the name of its document).
-    """
+    """The examples of each head for a page, by its name ``layer.head``, strongest first; empty without any."""
     made: dict[str, list[dict[str, Any]]] = {}
     if examples is None:
         return made

@@ -98,7 +98,6 @@ def _statistics(weights: Tensor, full: Tensor, output: Tensor, expected: Tensor,
 
 
 def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
-    """Measure a matrix of weights."""
     queries, keys = weights.shape[-2:]
     offset = torch.arange(-band, band + 1, device=weights.device)
     at = torch.arange(queries, device=weights.device)[:, None] + offset
@@ -115,12 +114,9 @@ def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
 
 def _labelled(measured: list[dict[str, np.ndarray]], names: list[str], band: int) -> xr.Dataset:
     words = {name: wording(name) for name in _SHARED} | _OWN
+    dims = ("form", "window", "head", "offset")
     variables = {
-        name: (
-            ("form", "window", "head", "offset")[: measured[0][name].ndim + 1],
-            np.stack([text[name] for text in measured]),
-            said.attributes,
-        )
+        name: (dims[: measured[0][name].ndim + 1], np.stack([text[name] for text in measured]), said.attributes)
         for name, said in words.items()
     }
     return xr.Dataset(variables, coords={"form": names, "offset": np.arange(-band, band + 1)})

@@ -183,10 +183,7 @@ class Prompts:
         return (self.ids[text] if self.mask is None else self.ids[text][self.mask[text] > 0]).tolist()
 
     def marks(self, batch: int, length: int, side: str) -> KeyMarks:
-        """Padding and spans of the keys in a batch, which may repeat each text.
-
-        `side` is ``text`` for a causal model, and ``source`` (cross-attention) or ``target`` for an encoder-decoder.
-        """
+        """Padding and spans of the keys in a batch, which may repeat each text, on a side (text, source or target)."""
         padding = torch.zeros(batch, dtype=torch.int64)
         if self.mask is not None and side != "target":
             first = self.mask.to(torch.uint8).argmax(1).cpu()

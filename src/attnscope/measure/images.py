@@ -151,7 +151,6 @@ class ImageReader(Reader):
         self.batch_size = (settings.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
-        """The settings behind the numbers, besides model and images."""
         return {
             "tower": self.vision.tower or None,
             "limit": self.settings.limit,
@@ -162,11 +161,9 @@ class ImageReader(Reader):
         }
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
-        """The function that labels heads in the results; None if it cannot."""
         return kinds_of_images(self.signature_settings())
 
     def items(self) -> Iterator[Pixels]:
-        """Each image in the model's input format."""
         for image in islice(self.images, self.count):
             yield image.name, self.vision.pixels(image)
 
@@ -182,7 +179,6 @@ class ImageReader(Reader):
             yield batch
 
     def read(self, items: Sequence[Pixels], numbers: Sequence[int]) -> Read:  # noqa: ARG002
-        """A batch of images of one size."""
         grid = self._grid(*items[0])
         pixels = torch.cat([pixels for _, pixels in items])
         windows = [_window(name, grid) for name, _ in items]
@@ -221,7 +217,6 @@ class ImageReader(Reader):
         return self._grids[size]
 
     def measure_batch(self, items: Sequence[Pixels], numbers: Sequence[int]) -> xr.Dataset:
-        """The statistics of a batch of images, by rows and columns."""
         read, grid = self.read(items, numbers), self._grid(*items[0])
         observer = PatchObserver(self.names, self.band, grid, len(items))
         self.run(read, observer, numbers)
@@ -245,7 +240,6 @@ class ImageReader(Reader):
         )
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Pixels], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
-        """The sample with the images."""
         grids = [grid for item in items if (grid := self._grid(*item)) is not None]
         pictures = [jpeg(pixels[0], self.vision.processor) for _, pixels in items]
         return sample.assign_coords(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -365,8 +365,16 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
         summary[name].attrs = {"long_name": long_name, "units": units}
     majority = label_share.argmax(-1)
     documents = [str(name) for name in results.source.values] if "source" in results.coords else None
-    numbers: dict[str, Any] = {"intervals_over": units_in(results)[1]}
-    numbers |= _numbers(labels, majority, directions, present, names, documents, seed)
+    information, chance = label_information(labels, seed=seed)
+    numbers: dict[str, Any] = {"intervals_over": units_in(results)[1], "texts": len(labels)}
+    numbers |= {"label_information": information, "label_information_by_chance": chance}
+    is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
+    for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
+        numbers[kind] = {"heads": int(chosen.sum())}
+        if chosen.any():
+            own = labels[:, chosen], directions[:, chosen], present[:, chosen]
+            estimates = independence(*own, clusters=len(names), documents=documents)
+            numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
     if clusters is not None:
         numbers["clusters"] = {"asked for": clusters, "k": len(names), "seed": seed, "inertia": kinds.inertia}
     summary.attrs["summary"] = json.dumps(with_nulls(numbers))
@@ -459,29 +467,3 @@ def counted(names: tuple[str, ...], majority: np.ndarray, clusters: int | None) 
         return f"{len(names)} clusters of heads{fewer}: {listed}."
     named = [name for name, count in counts.items() if count and name not in UNNAMED]
     return f"Head labels: {listed}." if named else f"No head labels beyond chance: {listed}."
-
-
-def _numbers(
-    labels: np.ndarray,
-    majority: np.ndarray,
-    directions: np.ndarray,
-    profiles: np.ndarray,
-    names: tuple[str, ...],
-    documents: Sequence[str] | None,
-    seed: int,
-) -> dict[str, Any]:
-    is_named = np.array([names[label].split(" (")[0] not in UNNAMED for label in majority])
-    information, chance = label_information(labels, seed=seed)
-    numbers: dict[str, Any] = {
-        "texts": len(labels),
-        "label_information": information,
-        "label_information_by_chance": chance,
-    }
-    for kind, chosen in (("named", is_named), ("unnamed", ~is_named)):
-        numbers[kind] = {"heads": int(chosen.sum())}
-        if chosen.any():
-            estimates = independence(
-                labels[:, chosen], directions[:, chosen], profiles[:, chosen], clusters=len(names), documents=documents
-            )
-            numbers[kind] |= {name: asdict(estimate) for name, estimate in estimates.items()}
-    return numbers

@@ -83,19 +83,14 @@ def weight_rows(
     """The first rows of one head's weights on one text, in blocks."""
     at = head // call.group
     bias = None if call.bias is None else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
+    sides = call.key[text, at].float(), call.value[text, at].float()
+    sinks = None if call.sinks is None else call.sinks[head].float().view(1, 1)
     rows = min(rows, call.query.shape[2])
     for first in range(0, rows, at_once):
         part = slice(first, min(rows, first + at_once))
-        yield attend(
-            call.query[text, head, part].float(),
-            call.key[text, at].float(),
-            call.value[text, at].float(),
-            call.allowed(text, head, part),
-            call.scale,
-            bias=None if bias is None else bias[part].float(),
-            softcap=call.softcap,
-            sinks=None if call.sinks is None else call.sinks[head].float().view(1, 1),
-        )[1]
+        query, allowed = call.query[text, head, part].float(), call.allowed(text, head, part)
+        own = None if bias is None else bias[part].float()
+        yield attend(query, *sides, allowed, call.scale, bias=own, softcap=call.softcap, sinks=sinks)[1]
 
 
 def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:

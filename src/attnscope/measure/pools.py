@@ -428,7 +428,6 @@ def _statistics(piece: xr.Dataset) -> Iterator[tuple[str, xr.DataArray]]:
 
 
 def _words_of(like: xr.DataArray, end: str) -> dict[str, Any]:
-    """Meaning and unit."""
     if not end:
         return like.attrs
     unit = like.attrs.get("units", "")

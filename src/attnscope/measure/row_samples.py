@@ -234,17 +234,8 @@ def estimates(rows: RowMeasures, names: Sequence[str], draw: Draw, known: ExactV
     draw = draw.of_heads(rows.mass.shape[1])
     weight, is_drawn = draw.weight.to(device), draw.is_drawn.to(device)
     counted = (weight > 0) & (rows.mass > 0)
-    standing = SampledRows(
-        rows,
-        counted,
-        known.queries,
-        known.keys,
-        known.first_key,
-        drawn=draw.queries.to(device),
-        weight=weight,
-        is_drawn=is_drawn,
-        known=known,
-    )
+    sizes, drawn = (known.queries, known.keys, known.first_key), draw.queries.to(device)
+    standing = SampledRows(rows, counted, *sizes, drawn=drawn, weight=weight, is_drawn=is_drawn, known=known)
     share = (weight / weight.sum(-1, keepdim=True)).movedim(-1, 0)
     made: dict[str, Tensor] = {}
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -43,13 +43,9 @@ class SoundReader(Reader):
     def __init__(self, model: Model, sounds: Sounds, settings: ScanSettings) -> None:
         names = choose(settings.statistics)
         texts = _transcripts(sounds, settings.targets)
-        self.speech = load_speech_model(
-            model,
-            processor=settings.processor,
-            with_decoder=texts is not None,
-            or_encoder=settings.targets is None,
-            loading=settings.loading,
-        )
+        by: dict[str, Any] = {"processor": settings.processor, "loading": settings.loading}
+        by |= {"with_decoder": texts is not None, "or_encoder": settings.targets is None}
+        self.speech = load_speech_model(model, **by)
         super().__init__(self.speech.loaded, self.speech.model, sounds, settings, names)
         self.sounds, self.reader = sounds, {"features": self.speech.processing()}
         self.texts = texts if self.loaded.model.config.is_encoder_decoder else None
@@ -63,7 +59,6 @@ class SoundReader(Reader):
         self._find_frames()
 
     def _note_decoder(self, *, unread: bool) -> None:
-        """Note the decoder's input."""
         if self.loaded.model.config.is_encoder_decoder:
             self.attributes["decoder"] = (
                 "The decoder read the transcripts."
@@ -108,16 +103,13 @@ class SoundReader(Reader):
         self.notes["sounds"] = note
 
     def signature(self) -> Signature:
-        """The signature, with the transcripts."""
         signature = super().signature()
         return signature if self.texts is None else replace(signature, target={"sha256": short_hash(self.texts)})
 
     def name_of(self, window: Window, number: int) -> str:  # noqa: ARG002
-        """The name of a piece in an error."""
         return f"{window.source} from second {window.start}"
 
     def items(self) -> Iterator[Piece]:
-        """The pieces that are measured."""
         return islice(pieces_of(self.sounds, self.speech, self.decoder_inputs), self.settings.limit)
 
     def read(self, items: Sequence[Piece], numbers: Sequence[int]) -> Read:  # noqa: ARG002
@@ -136,7 +128,6 @@ class SoundReader(Reader):
         return Read(WindowBatch(queries, target, inputs, keys), [window])
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
-        """The numbers of frames with sound, of tokens of the transcript, and of all frames."""
         batch = read.batch
         sides = {"length": batch.text, "target_length": batch.target, "frames": batch.keys or batch.text}
         wanted = ("length", *["target_length"] * self.has_decoder, *["frames"] * self.is_padded)
@@ -144,7 +135,6 @@ class SoundReader(Reader):
 
 
 def _transcripts(sounds: Sounds, targets: Sources) -> list[str] | None:
-    """The transcript of each sound."""
     if targets is None:
         return sounds.transcripts()
     texts = [text.content for text in Corpus.from_sources(targets, by_line=True, blank_lines=True)]

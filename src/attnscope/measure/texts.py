@@ -212,19 +212,15 @@ class TextReader(Reader):
         return max(UNIT if pool is None else 1, int(wanted // (pool or self.batch_size)))
 
     def items(self) -> Iterable[Window]:
-        """The windows."""
         return self.windows
 
     def first_items(self) -> list[Window]:
-        """The windows on the page."""
         return self.shown
 
     def name_of(self, window: Window, number: int) -> str:
-        """The name of a window in an error."""
         return window_name(window, number)
 
     def read(self, items: Sequence[Window], numbers: Sequence[int]) -> Read:  # noqa: ARG002
-        """A batch of windows."""
         tokenizer, device = self.loaded.tokenizer, device_of(self.model)
         pad = tokenizer.pad_token_id
         batch = WindowBatch.of(items, pad if pad is not None else tokenizer.eos_token_id or 0, device)
@@ -237,7 +233,6 @@ class TextReader(Reader):
         return chunked(numbered, self.batch_size) if pool is None else in_pools(numbered, pool)
 
     def note_read(self, *, whole: bool) -> None:
-        """Note unknown and special tokens, words and pools."""
         notes, of = self.notes, f"of {self.furthest + 1}"
         notes.pop("unknown", None)
         if self.unknown > _MANY_UNKNOWN * self.tokens:
@@ -294,7 +289,6 @@ class TextReader(Reader):
         self.progress(Progress("scan", self.share_of_batches * min(1.0, share), {"windows": self.seen}))
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
-        """The numbers of tokens or words of each window and its target, and of measured rows."""
         lengths = super().lengths(read)
         if self.first.target is not None:
             target = (read.batch if read.words is None else read.words.words).target
@@ -318,7 +312,6 @@ class TextReader(Reader):
         return strongest_examples(results, self.windows_at) if STRONGEST in results else None
 
     def layer_done(self, passes: int) -> Callable[[], None]:
-        """Report progress on the windows of the page."""
         layers, done_before = 0, self.share_of_batches
 
         def done() -> None:
@@ -376,7 +369,6 @@ class TextReader(Reader):
         return padding_difference(self.model, beside, alone) > 1
 
     def signature_settings(self) -> dict[str, Any]:
-        """The settings behind the numbers, besides model and texts."""
         settings, rule = self.settings, None if self.words is None else self.words.rule
         seldom = {
             "by": settings.by,

@@ -93,7 +93,6 @@ class ImageTextReader(Reader):
         }
 
     def signature_settings(self) -> dict[str, Any]:
-        """The settings behind the numbers, besides model and texts."""
         template = None if self.template is None else short_hash(self.template)
         return super().signature_settings() | {"groups": self.grouping.signature, "template": template}
 
@@ -172,22 +171,18 @@ class ImageTextReader(Reader):
             )
 
     def items(self) -> Iterable[PicturedText]:
-        """The texts."""
         return self.texts
 
     def read(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> Read:
-        """One text with its images."""
         _, inputs = self.pictured.read(items[0], self.template)
         windows = [self.placed[numbers[0]].window]
         return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[PicturedText], numbers: Sequence[int]) -> xr.Dataset:
-        """The statistics of one text, and the positions of the tokens of its images and videos."""
         sizes = picture_sizes(self.placed[numbers[0]], self.images, self.videos)
         return super().measure_batch(items, numbers).assign(sizes)
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[PicturedText], reads: Sequence[Read]) -> xr.Dataset:
-        """The sample with the images and frames."""
         inputs = [read.batch.inputs(self.model) for read in reads]
         processors = {kind: getattr(self.pictured.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO)}
         return with_views(sample, self.placed[: len(items)], items, inputs, processors)
@@ -337,7 +332,6 @@ class VideoReader(Reader):
         self.notes["videos"] = self._note()
 
     def signature_settings(self) -> dict[str, Any]:
-        """The settings behind the numbers, besides model and videos."""
         return super().signature_settings() | {"groups": self.grouping.signature}
 
     @torch.no_grad()
@@ -391,11 +385,9 @@ class VideoReader(Reader):
         return note
 
     def items(self) -> Sequence[Clip]:
-        """The videos."""
         return self.clips
 
     def read(self, items: Sequence[Clip], numbers: Sequence[int]) -> Read:  # noqa: ARG002
-        """One video."""
         (clip,) = items
         inputs = self.filmed.given(clip)
         shape = tuple(inputs[self.filmed.key].shape)
@@ -410,7 +402,6 @@ class VideoReader(Reader):
         return Read(WindowBatch.with_arguments(inputs, windows, device_of(self.model)), windows)
 
     def measure_batch(self, items: Sequence[Clip], numbers: Sequence[int]) -> xr.Dataset:
-        """The statistics of one video, and its steps, rows and columns of tubelets."""
         sizes = {
             f"video_{name}": ("window", np.array([size]), {"long_name": words, "units": ""})
             for name, words, size in (
@@ -422,7 +413,6 @@ class VideoReader(Reader):
         return super().measure_batch(items, numbers).assign(sizes)
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Clip], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
-        """The sample with the first frame of each step."""
         tiles = self.tubelets.as_tiles(self.filmed.key)
         placed = [Placed(read.windows[0], [], [], tiles) for read in reads]
         inputs = [read.batch.inputs(self.model) for read in reads]

@@ -73,7 +73,6 @@ class ChatTexts:
     to_answer: bool = False  # whether chats end before the assistant's answer, without its last message
 
     def __iter__(self) -> Iterator[Text]:
-        """Each chat as its template writes it."""
         return (Text(name, text) for name, text, _ in self.written())
 
     def characters(self) -> int:
@@ -121,7 +120,6 @@ class ChatWindows:
     limit: int | None
 
     def __iter__(self) -> Iterator[Window]:
-        """Cut the chats."""
         left = self.limit
         of = {"length": self.length, "stride": self.stride, "frame": _BARE}
         for name, text, regions in self.chats.written():

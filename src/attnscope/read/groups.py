@@ -88,7 +88,6 @@ class GroupedWindows:
     grouping: Grouping
 
     def __iter__(self) -> Iterator[Window]:
-        """Read the windows."""
         return (self.grouping.marked(window, number) for number, window in enumerate(self.windows))
 
 
@@ -147,7 +146,6 @@ def _roles_of(window: Window) -> Sequence[str]:
 
 
 def _of_file(path: Path) -> Grouping:
-    """The rules of a file."""
     of_token: dict[str, tuple[int, str]] = {}  # line and group
     of_kind: dict[str, tuple[int, str]] = {}
     names: dict[str, None] = {}

@@ -192,7 +192,6 @@ def _in_array(given: Tensor | np.ndarray) -> Sequence[Any]:
 
 
 def _read(file: Unchanged) -> np.ndarray:
-    """RGB pixels of a file."""
     check_installed("reading images", "PIL", "images")
     from PIL import Image as pillow  # noqa: N813
 

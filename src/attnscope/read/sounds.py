@@ -58,7 +58,6 @@ class Sounds(Media[Sound]):
 
     @property
     def files(self) -> list[Path]:
-        """The files of sounds and transcripts."""
         return super().files + [place for place in self._beside() if place is not None and place.is_file()]
 
     def transcripts(self) -> list[str] | None:

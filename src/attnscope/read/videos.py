@@ -51,7 +51,6 @@ class Videos(Media[Clip]):
 
     @property
     def files(self) -> list[Path]:
-        """The files of all frames."""
         return [file for _, video in self._items if isinstance(video, Video) for file in video.frames.files]
 
     def _hashed(self, item: Video | Tensor) -> list[bytes]:

@@ -85,7 +85,6 @@ class Windows:
         self._content, self._stride, self._limit = content, stride or content, limit
 
     def __iter__(self) -> Iterator[Window]:
-        """Cut the corpus."""
         self.dropped_tokens = count = 0
         for text in self._corpus:
             for tokens in self._stretches(tokenize(self._tokenizer, text.content)):
@@ -237,7 +236,6 @@ class TargetTokenizer:
                 raise ValueError("unknown language")
 
     def __call__(self, text: str, **options: Any) -> Any:
-        """Encode a translation."""
         return self.tokenizer(text_target=text, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -269,7 +267,6 @@ class LinePairs:
     limit: int | None = None
 
     def __iter__(self) -> Iterator[Window]:
-        """Encode the lines."""
         return islice(self._pairs(), self.limit)
 
     def check(self) -> int:

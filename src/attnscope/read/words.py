@@ -58,7 +58,6 @@ class WordedWindows:
     _last: tuple[str, list[Span], list[int]] = field(default=("", [], []), init=False, repr=False)
 
     def __iter__(self) -> Iterator[Window]:
-        """Read the windows."""
         self.tokens = self.across = 0
         for number, window in enumerate(self.windows):
             target = None if window.target is None else self._worded(window.target, number)
@@ -157,7 +156,6 @@ def _by_unicode(text: str) -> list[Span]:
 
 
 def _checked(given: Any, window: Window) -> list[Span]:
-    """Checked spans of a text."""
     try:
         spans = [(index(start), index(end)) for start, end in given]
     except (TypeError, ValueError):

@@ -90,13 +90,8 @@ def new_file(folder: Path, content: bytes = b"") -> Path:
     return path
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-_UMASK = _umask()  # read once, because reading changes it for a moment
+_UMASK = os.umask(0)  # read once, because reading changes it for a moment
+os.umask(_UMASK)
 
 
 def write_atomically(path: Path, content: str | bytes, like: os.stat_result | None = None) -> None:

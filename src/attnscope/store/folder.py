@@ -22,7 +22,6 @@ from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from types import TracebackType
 
     import xarray as xr
 
@@ -52,9 +51,7 @@ class OwnedFolder:
                 self.lock()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._lock is None:
             return
         try:
@@ -258,22 +255,16 @@ class OwnedFolder:
         return self.files.get(name) != expected
 
     def _is_whole(self, name: str, expected: Checksum) -> bool:
-        if self._is_whole_here(name, expected):
-            return True
+        path = self.path_of(name)
+        with suppress(OSError):
+            size = path.stat().st_size
+            fits = size >= expected.size and (size == expected.size or name in self._growing)
+            if fits and Checksum.of(path, expected.size) == expected:
+                return True
         if not self._has_changed(name, expected):
             return False
         now = self.files.get(name)
         return now is None or self._is_whole(name, now)  # without a checksum it is just being replaced
-
-    def _is_whole_here(self, name: str, expected: Checksum) -> bool:
-        path = self.path_of(name)
-        try:
-            size = path.stat().st_size
-            if size < expected.size or (size > expected.size and name not in self._growing):
-                return False
-            return Checksum.of(path, expected.size) == expected
-        except OSError:
-            return False
 
     def _refuse_foreign(self, names: Iterable[str]) -> None:
         for name in names:
@@ -511,12 +502,8 @@ def _is_deep(value: Any) -> bool:
     """Whether lists and mappings are nested more deeply than readers support."""
     level = [value]
     for _ in range(_DEEPEST):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
+        each = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [inner for several in each for inner in several if isinstance(inner, dict | list)]
         if not level:
             return False
     return True

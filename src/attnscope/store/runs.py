@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import xarray as xr
@@ -51,18 +50,13 @@ class RunFolder(OwnedFolder):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._begun and isinstance(error, AttnscopeError) and self.files.keys() == {files.RUN}:
-            self._give_up()
+            # nothing was measured, and the same command would fail again; a kill between loses the signature file alone
+            with suppress(OSError):
+                (self.path / files.RUN).unlink()
+                (self.path / files.MANIFEST).unlink()
         super().__exit__(kind, error, trace)
-
-    def _give_up(self) -> None:
-        """Remove a run that failed before anything was measured: the same command would fail again."""
-        with suppress(OSError):  # a kill between leaves a run that has only lost its signature file
-            (self.path / files.RUN).unlink()
-            (self.path / files.MANIFEST).unlink()
 
     @property
     def complete(self) -> bool:
@@ -151,15 +145,12 @@ class RunFolder(OwnedFolder):
             raise damage(self.path / lost[0], f"{_windows(lost)}. Repeat the command with --repair to recompute it")
         for name in lost:
             _log.warning("%s is damaged and will be recomputed", self.path / name)
-        lost = self._with_twins(lost)
+        # pieces, with the separate results of the same texts: they are measured together
+        texts = {name.rpartition("/")[2] for name in lost if "/" in name}
+        lost += [name for name in self.files if name not in lost and name.rpartition("/")[2] in texts]
         if lost or (damaged and self.is_writable()):
             state = {"complete": None} if lost else {}
             self.forget([*damaged, *lost], **state, views=None)
-
-    def _with_twins(self, lost: Iterable[str]) -> list[str]:
-        """Pieces, with the separate results of the same texts: they are measured together."""
-        texts = {name.rpartition("/")[2] for name in lost if "/" in name}
-        return [*lost, *(name for name in self.files if name not in lost and name.rpartition("/")[2] in texts)]
 
     def _refuse_names(self) -> None:
         """The first write has the signature: without it there is no other file of ours."""

@@ -73,13 +73,7 @@ class Signature:
 
     @classmethod
     def of(cls, parts: Signature | Mapping[str, Any]) -> Signature:
-        """A signature from its parts, as `to_dict` returns them; a signature is returned unchanged.
-
-        Raises
-        ------
-        AttnscopeError
-            If a part is unknown.
-        """
+        """A signature from its parts, as `to_dict` returns them; a signature is returned unchanged."""
         if isinstance(parts, Signature):
             return parts
         named = ("model", "tokenizer")  # what may be a name alone
@@ -116,14 +110,7 @@ class Signature:
         return short_hash(self.to_dict())
 
     def format(self, *, short: bool = True) -> str:
-        """One line to cite, as sacreBLEU's: ``key:value`` with bars between.
-
-        Parameters
-        ----------
-        short
-            Whether to leave out the hashes of model and texts and the versions of other packages (``sha`` is one
-            hash of them all), and to count the entries of long lists. Empty settings are left out in both forms.
-        """
+        """One line to cite, as sacreBLEU's: ``key:value`` with bars between; `short` has one hash and counts lists."""
         versions = dict(self.versions or {})
         entries: dict[str, Any] = {"model": self.name, "systems": "+".join(self.systems or {}), "sha": self.short}
         entries |= {} if short else self._hashes()
@@ -186,7 +173,6 @@ def tokenizer_sha256(tokenizer: Any) -> str:
 
 
 def _written(value: Any, *, short: bool) -> str:
-    """A setting in one word."""
     if isinstance(value, list):
         return str(len(value)) if short and len(value) > _FEW else "+".join(map(str, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

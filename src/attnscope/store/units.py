@@ -58,7 +58,6 @@ class Share:
     starts: list[int] = field(default_factory=list[int])  # first text of each unit
 
     def __call__(self, texts: range) -> bool:
-        """Whether to skip the next batch."""
         if self.batches % self.unit == 0:
             self.starts.append(texts.start)
         mine = self.does(self.batches // self.unit)
@@ -235,7 +234,6 @@ class Beginning:
     folder: Path  # the one that names of files are relative to
 
     def __call__(self) -> tuple[WorkerUnits, Signature]:
-        """Load the model and open the texts, on one thread; return the way to measure units, and their run."""
         import torch
 
         with explaining(f"{self.folder} is not there on a worker's machine", "Work on a disk that all machines share"):
@@ -244,12 +242,8 @@ class Beginning:
         shares = [0.0]
         with tempfile.TemporaryDirectory() as temporary:
             try:
-                self.verb(
-                    **self.arguments,
-                    out=Path(temporary) / "run",
-                    task=_OnlyPrepare(1, 1),
-                    progress=lambda progress: shares.__setitem__(0, progress.share),
-                )
+                task, out = _OnlyPrepare(1, 1), Path(temporary) / "run"
+                self.verb(**self.arguments, out=out, task=task, progress=lambda p: shares.__setitem__(0, p.share))
             except _Prepared as ready:
                 return WorkerUnits(ready.own, ready.share, lambda: shares[0]), ready.signature
         raise AssertionError("a verb that has tasks measures its share of one")
@@ -298,9 +292,8 @@ class WorkerUnits:
         if not results:
             return None
         measured = [(first, arrays) for first, arrays in results if arrays is not None]
-        return MeasuredUnit(
-            measured, range(self.share.starts[number], self.share.texts), max(0.0, self.told() - before)
-        )
+        texts = range(self.share.starts[number], self.share.texts)
+        return MeasuredUnit(measured, texts, max(0.0, self.told() - before))
 
     def end(self) -> tuple[int, list[int], dict[str, str]]:
         """Number of texts, starts of units, and notes, once all texts are read."""
@@ -429,13 +422,8 @@ class Parts:
                 "are: let one end, or give its command again"
             )
         starts: Sequence[int] = next(part.state[STARTS] for part in self.done)
-        lacking = sorted(
-            {
-                unit
-                for gap in self.lacking(run)
-                for unit in range(bisect_right(starts, gap.start) - 1, bisect_right(starts, gap.stop - 1))
-            }
-        )
+        gaps = ((bisect_right(starts, gap.start) - 1, bisect_right(starts, gap.stop - 1)) for gap in self.lacking(run))
+        lacking = sorted({unit for first, last in gaps for unit in range(first, last)})
         count = Counter(_numbers(name)[1] for name in known).most_common(1)[0][0]
         tasks = sorted({unit % count + 1 for unit in lacking})
         named = ", ".join(str(unit + 1) for unit in lacking[:_FEW]) + ", ..." * (len(lacking) > _FEW)
@@ -532,10 +520,7 @@ def tree_of(
     task: Task | None,
     repair: bool,
 ) -> xr.DataTree:
-    """A verb's measurements batch by batch, and their parts: in memory, or in a run folder.
-
-    `measured` names the node and the dimension of what is measured; `parts` gives the other nodes and their notes.
-    """
+    """A verb's measurements (node and dimension) and other parts with their notes: in memory, or in a run folder."""
     if out is None:
         results = along(in_a_row([part for part in batches(lambda _: False) if part is not None]), measured[1])
         nodes, noted = parts(results, None)

@@ -22,7 +22,6 @@ from attnscope.support.errors import AttnscopeError, explaining
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
-    from types import TracebackType
 
 AT_ONCE = 2  # requests per worker: one in progress and one queued, so that it never waits for us
 TRIES = 8  # losses of one piece of work, with all others idle, before it is blamed for them
@@ -72,7 +71,6 @@ class Crew:
                     yield event.answer
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
-        """The best number for this worker."""
         lost = [number for number in self._lost if end is None or number < end]
         ahead = [number for number in lost if number >= self._reached[worker]]
         if ahead:
@@ -179,7 +177,9 @@ class RayEngine:
         self._open = _connected(self._ray, self.cluster)
         self._open.__enter__()
         try:
-            gpus = self._gpus()
+            gpus = self.cluster.gpus
+            if gpus is None:
+                gpus = 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0
             room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
             self.size = self.cluster.workers or room
             with explaining("these arguments cannot be sent to workers", "Give folders and files by name"):
@@ -190,9 +190,7 @@ class RayEngine:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         for actor in self._actors.values():
             with suppress(Exception):  # ignore errors of Ray on the way out
                 self._ray.kill(actor)
@@ -229,12 +227,6 @@ class RayEngine:
         del self._actors[worker]
         self._awaited = {answer: of for answer, of in self._awaited.items() if of[0] != worker}
         return Lost(worker)
-
-    def _gpus(self) -> float:
-        """GPUs of each worker."""
-        if self.cluster.gpus is not None:
-            return self.cluster.gpus
-        return 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0
 
     def _room(self, gpus: float) -> int:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -284,14 +276,9 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
     try:
         with explaining(f"Ray cannot be reached or started ({cluster.address})", "Is it running? See ray status"):
             if place is not None:
+                own = {"include_dashboard": False, "_temp_dir": f"{place}/r"}  # which Ray opens to everybody
                 with _alone(ray):
-                    ray.init(
-                        LOCAL,
-                        num_cpus=cluster.workers,
-                        include_dashboard=False,
-                        _temp_dir=f"{place}/r",  # which Ray opens to everybody; the one above stays ours
-                        **quiet,
-                    )
+                    ray.init(LOCAL, num_cpus=cluster.workers, **own, **quiet)
                 _check_alone(ray)
             else:
                 ray.init(_reached(ray, cluster.address), **quiet)
