@@ -387,14 +387,11 @@ def _check_reported(name: str, output: Any, seen: list[_ReturnedWeights]) -> lis
 
 def _is_reported(tensor: Tensor, matrix: _ReturnedWeights) -> bool:
     """Whether a tensor equals captured weights: as returned, in the usual order, or without a prompt."""
-    if (
-        tensor.data_ptr() == matrix.returned.data_ptr()
-        or _same(tensor, matrix.returned)
-        or _same(tensor, matrix.weights)
-    ):
+    returned = matrix.returned
+    if tensor.data_ptr() == returned.data_ptr() or _same(tensor, returned) or _same(tensor, matrix.weights):
         return True
-    if tensor.numel() == matrix.returned.numel():
-        return torch.equal(tensor.flatten().sort().values, matrix.returned.flatten().sort().values)
+    if tensor.numel() == returned.numel():
+        return torch.equal(tensor.flatten().sort().values, returned.flatten().sort().values)
     queries, keys = tensor.shape[-2:]
     return _same(tensor, matrix.weights[..., -queries:, -keys:])
 
@@ -457,15 +454,7 @@ def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
 
 
 def _first(
-    module: Any,
-    attend: Attend,
-    hidden_states: Tensor,
-    attention_mask: Tensor,
-    _: bool = False,
-    *,
-    relative_pos: Tensor | None = None,
-    rel_embeddings: Tensor | None = None,
-    **__: Any,
+    module: Any, attend: Attend, hidden_states: Tensor, attention_mask: Tensor, _: bool = False, **named: Any
 ) -> tuple[Tensor, None]:
     """Attend as DeBERTa's first version: one matrix for queries, keys and values, whose queries are scaled first."""
     made = module.transpose_for_scores(module.in_proj(hidden_states))
@@ -476,8 +465,8 @@ def _first(
     query = query * (query.shape[-1] * terms) ** -0.5
     bias = None
     if module.relative_attention and module.pos_att_type:
-        distances = module.pos_dropout(rel_embeddings)
-        bias = module.disentangled_att_bias(query, key, relative_pos, distances, terms)
+        distances = module.pos_dropout(named.get("rel_embeddings"))
+        bias = module.disentangled_att_bias(query, key, named.get("relative_pos"), distances, terms)
     output, _weights = attend(
         module, query, key, value, attention_mask.bool(), scaling=1.0, is_causal=False, position_bias=bias
     )
@@ -485,26 +474,18 @@ def _first(
 
 
 def _second(
-    module: Any,
-    attend: Attend,
-    hidden_states: Tensor,
-    attention_mask: Tensor,
-    _: bool = False,
-    *,
-    query_states: Tensor | None = None,
-    relative_pos: Tensor | None = None,
-    rel_embeddings: Tensor | None = None,
+    module: Any, attend: Attend, hidden_states: Tensor, attention_mask: Tensor, _: bool = False, **named: Any
 ) -> tuple[Tensor, None]:
     """Attend as DeBERTa's second and third version: a matrix each."""
     heads = module.num_attention_heads
-    asking = hidden_states if query_states is None else query_states
+    asking = hidden_states if named.get("query_states") is None else named["query_states"]
     made = (module.query_proj(asking), module.key_proj(hidden_states), module.value_proj(hidden_states))
     flat = [module.transpose_for_scores(states, heads) for states in made]
     terms = 1 + ("c2p" in module.pos_att_type) + ("p2c" in module.pos_att_type)
     bias = None
     if module.relative_attention and terms > 1:
-        distances = module.pos_dropout(rel_embeddings)
-        bias = module.disentangled_attention_bias(flat[0], flat[1], relative_pos, distances, terms)
+        distances = module.pos_dropout(named.get("rel_embeddings"))
+        bias = module.disentangled_attention_bias(flat[0], flat[1], named.get("relative_pos"), distances, terms)
         bias = bias.view(-1, heads, *bias.shape[-2:])
     query, key, value = (table.view(-1, heads, *table.shape[-2:]) for table in flat)
     scaling = (query.shape[-1] * terms) ** -0.5

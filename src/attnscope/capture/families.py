@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 # Layers that are called attention but have no token-to-token weights: recurrent states in hybrids, or weights over a
 # token's states in earlier layers (Inkling). A missing class here makes `verify` reject its model as incomplete.
 _RUNNING = (
-    "BailingHybridDeltaAttention",
-    "Glm5NextTextLinearAttention",
-    "Inkling2BlockAttentionResidual",
-    "KimiLinearDeltaAttention",
-    "MiniMaxLightningAttention",
-    "OlmoHybridLinearAttentionDecoderLayer",
+    *("BailingHybridDeltaAttention", "Glm5NextTextLinearAttention", "Inkling2BlockAttentionResidual"),
+    *("KimiLinearDeltaAttention", "MiniMaxLightningAttention", "OlmoHybridLinearAttentionDecoderLayer"),
 )
 
 
@@ -124,13 +120,9 @@ def _class(module: nn.Module) -> str:
 
 def reported_heads(module: nn.Module) -> list[int]:
     """Numbers of heads in the attributes of a module or its config, if any."""
-    return [
-        value
-        for holder in (module, getattr(module, "config", None))
-        if holder is not None
-        for name, value in vars(holder).items()
-        if "head" in name and "dim" not in name and "size" not in name and type(value) is int
-    ]
+    holders = (vars(holder) for holder in (module, getattr(module, "config", None)) if holder is not None)
+    known = [(name, value) for own in holders for name, value in own.items() if "head" in name and type(value) is int]
+    return [value for name, value in known if "dim" not in name and "size" not in name]
 
 
 # --- arguments of attention modules, and outputs of models ---

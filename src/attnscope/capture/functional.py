@@ -313,14 +313,9 @@ def call_of_flex(
 
         texts, each = (size if shape > 1 else 1 for size, shape in zip((batch, heads), block_mask.shape, strict=False))
         mask = create_mask(block_mask.mask_mod, texts, each, queries, keys, device=str(query.device))
-    return AttentionCall(
-        query=scores.new_empty(batch, heads, queries, 0),
-        key=scores.new_empty(batch, heads, keys, 0),
-        value=value.repeat_interleave(heads // value.shape[1], 1).to(wide),
-        scale=1.0,
-        mask=mask,
-        bias=scores,
-    )
+    nothing = scores.new_empty(batch, heads, queries, 0), scores.new_empty(batch, heads, keys, 0)
+    values = value.repeat_interleave(heads // value.shape[1], 1).to(wide)
+    return AttentionCall(*nothing, values, scale=1.0, mask=mask, bias=scores)
 
 
 def _changed(score_mod: Callable[..., Tensor], scores: Tensor) -> Tensor:

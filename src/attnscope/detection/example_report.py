@@ -115,13 +115,9 @@ def _called(feature: Row) -> str:
     kind, value = feature["kind"], feature["value"]
     if kind == "relation":
         return f"the key is the {value}"
-    return (
-        f"{kind} {int(value):+d}"
-        if kind == "offset"
-        else f"{kind}: {value!r}"
-        if "token" in kind
-        else f"{kind}: {value}"
-    )
+    if kind == "offset":
+        return f"{kind} {int(value):+d}"
+    return f"{kind}: {value!r}" if "token" in kind else f"{kind}: {value}"
 
 
 def _examples(by: str) -> list[Quantity]:

@@ -34,14 +34,9 @@ def tiles_by_head(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
     columns = sums.output.new_zeros(*shape, 0) if sums.columns is None else sums.columns
     measures = torch.empty(len(MEASURES), *shape, dtype=torch.float64)
     weighted = torch.empty(columns.shape, dtype=torch.float64)
-    rows = CompiledRows(
-        state=tuple(map(_of_rows, sums.state.parts())),
-        output=_of_rows(sums.output),
-        columns=_of_rows(columns),
-        measures=tuple(measures.flatten(1).numpy()),
-        weighted=_of_rows(weighted),
-        bins=need.bins,
-    )
+    output, added, into = map(_of_rows, (sums.output, columns, weighted))
+    state = tuple(map(_of_rows, sums.state.parts()))
+    rows = CompiledRows(state, output, added, tuple(measures.flatten(1).numpy()), into, need.bins)
     parts, least = _parts(call, need, sums), _LEAST if shows_scores(call) else -math.inf
     _in_threads(range(len(parts)), lambda number: _attend(parts[number], rows, call, least))
     state = sums.state

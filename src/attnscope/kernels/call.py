@@ -102,13 +102,8 @@ class AttentionCall:
             return pairs[texts, :, queries].transpose(1, 2)
 
         index = queries[:, None, :, None].expand(-1, self.query.shape[1], -1, self.query.shape[3])
-        return replace(
-            self,
-            query=self.query.gather(2, index),
-            mask=of(self.mask),
-            bias=of(self.bias),
-            positions=self.query_positions.expand(len(queries), -1).gather(1, queries),
-        )
+        query, places = self.query.gather(2, index), self.query_positions.expand(len(queries), -1).gather(1, queries)
+        return replace(self, query=query, mask=of(self.mask), bias=of(self.bias), positions=places)
 
     def of_key_head(self, head: int) -> AttentionCall:
         """The query heads that share one key head."""
@@ -117,15 +112,9 @@ class AttentionCall:
         def of(pairs: Tensor | None) -> Tensor | None:
             return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
 
-        return replace(
-            self,
-            query=self.query[:, heads],
-            key=self.key[:, own],
-            value=self.value[:, own],
-            mask=of(self.mask),
-            bias=of(self.bias),
-            sinks=None if self.sinks is None else self.sinks[heads],
-        )
+        query, key, value = self.query[:, heads], self.key[:, own], self.value[:, own]
+        sinks = None if self.sinks is None else self.sinks[heads]
+        return replace(self, query=query, key=key, value=value, mask=of(self.mask), bias=of(self.bias), sinks=sinks)
 
     def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
         """Some queries of each key head's heads, as a batch of batch * kv_head texts, without values and sinks."""
@@ -145,15 +134,10 @@ class AttentionCall:
             return pairs[texts[:, None, None, None], group, queries[:, :, None]].flatten(0, 1)
 
         places = self.query_positions.expand(batch, -1)[:, None].expand(-1, kv_heads, -1)
-        return replace(
-            self,
-            query=by_key_head.gather(3, index).flatten(0, 1),
-            key=self.key.flatten(0, 1)[:, None],
-            value=self.value[..., :0].flatten(0, 1)[:, None],
-            mask=of(self.mask),
-            bias=of(self.bias),
-            positions=places.gather(2, queries).flatten(0, 1),
-        )
+        places = places.gather(2, queries).flatten(0, 1)
+        key, value = (side.flatten(0, 1)[:, None] for side in (self.key, self.value[..., :0]))
+        query, mask, bias = by_key_head.gather(3, index).flatten(0, 1), of(self.mask), of(self.bias)
+        return replace(self, query=query, key=key, value=value, mask=mask, bias=bias, positions=places)
 
     def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
         """Keys that these queries of one head of one text may attend to; a bias of -inf or near it forbids."""
@@ -388,14 +372,9 @@ def call_of_weights(weights: Float[Tensor, "batch head query key"]) -> Attention
     seen = there.any(1, keepdim=True)
     if not bool((looks == looks[:, :1]).all()):  # some heads have no allowed keys in rows where others have some
         seen = seen & looks
-    return AttentionCall(
-        query=wide.new_empty(batch, heads, queries, 0),
-        key=wide.new_empty(batch, heads, keys, 0),
-        value=wide.new_empty(batch, heads, keys, 0),
-        scale=1.0,
-        mask=None if bool(seen.all()) else seen,
-        bias=wide.log().clamp_min_(_NOTHING),
-    )
+    query, key, value = (wide.new_empty(batch, heads, length, 0) for length in (queries, keys, keys))
+    mask = None if bool(seen.all()) else seen
+    return AttentionCall(query, key, value, scale=1.0, mask=mask, bias=wide.log().clamp_min_(_NOTHING))
 
 
 def with_mass(rows: RowMeasures, mass: Float[Tensor, "batch head query"]) -> RowMeasures:

@@ -156,15 +156,8 @@ class RowMask(Tensor):
 
 #: Accessors of a tensor's memory, which a mask that is not written out lacks
 OF_MEMORY = {
-    Tensor.numpy,
-    Tensor.tolist,
-    Tensor.data_ptr,
-    Tensor.untyped_storage,
-    Tensor.__array__,
-    Tensor.__dlpack__,
-    Tensor.__deepcopy__,
-    Tensor.__reduce_ex__,
-    Tensor.__repr__,
+    *(Tensor.numpy, Tensor.tolist, Tensor.data_ptr, Tensor.untyped_storage, Tensor.__array__, Tensor.__dlpack__),
+    *(Tensor.__deepcopy__, Tensor.__reduce_ex__, Tensor.__repr__),
 }
 
 
@@ -326,13 +319,8 @@ def _shares_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 #: Elementwise operations
 _EACH = {
-    ATEN.alias.default,
-    ATEN.detach.default,
-    ATEN.clone.default,
-    ATEN._to_copy.default,  # noqa: SLF001
-    ATEN.le.Scalar,
-    ATEN.gt.Scalar,
-    ATEN.masked_fill.Scalar,
+    *(ATEN.alias.default, ATEN.detach.default, ATEN.clone.default, ATEN._to_copy.default),  # noqa: SLF001
+    *(ATEN.le.Scalar, ATEN.gt.Scalar, ATEN.masked_fill.Scalar),
 }
 
 

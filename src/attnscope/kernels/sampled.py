@@ -79,15 +79,9 @@ def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
     allowed = ((index >= start[..., None]) & (index < stop[..., None]))[:, None]
     if call.mask is not None and not call.is_contiguous:
         allowed = allowed & call.mask[:, :, rows, keys]
-    part = replace(
-        call,
-        query=call.query[:, :, rows],
-        key=call.key[:, :, keys],
-        value=call.value[:, :, keys],
-        causal=False,
-        mask=None if bool(allowed.all()) else allowed,
-    )
-    return fused_attention(part)
+    query, key, value = call.query[:, :, rows], call.key[:, :, keys], call.value[:, :, keys]
+    mask = None if bool(allowed.all()) else allowed
+    return fused_attention(replace(call, query=query, key=key, value=value, causal=False, mask=mask))
 
 
 def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:

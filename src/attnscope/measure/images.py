@@ -378,13 +378,8 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     results = results.assign({f"{prefix}share": patch_shares(results, prefix) for prefix in ("", "equal_")})
     shape = tuple(results.sizes[dim] for dim in ("window", "layer", "head"))
     weights = results.rows * results.columns
-    pooled = xr.Dataset(
-        {
-            name: (results[name] * weights).sum("window", skipna=False) / weights.sum()
-            for name in map(str, results.data_vars)
-            if {"window", "layer"} <= set(results[name].dims)
-        }
-    )
+    own = [name for name in map(str, results.data_vars) if {"window", "layer"} <= set(results[name].dims)]
+    pooled = xr.Dataset({name: (results[name] * weights).sum("window", skipna=False) / weights.sum() for name in own})
     measured, equal = (_places(pooled, prefix).candidates for prefix in ("", "equal_"))
     allowed = beyond_chance(measured, equal, float(weights.sum()))
     codes = np.stack([_codes(results.isel(window=text, drop=True), names, allowed) for text in range(shape[0])])
@@ -428,15 +423,12 @@ def _places(results: xr.Dataset, prefix: str = "") -> _Places:
     square = shares.values.reshape(-1, len(offsets), len(offsets))
     square = np.repeat(square, heads, 0) if prefix else square
     beside = [flat(results[prefix + name]) for name in ("class_token", "registers") if name in results]
+    within = (offsets <= reach for reach in range(1, band + 1))
+    near = [np.zeros((len(square), 0)), *(square[:, side][:, :, side].sum((1, 2)) for side in within)]
     return _Places(
         single=np.column_stack([square.reshape(len(square), -1), *beside]),
         lines=np.column_stack([flat(results[prefix + name]) for name in ("same_row", "same_column")]),
-        near=np.column_stack(
-            [
-                np.zeros((len(square), 0)),
-                *(square[:, offsets <= reach][:, :, offsets <= reach].sum((1, 2)) for reach in range(1, band + 1)),
-            ]
-        ),
+        near=np.column_stack(near),
         entropy=flat(results[f"{prefix}entropy"]),
     )
 

@@ -424,13 +424,9 @@ def _named(results: xr.Dataset, exists: np.ndarray) -> _Kinds:
     allowed = np.zeros(shares.shape, dtype=bool)
     allowed[exists] = beyond_chance(shares[exists], equal[exists], rows[exists])
     size = max(1, _HEADS_AT_ONCE // len(exists))
-    codes = np.concatenate(
-        [
-            kind_codes(places_of(block), np.tile(allowed, (block.sizes["window"], 1))).reshape(-1, len(exists))
-            for first in range(0, results.sizes["window"], size)
-            for block in [results.isel(window=slice(first, first + size))]
-        ]
-    )[:, exists]
+    blocks = (results.isel(window=slice(first, first + size)) for first in range(0, results.sizes["window"], size))
+    each = [kind_codes(places_of(block), np.tile(allowed, (block.sizes["window"], 1))) for block in blocks]
+    codes = np.concatenate([own.reshape(-1, len(exists)) for own in each])[:, exists]
     attention, kinds = whole.kinds[exists], kind_list(whole)
     names: list[str] = []
     labels = np.empty_like(codes)

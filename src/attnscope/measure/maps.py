@@ -198,13 +198,10 @@ def long_dataset(
     for (layer, head), both in observed.items():
         whole[:, layer, head, : both.shape[1], : both.shape[2]] = both
     dims = ("layer", "head", "block_query", "block_key")
-    named = {
-        f"{side}block_text": (
-            f"{side}block",
-            np.array(["".join(text.tokens[at : at + WORDS]) for at in range(0, len(text), size)], dtype=object),
-        )
-        for side, text in texts.items()
-    }
+    named: dict[str, tuple[str, np.ndarray]] = {}
+    for side, text in texts.items():
+        words = ["".join(text.tokens[at : at + WORDS]) for at in range(0, len(text), size)]
+        named[f"{side}block_text"] = f"{side}block", np.array(words, dtype=object)
     return xr.Dataset(
         {"block_sum": (dims, whole[0]), "block_max": (dims, whole[1])}, coords=named, attrs={"block": size}
     )

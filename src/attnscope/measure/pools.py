@@ -92,11 +92,8 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
             if values.dims == ("window", "layer", "head") and not name.startswith(EQUAL):
                 apart = _weighted((values - mean) ** 2, rows)
                 unit = values.attrs.get("units", "")
-                apart.attrs = {
-                    **values.attrs,
-                    "long_name": f"{wording(name).long_name}, variance over windows",
-                    "units": f"{unit}²" if unit else "",
-                }
+                meaning = f"{wording(name).long_name}, variance over windows"
+                apart.attrs = values.attrs | {"long_name": meaning, "units": f"{unit}²" if unit else ""}
                 variables[f"{name}{VARIANCE}"] = apart
                 alone = values.astype(np.float32)
                 variables[f"{OF_WINDOW}{name}"] = xr.Variable(
@@ -124,11 +121,8 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
         if name in results.variables
     }
     coordinates = {name: values for name, values in results.coords.items() if "window" not in values.dims}
-    of_first = {
-        name: ("window", results.variables[name].values[:1])
-        for name in ("source", "start", "by")
-        if name in results.coords
-    }
+    named = [name for name in ("source", "start", "by") if name in results.coords]
+    of_first = {name: ("window", results.variables[name].values[:1]) for name in named}
     coordinates |= {"window": [number], **of_first, "pooled_window": results.window.values}
     pool = xr.Dataset(whole, coordinates)
     if {"profile", "band_sum"} <= set(pool):
@@ -293,12 +287,8 @@ class DocumentSums:
             size = (self._count - self._n2 / self._count) / free
             apart = (between - within) / size
             most = scipy.special.fdtri(np.where(free > 0, free, np.nan), np.where(rest > 0, rest, np.nan), _LEVEL)
-            return {
-                BETWEEN: apart,
-                WITHIN: within,
-                ICC: apart / (apart + within),
-                ICC_CHANCE: (most - 1) / (most - 1 + size),
-            }
+            share, chance = apart / (apart + within), (most - 1) / (most - 1 + size)
+            return {BETWEEN: apart, WITHIN: within, ICC: share, ICC_CHANCE: chance}
 
 
 def _one_by_one(sums: np.ndarray, rows: np.ndarray) -> np.ndarray:

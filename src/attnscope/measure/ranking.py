@@ -141,12 +141,8 @@ def peaks(results: xr.Dataset) -> xr.Dataset | None:
     best = stacked.fillna(-1).argmax("cell").values
     peak = {f"peak_{dim}": (stacked[dim].values[best].astype(float), units) for dim in dims}
     peak["peak_weight"] = stacked.max("cell").values, "share"
-    return xr.Dataset(
-        {
-            name: (("layer", "head"), np.where(known, values, np.nan), {"units": unit})
-            for name, (values, unit) in peak.items()
-        }
-    )
+    each = {name: (np.where(known, values, np.nan), {"units": unit}) for name, (values, unit) in peak.items()}
+    return xr.Dataset({name: (("layer", "head"), *own) for name, own in each.items()})
 
 
 def _number_of_rows(results: xr.Dataset) -> xr.DataArray | None:

@@ -183,13 +183,8 @@ class ChosenHeads:
     def labelled(self, name: str, dims: tuple[str, ...], coords: dict[str, Any], attrs: dict[str, str]) -> xr.DataArray:
         """One array, without the dimensions of a chosen layer or head."""
         sites, values = zip(*self.layers, strict=True)
-        array = xr.DataArray(
-            padded_heads(list(values)),
-            dims=("layer", "head", *dims),
-            coords={**layer_coordinates(sites), **coords},
-            name=name,
-            attrs=attrs,
-        )
+        whole, coords = padded_heads(list(values)), {**layer_coordinates(sites), **coords}
+        array = xr.DataArray(whole, coords, ("layer", "head", *dims), name, attrs)
         array = array.assign_coords(head=np.arange(array.sizes["head"]) if self.head is None else [self.head])
         chosen = ({} if self.layer is None else {"layer": 0}) | ({} if self.head is None else {"head": 0})
         return array.isel(chosen)

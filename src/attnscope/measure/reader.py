@@ -302,19 +302,9 @@ class Reader(ABC):
                 self.end(run, self.attributes | Parts(folder, signature).attributes | self.notes)
             return self.result_of(run)
 
-        results = by_task(
-            task,
-            folder,
-            signature,
-            self.batches,
-            finished,
-            self.attributes,
-            unit=self.unit,
-            notes=self.notes,
-            keep=lambda part, batches, share: keep(part, batches(share)),
-            repair=settings.repair,
-            rows=part_rows,
-        )
+        how: dict[str, Any] = {"unit": self.unit, "notes": self.notes, "repair": settings.repair, "rows": part_rows}
+        how["keep"] = lambda part, batches, share: keep(part, batches(share))
+        results = by_task(task, folder, signature, self.batches, finished, self.attributes, **how)
         if results is None:
             waiting = pending(task, folder, signature)
             results = xr.Dataset(attrs={name: waiting[name] for name in ("signature", "task")})

@@ -354,11 +354,8 @@ class Rows:
     def _with_near_bins(self, far: Tensor) -> Tensor:
         band = self.band_sum
         reach = band.shape[-1] // 2
-        near = [
-            band[..., first + reach : last + reach + 1].sum(-1)
-            for first, last in bin_ranges(0, reach)
-            if max(-first, last) <= reach
-        ]
+        ranges = [(first, last) for first, last in bin_ranges(0, reach) if max(-first, last) <= reach]
+        near = [band[..., first + reach : last + reach + 1].sum(-1) for first, last in ranges]
         # the pass has only far bins, farthest left to farthest right: the near ones belong in their middle
         left, right = far.split(far.shape[-1] // 2, dim=-1)
         return torch.cat([left, torch.stack(near, -1), right], dim=-1)

@@ -203,16 +203,13 @@ def sample_dataset(
         for window, text in enumerate(of_windows):
             shown = min(rows, len(text))
             tokens[window, :shown], special[window, :shown] = text.tokens[:shown], text.special[:shown]
-        sample = sample.assign_coords(
-            {
-                f"{side}token": (("window", "query"), tokens),
-                f"{side}special": (("window", "query"), special),
-                f"{side}tokens": ("window", [len(text) for text in of_windows]),
-            }
-        )
+        both = ("window", "query")
+        named: dict[str, Any] = {"token": (both, tokens), "special": (both, special)}
+        named["tokens"] = "window", [len(text) for text in of_windows]
         if any(text.roles for text in of_windows):
             roles = [[*text.roles, *[""] * rows][:rows] for text in of_windows]
-            sample = sample.assign_coords({f"{side}role": (("window", "query"), np.array(roles, dtype=object))})
+            named["role"] = both, np.array(roles, dtype=object)
+        sample = sample.assign_coords({f"{side}{name}": own for name, own in named.items()})
     first = {side: of_windows[0] for side, of_windows in texts.items()}
     long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)
     keys = _received(observed, texts, len(kinds), heads)
@@ -235,25 +232,14 @@ def _received(observed: Sequence[MapObserver], texts: dict[str, list[Window]], l
         """The attention received under uniform attention, as one head."""
         return of_heads([{(layer, 0): keys for layer, keys in of_window.items()} for of_window in each])[:, :, 0]
 
-    named = {
-        f"{side}position_token": (
-            ("window", "position"),
-            np.array([[*text.tokens, *[""] * longest][:longest] for text in of_windows], dtype=object),
-        )
-        for side, of_windows in texts.items()
-    }
+    tokens = {side: [[*text.tokens, *[""] * longest][:longest] for text in own] for side, own in texts.items()}
+    named = {f"{side}position_token": (("window", "position"), np.array(own, object)) for side, own in tokens.items()}
     dims, last = ("window", "layer", "head", "position"), observed[0].last
-    keys = xr.Dataset(
-        {
-            "received": (dims, of_heads([sample.received for sample in observed]), _words("all queries")),
-            "equal_received": (
-                (*dims[:2], "position"),
-                of_layers([sample.equal for sample in observed]),
-                _words("all queries, under uniform attention"),
-            ),
-        },
-        coords=named,
-    )
+    whole = of_heads([sample.received for sample in observed])
+    evenly_received = of_layers([sample.equal for sample in observed])
+    keys = xr.Dataset(coords=named)
+    keys["received"] = (dims, whole, _words("all queries"))
+    keys["equal_received"] = ((*dims[:2], "position"), evenly_received, _words("all queries, under uniform attention"))
     if last is None:
         return keys
     recent = of_heads([sample.recent for sample in observed])

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from attnscope.read.image_text import PicturedText, PicturedTexts
     from attnscope.read.videos import Clip, Videos
 
+    Named = dict[str, Any]
+
 
 class ImageTextReader(Reader):
     """Texts with images, read one at a time."""
@@ -261,11 +263,7 @@ def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
 
 
 def with_views(
-    sample: xr.Dataset,
-    placed: Sequence[Placed],
-    texts: Sequence[PicturedText],
-    inputs: Sequence[dict[str, Any]],
-    processors: dict[str, Any],
+    sample: xr.Dataset, placed: Sequence[Placed], texts: Sequence[PicturedText], inputs: list[Named], processors: Named
 ) -> xr.Dataset:
     """The sample with its images."""
     of = np.full((len(placed), sample.sizes["query"]), -1)

@@ -109,11 +109,8 @@ def _parts(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         return [_part(given, where) for given in cast("list[Any]", content)]
     if not isinstance(content, str):
         raise AttnscopeError(f"{where}: its content is {str(content)!r:.40}; expected a string, or a list of parts")
-    return [
-        {"type": _KIND_OF[text]} if text in _KIND_OF else {"type": "text", "text": text}
-        for text in _SPLIT.split(content)
-        if text
-    ]
+    parts = filter(None, _SPLIT.split(content))
+    return [{"type": _KIND_OF[text]} if text in _KIND_OF else {"type": "text", "text": text} for text in parts]
 
 
 def _part(given: Any, where: str) -> dict[str, Any]:

@@ -141,17 +141,14 @@ class Frame:
         start = tokens[0].start
         before, after = len(self.prefix), len(self.suffix)
         here = (start, start)
+        names = [self.names[i] for i in self.prefix + self.suffix]
         return Window(
             ids=(*self.prefix, *(token.id for token in tokens), *self.suffix),
             special=(*[True] * before, *(token.special for token in tokens), *[True] * after),
             spans=(*[here] * before, *((token.start, token.end) for token in tokens), *[here] * after),
             source=text.name,
             start=start,
-            tokens=(
-                *(self.names[i] for i in self.prefix),
-                *(token.shown for token in tokens),
-                *(self.names[i] for i in self.suffix),
-            ),
+            tokens=(*names[:before], *(token.shown for token in tokens), *names[before:]),
             text=text.content if tokens[0].is_aligned else "",
             by=text.by,
         )
@@ -246,13 +243,9 @@ def shifted(said: Window, tokenizer: Any, start: Start) -> Window:
     """The decoder's input in training: a start token, and then all tokens except the last."""
     first = start(said.ids)
     here = (said.start, said.start)
-    return replace(
-        said,
-        ids=(first, *said.ids[:-1]),
-        special=(True, *said.special[:-1]),
-        spans=(here, *said.spans[:-1]),
-        tokens=(str(tokenizer.convert_ids_to_tokens(first)), *said.tokens[:-1]),
-    )
+    ids, special, spans = (first, *said.ids[:-1]), (True, *said.special[:-1]), (here, *said.spans[:-1])
+    tokens = (str(tokenizer.convert_ids_to_tokens(first)), *said.tokens[:-1])
+    return replace(said, ids=ids, special=special, spans=spans, tokens=tokens)
 
 
 @dataclass(frozen=True, eq=False)

@@ -393,13 +393,8 @@ class Manifest:
             raise ValueError("command")
         if not isinstance(entries, dict) or not isinstance(state, dict) or _is_deep(state):
             raise ValueError("files or state")
-        manifest = cls(
-            command,
-            {check_name(name): _checksum(entry) for name, entry in entries.items()},
-            _names(content.get("growing")),
-            _names(content.get("undefined")),
-            state,
-        )
+        known = {check_name(name): _checksum(entry) for name, entry in entries.items()}
+        manifest = cls(command, known, _names(content.get("growing")), _names(content.get("undefined")), state)
         wrong = [key for key, shape in _STATE.items() if key in state and not _fits(state[key], shape)]
         if not wrong and (units := state.get("units", [])) != sorted(units):
             wrong = ["units"]

@@ -122,13 +122,9 @@ class Signature:
     def _hashes(self) -> dict[str, Any]:
         """The marks of models and texts besides their names."""
         parts = {name: getattr(self, name) for name in ("model", "tokenizer", "corpus", "target", "text")}
-        return {
-            f"{name}.{key}": value
-            for name, part in parts.items()
-            if isinstance(part, Mapping)
-            for key, value in part.items()
-            if key != "name"
-        }
+        known = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
+        each = ((f"{name}.{key}", key, value) for name, part in known.items() for key, value in part.items())
+        return {named: value for named, key, value in each if key != "name"}
 
     @property
     def name(self) -> str:
