@@ -66,18 +66,10 @@ def attnscope_attention(
         else:
             bias = attention_mask if bias is None else _four(bias) + attention_mask
     watch = current.get()
-    call = AttentionCall(
-        query=query,
-        key=key,
-        value=value,
-        scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        causal=causal,
-        mask=mask,
-        bias=None if bias is None else _four(bias),
-        softcap=softcap,
-        sinks=s_aux,
-        mask_extent=None if watch is None or mask is None else watch.extent_of(mask),
-    )
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    bias = None if bias is None else _four(bias)
+    extent = None if watch is None or mask is None else watch.extent_of(mask)
+    call = AttentionCall(query, key, value, scale, causal, mask, bias, softcap, s_aux, mask_extent=extent)
     if watch is None:
         return output_of(call).transpose(1, 2).contiguous(), None
     if watch.before is not None and watch.before[0]() is query and watch.before[1]() is key:

@@ -147,15 +147,9 @@ def roles(
     loaded = load_model(model, **loading(reading))
     longest = window_length(loaded, reading["window"])
     length = longest if reading["window"] else min(_LONGEST, longest)
-    settings = {
-        "roles": names,
-        "controls": drawn,
-        "needles": None if needles is None else [needle.text for needle in hidden],
-        "window": length,
-        "limit": limit,
-        "batch_size": batch_size,
-        "seed": seed,
-    }
+    settings: dict[str, Any] = {"roles": names, "controls": drawn, "window": length, "limit": limit, "seed": seed}
+    settings["needles"] = None if needles is None else [needle.text for needle in hidden]
+    settings["batch_size"] = batch_size
     signature = signature_of("roles", loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
     attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}

@@ -188,19 +188,10 @@ _OWN = threading.local()
 def operands_of_head(call: AttentionCall, text: int, head: int) -> Operands:
     """Operands of one head of one text, in float32."""
     start, stop, positions = (each[min(text, len(each) - 1)] for each in (*call.extent, call.query_positions))
-    return Operands(
-        query=call.query[text, head].float() * call.scale,
-        key=call.key[text, head // call.group].float(),
-        value=call.value[text, head // call.group].float(),
-        start=start,
-        stop=stop,
-        positions=positions,
-        columns=None,
-        mask=None if call.is_contiguous else _own(call.mask, text, head),
-        bias=_own(call.bias, text, head),
-        softcap=call.softcap,
-        bins=(),
-    )
+    query = call.query[text, head].float() * call.scale
+    key, value = (side[text, head // call.group].float() for side in (call.key, call.value))
+    mask, bias = None if call.is_contiguous else _own(call.mask, text, head), _own(call.bias, text, head)
+    return Operands(query, key, value, start, stop, positions, None, mask, bias, call.softcap, ())
 
 
 def _key_heads(group: int, heads: int | slice) -> tuple[int | slice, list[int] | None]:

@@ -269,20 +269,13 @@ def batched_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]
 def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None = None) -> Operands:
     """All heads at once: ``(batch, kv_head, group, ...)`` each, or 1 where heads share something."""
     start, stop, positions = (each[:, None, None] for each in (*call.extent, call.query_positions))
-    columns = None if need is None else need.columns
-    return Operands(
-        query=by_group(call, call.query.to(dtype) * call.scale),
-        key=call.key.to(dtype)[:, :, None],
-        value=call.value.to(dtype)[:, :, None],
-        start=start,
-        stop=stop,
-        positions=positions,
-        columns=None if columns is None else columns.to(dtype)[:, None, None],
-        mask=None if call.is_contiguous or call.mask is None else by_group(call, call.mask),
-        bias=None if call.bias is None else by_group(call, call.bias),
-        softcap=call.softcap,
-        bins=() if need is None else need.bins,
-    )
+    query = by_group(call, call.query.to(dtype) * call.scale)
+    key, value = (side.to(dtype)[:, :, None] for side in (call.key, call.value))
+    columns = None if need is None or need.columns is None else need.columns.to(dtype)[:, None, None]
+    mask = None if call.is_contiguous or call.mask is None else by_group(call, call.mask)
+    bias = None if call.bias is None else by_group(call, call.bias)
+    bins = () if need is None else need.bins
+    return Operands(query, key, value, start, stop, positions, columns, mask, bias, call.softcap, bins)
 
 
 def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:

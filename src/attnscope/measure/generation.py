@@ -222,18 +222,9 @@ def generate(
     attnscope.AttnscopeError: the bundled model is a masked language model, which cannot generate: give ...
     """
     out, window, patterns = reading["out"], reading["window"], spans or {}
-    settings = {
-        "new_tokens": new_tokens,
-        "beams": beams,
-        "sample": sample,
-        "temperature": temperature,
-        "top_p": top_p,
-        "seed": reading["seed"],
-        "cache": cache,
-        "window": window,
-        "limit": reading["limit"],
-        "batch_size": batch_size,
-    }
+    settings: dict[str, Any] = {"new_tokens": new_tokens, "beams": beams, "sample": sample, "temperature": temperature}
+    settings |= {"top_p": top_p, "seed": reading["seed"], "cache": cache, "window": window}
+    settings |= {"limit": reading["limit"], "batch_size": batch_size}
     _check(settings)
     check_patterns(patterns)
     sources = as_list(texts) if isinstance(texts, Iterator) else texts

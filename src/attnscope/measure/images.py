@@ -151,14 +151,10 @@ class ImageReader(Reader):
         self.batch_size = (settings.batch_size or max(1, _TOKENS // tokens)) if self.has_maps else 1
 
     def signature_settings(self) -> dict[str, Any]:
-        return {
-            "tower": self.vision.tower or None,
-            "limit": self.settings.limit,
-            "batch_size": self.batch_size,
-            "statistics": list(self.names),
-            "band": self.band,
-            "seed": self.settings.seed,
-        }
+        own: dict[str, Any] = {"tower": self.vision.tower or None, "batch_size": self.batch_size, "band": self.band}
+        return (
+            own | {name: getattr(self.settings, name) for name in ("limit", "seed")} | {"statistics": list(self.names)}
+        )
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         return kinds_of_images(self.signature_settings())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnscope.support.errors import AttnscopeError
 
@@ -151,6 +151,29 @@ _WORDS = {
         "1: every query attends most to the first token (a sink), however small the weight is.",
     ),
     "offset_sum": Wording("Sum of the weights at every offset", "tokens"),
+    "top_key": Wording(
+        "Share of all weight on the key that receives most",
+        "share",
+        "1: all queries attend to one token; near uniform attention: no token dominates.",
+    ),
+    "top_10_keys": Wording(
+        "Share of all weight on the 10 keys that receive most",
+        "share",
+        "Share that a cache of the best 10 keys for this head and window would keep.",
+    ),
+    "effective_keys": Wording(
+        "Effective number of keys, exp of the entropy of their shares",
+        "tokens",
+        "1: all weight is on one key; n: n keys receive the same.",
+    ),
+    "group_weight": Wording("Weight from the queries of one group to all keys of another", "share"),
+    "position_group_weight": Wording("Weight from one group to another predicted from offsets alone", "share"),
+    "weight_at": Wording(
+        f"Share of the weight at {_EACH_OFFSET}",
+        "share",
+        "Mean over all queries, including those without a token there: compare with uniform attention. Missing if "
+        "the mask hides the offset.",
+    ),
     STRONGEST: Wording(
         "Weight, query and key of the row with the largest weight",
         "",
@@ -158,33 +181,8 @@ _WORDS = {
         "Measured by default for texts without --pool and --rows.",
     ),
 }
-#: Of the distribution of the weight over keys.
-_OF_KEYS = {
-    "top_key": (
-        Wording(
-            "Share of all weight on the key that receives most",
-            "share",
-            "1: all queries attend to one token; near uniform attention: no token dominates.",
-        ),
-        partial(top, count=1),
-    ),
-    "top_10_keys": (
-        Wording(
-            "Share of all weight on the 10 keys that receive most",
-            "share",
-            "Share that a cache of the best 10 keys for this head and window would keep.",
-        ),
-        partial(top, count=10),
-    ),
-    "effective_keys": (
-        Wording(
-            "Effective number of keys, exp of the entropy of their shares",
-            "tokens",
-            "1: all weight is on one key; n: n keys receive the same.",
-        ),
-        effective,
-    ),
-}
+_OF_KEYS = {"top_key": partial(top, count=1), "top_10_keys": partial(top, count=10), "effective_keys": effective}
+_GROUPS = ("group_query", "group_key")
 
 
 def _within(distance: int) -> Statistic:
@@ -194,17 +192,13 @@ def _within(distance: int) -> Statistic:
     return _optional(words, lambda rows: rows.within(distance), ("band", "bins"))
 
 
+_POSITIONAL = "0.9 or more: a positional head (Voita et al. 2019)."
+
+
 def _of_side(side: str, offset: int) -> Statistic:
-    return _of_largest(
-        Wording(
-            f"Queries whose largest weight is on the {side} token",
-            "share",
-            "0.9 or more: a positional head (Voita et al. 2019).",
-        ),
-        lambda rows: rows.mean((rows.largest_offset == offset).double()),
-        of_equal=lambda rows: rows.weight_at(offset),
-        needs_of_equal=("band",),
-    )
+    words = Wording(f"Queries whose largest weight is on the {side} token", "share", _POSITIONAL)
+    how: dict[str, Any] = {"of_equal": lambda rows: rows.weight_at(offset), "needs_of_equal": ("band",)}
+    return _of_largest(words, lambda rows: rows.mean(rows.largest_offset == offset), **how)
 
 
 def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
@@ -212,7 +206,7 @@ def _of_keys(prefix: str, what: str, of: str) -> dict[str, Statistic]:
         own = replace(words, long_name=words.long_name + of)
         return _optional(own, lambda rows: reduce(rows.summed(what)), (what,))
 
-    return {prefix + name: statistic(*each) for name, each in _OF_KEYS.items()}
+    return {prefix + name: statistic(_WORDS[name], reduce) for name, reduce in _OF_KEYS.items()}
 
 
 STATISTICS: dict[str, Statistic] = {
@@ -266,33 +260,16 @@ STATISTICS: dict[str, Statistic] = {
 DEFAULT = tuple(name for name, statistic in STATISTICS.items() if statistic.by_default)
 #: Further statistics if tokens are in groups.
 OF_GROUPS: dict[str, Statistic] = {
-    "group_weight": Statistic(
-        Wording("Weight from the queries of one group to all keys of another", "share"),
-        attrgetter("group_weight"),
-        ("columns",),
-        along=("group_query", "group_key"),
-        has_equal=True,
-    ),
+    "group_weight": _with_equal(_WORDS["group_weight"], attrgetter("group_weight"), ("columns",), along=_GROUPS),
     "position_group_weight": Statistic(
-        Wording("Weight from one group to another predicted from offsets alone", "share"),
-        attrgetter("position_group_weight"),
-        ("columns", "band", "bins"),
-        along=("group_query", "group_key"),
+        _WORDS["position_group_weight"], attrgetter("position_group_weight"), ("columns", "band", "bins"), along=_GROUPS
     ),
 }
+_CHOSEN = ("chosen_offset",)
 #: Further statistics if offsets are chosen.
 OF_OFFSETS: dict[str, Statistic] = {
-    "weight_at": Statistic(
-        Wording(
-            f"Share of the weight at {_EACH_OFFSET}",
-            "share",
-            "Mean over all queries, including those without a token there: compare with uniform attention. Missing if "
-            "the mask hides the offset.",
-        ),
-        lambda rows: rows.summed("chosen") / rows.count[..., None],
-        (CHOSEN,),
-        along=("chosen_offset",),
-        has_equal=True,
+    "weight_at": _with_equal(
+        _WORDS["weight_at"], lambda rows: rows.summed("chosen") / rows.count[..., None], (CHOSEN,), along=_CHOSEN
     )
 }
 GROUP_ROWS = "group_rows"

@@ -332,8 +332,5 @@ def with_each(result: xr.Dataset) -> xr.Dataset:
 
 def of_several(result: xr.Dataset, dim: str) -> list[str]:
     """Names of the variables with several numbers a head along that dimension."""
-    return [
-        str(name)
-        for name, variable in result.data_vars.items()
-        if {"layer", "head", dim} <= set(variable.dims) <= {"window", "layer", "head", dim}
-    ]
+    own = {str(name): set(variable.dims) for name, variable in result.data_vars.items()}
+    return [name for name, dims in own.items() if {"layer", "head", dim} <= dims <= {"window", "layer", "head", dim}]

@@ -140,11 +140,8 @@ class EnoughError(Exception):
 
 def _share_statistics(results: xr.Dataset) -> xr.Dataset:
     """The statistics that are shares, with one number a head."""
-    names = [
-        name
-        for name, values in results.data_vars.items()
-        if set(values.dims) == {"window", "layer", "head"} and values.attrs.get("units") == "share"
-    ]
+    own = ((name, values) for name, values in results.data_vars.items() if values.attrs.get("units") == "share")
+    names = [name for name, values in own if set(values.dims) == {"window", "layer", "head"}]
     if not names:
         raise AttnscopeError(
             "until (--until) needs a statistic that is a share of weight: add first_token or outside (--statistics)"

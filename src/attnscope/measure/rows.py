@@ -106,19 +106,13 @@ def _equal_rows(
 ) -> RowMeasures:
     band = bins = None
     if need.band is not None:
-        band = within(torch.arange(-need.band, need.band + 2, device=count.device))
+        band = within(torch.arange(-need.band, need.band + 2, device=count.device)).float()[:, None]
     if need.bins:
         sides = within(torch.from_numpy(segments(need.bins)).to(count.device))
-        bins = torch.cat([sides[..., : len(need.bins)], sides[..., len(need.bins) + 1 :]], -1)
-    entropy = count.clamp_min(1).double().log()
-    return RowMeasures(
-        log_sum_exp=entropy[:, None],
-        mass=(share > 0).double()[:, None],
-        entropy=entropy[:, None],
-        band=None if band is None else band.float()[:, None],
-        bins=None if bins is None else bins.float()[:, None],
-        columns=None if columns is None else columns[:, None],
-    )
+        bins = torch.cat([sides[..., : len(need.bins)], sides[..., len(need.bins) + 1 :]], -1).float()[:, None]
+    entropy, mass = count.clamp_min(1).double().log()[:, None], (share > 0).double()[:, None]
+    columns = None if columns is None else columns[:, None]
+    return RowMeasures(entropy, mass, entropy, band=band, bins=bins, columns=columns)
 
 
 def _joined(parts: list[RowMeasures], dim: int) -> RowMeasures:

@@ -103,17 +103,10 @@ def in_words(window: Window) -> Window:
     def of_first(values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(values[tokens[0]] for tokens in members) if values else ()
 
-    return replace(
-        window,
-        ids=of_first(window.ids),
-        special=of_first(window.special),
-        spans=tuple((window.spans[tokens[0]][0], window.spans[tokens[-1]][1]) for tokens in members),
-        tokens=tuple(_shown(window, tokens) for tokens in members),
-        roles=of_first(window.roles),
-        groups=of_first(window.groups),
-        words=(),
-        target=None if window.target is None else in_words(window.target),
-    )
+    parts: dict[str, Any] = {name: of_first(getattr(window, name)) for name in ("ids", "special", "roles", "groups")}
+    parts["spans"] = tuple((window.spans[tokens[0]][0], window.spans[tokens[-1]][1]) for tokens in members)
+    parts["tokens"] = tuple(_shown(window, tokens) for tokens in members)
+    return replace(window, **parts, words=(), target=None if window.target is None else in_words(window.target))
 
 
 def _shown(window: Window, tokens: list[int]) -> str:

@@ -511,11 +511,8 @@ def _fits(value: Any, shape: Any) -> bool:
     if isinstance(shape, dict):
         needed = {key: each for key, each in shape.items() if key is not ...}
         rest = shape.get(..., object)
-        return (
-            isinstance(value, dict)
-            and needed.keys() <= value.keys()
-            and all(_fits(one, needed.get(key, rest)) for key, one in value.items())
-        )
+        has_all = isinstance(value, dict) and needed.keys() <= value.keys()
+        return has_all and all(_fits(one, needed.get(key, rest)) for key, one in value.items())
     if isinstance(shape, tuple):
         return isinstance(value, list) and len(value) == len(shape) and all(map(_fits, value, shape))
     if shape is int:
