@@ -149,8 +149,7 @@ def is_like_weights(tensor: Tensor) -> bool:
 def sums_to_one(weights: Tensor, total: Tensor | None = None) -> bool:
     """Whether each row of weights sums to 1 or 0; NaN is checked elsewhere."""
     total = weights.sum(-1, keepdim=True) if total is None else total
-    away = (total.float() - 1).abs() > _SUM.get(weights.dtype, _USUAL_SUM)
-    return not bool((away & (total != 0)).any())
+    return not bool((((total.float() - 1).abs() > _SUM.get(weights.dtype, _USUAL_SUM)) & (total != 0)).any())
 
 
 def _at(output: Any, path: Path, name: str) -> Tensor:
@@ -174,8 +173,7 @@ def _without(output: Any, taken: list[ref[Tensor]]) -> Any:
 
 def future_of(call: AttentionCall) -> float:
     """The largest weight of a row on later tokens."""
-    weights = cast("Tensor", call.bias).exp()
-    return float(weights.triu(1).sum(-1).max())
+    return float(cast("Tensor", call.bias).exp().triu(1).sum(-1).max())
 
 
 _TOKENS = 64  # tokens of a short text
@@ -457,8 +455,7 @@ def _first(
     module: Any, attend: Attend, hidden_states: Tensor, attention_mask: Tensor, _: bool = False, **named: Any
 ) -> tuple[Tensor, None]:
     """Attend as DeBERTa's first version: one matrix for queries, keys and values, whose queries are scaled first."""
-    made = module.transpose_for_scores(module.in_proj(hidden_states))
-    query, key, value = made.chunk(3, -1)
+    query, key, value = module.transpose_for_scores(module.in_proj(hidden_states)).chunk(3, -1)
     query = query + module.transpose_for_scores(module.q_bias[None, None])
     value = value + module.transpose_for_scores(module.v_bias[None, None])
     terms = 1 + len(module.pos_att_type)

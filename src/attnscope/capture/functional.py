@@ -70,8 +70,7 @@ def call_of_product(
         )
     shared = max(key.shape[1], value.shape[1])
     batch = max(states.shape[0] for states in (query, key, value))
-    heads = max(query.shape[1], shared)
-    query = query.expand(batch, heads, -1, -1)
+    query = query.expand(batch, max(query.shape[1], shared), -1, -1)
     key, value = (states.expand(batch, shared, -1, -1) for states in (key, value))
     mask = bias = None
     if attn_mask is not None:
@@ -86,8 +85,7 @@ def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> Captured
     """A call of ``torch.nn.functional.scaled_dot_product_attention`` with its output."""
     call = call_of_product(*given, **named)
     query, key, value = (side.detach() for side in (call.query, call.key, call.value))
-    bias = None if call.bias is None else call.bias.detach()
-    call = replace(call, query=query, key=key, value=value, bias=bias)
+    call = replace(call, query=query, key=key, value=value, bias=None if call.bias is None else call.bias.detach())
     return _seen(call, _allowed(call), None, output.detach())
 
 
@@ -126,8 +124,7 @@ def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     query, key, padding = options["query"], options["key"], options.get("key_padding_mask")
     keys = weights.new_ones(weights.shape[0], weights.shape[3], dtype=torch.bool)
     if padding is not None:
-        hidden = padding if padding.dtype == torch.bool else padding == -math.inf
-        keys = ~hidden.reshape(keys.shape)
+        keys = ~(padding if padding.dtype == torch.bool else padding == -math.inf).reshape(keys.shape)
     same = query is key or (query.shape == key.shape and torch.equal(query, key))
     tokens, more = len(query), len(key) - len(query)  # (position, batch, width), whatever `batch_first`
     if more > 0 and tokens > 1 and torch.equal(key[more:], query):
@@ -440,8 +437,7 @@ def _intercept_eager(module: nn.Module, watched: ModuleCalls) -> Generator[None]
     parts = set(module.modules())
     places = (sys.modules.get(kind.__module__) for part in parts for kind in type(part).__mro__)
     every = (getattr(place, "__dict__", {}) for place in places)
-    files = {id(file): file for file in every if _EAGER in file}
-    before = [(file, file[_EAGER]) for file in files.values()]
+    before = [(file, file[_EAGER]) for file in {id(file): file for file in every if _EAGER in file}.values()]
 
     def seen(inner: Callable[..., Any]) -> Callable[..., Any]:
         known = inspect.signature(inner)

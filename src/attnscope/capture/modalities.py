@@ -146,8 +146,7 @@ class VideoModel:
         """Arguments of the forward pass: the frames ``(1, frame, channel, row, column)``, and no predictor."""
         if isinstance(clip.video, Video):
             pixels = clip.video.pixels()
-            frames = list(pixels[self.chosen(len(pixels))])
-            values = self._prepared(frames, clip.name)
+            values = self._prepared(list(pixels[self.chosen(len(pixels))]), clip.name)
         else:
             values = clip.video[None]
         return {self.key: values.to(device_of(self.model), self.model.dtype), **without_predictor(self.model)}
@@ -292,8 +291,7 @@ class PicturedModel:
         seen: list[dict[str, Any]] = []
 
         def look(_: Any, plain: tuple[Any, ...], named: dict[str, Any]) -> None:
-            names = self.decoder.forward.__code__.co_varnames[1:]
-            seen.append(dict(zip(names, plain, strict=False)) | named)
+            seen.append(dict(zip(self.decoder.forward.__code__.co_varnames[1:], plain, strict=False)) | named)
             raise _StopForwardError
 
         with suppress(_StopForwardError), self.decoder.register_forward_pre_hook(look, with_kwargs=True):

@@ -86,8 +86,7 @@ def attnscope_attention(
         settings = {"scaling": scaling, "is_causal": call.causal, "position_bias": position_bias}
         return _by_pytorch(module, query, key, value, attention_mask, settings)
 
-    output = watch.observe(site, call, own=own)
-    return output.transpose(1, 2).contiguous(), None
+    return watch.observe(site, call, own=own).transpose(1, 2).contiguous(), None
 
 
 def _by_pytorch(

@@ -325,8 +325,7 @@ def stored_positions(model: PreTrainedModel) -> Iterator[StoredPositions]:
         if not isinstance(weight, Tensor) or weight.ndim != _MATRIX:
             continue
         reserved = reserved_rows(module, _parent(model, name), len(weight))
-        of_words = isinstance(module, (nn.Embedding, LearnedPositions))
-        yield StoredPositions(name, weight, reserved, of_words)
+        yield StoredPositions(name, weight, reserved, isinstance(module, (nn.Embedding, LearnedPositions)))
     for name, tensor in model.named_buffers():
         if is_position_table(name, buffer=True) and tensor.ndim == _MATRIX:
             yield StoredPositions(name, tensor, 0, of_words=True)

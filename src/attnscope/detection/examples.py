@@ -286,8 +286,7 @@ class ExampleReader(TextReader):
             waiting.append(results)
             if sum(part.sizes["window"] for part in waiting) > _AT_ONCE:
                 waiting = [self._remaining(in_a_row(waiting))]
-        found = self._chosen(self._remaining(in_a_row(waiting)), windows)
-        return found.assign_attrs(windows=windows, tokens=tokens)
+        return self._chosen(self._remaining(in_a_row(waiting)), windows).assign_attrs(windows=windows, tokens=tokens)
 
     def _remaining(self, results: xr.Dataset) -> xr.Dataset:
         """The windows that can still be examples: a part of them has the same examples as all."""
@@ -396,8 +395,7 @@ def _reach(allowed: Tensor, first: int) -> tuple[int, int]:
     if not bool(sees.any()):
         return 0, 0
     own = torch.arange(first, first + len(allowed), device=allowed.device)[sees]
-    most = allowed.shape[1] - 1
-    low, high = allowed[sees].int().argmax(-1), most - allowed[sees].flip(-1).int().argmax(-1)
+    low, high = allowed[sees].int().argmax(-1), (allowed.shape[1] - 1) - allowed[sees].flip(-1).int().argmax(-1)
     return int((own - low).max().clamp_min(0)), int((high - own).max().clamp_min(0))
 
 

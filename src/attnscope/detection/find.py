@@ -91,8 +91,7 @@ def find(
     task = task_for(find, locals(), in_memory=True)
     model = MODEL if model is None else model
     reject_modalities("find", model, texts, field=reading["field"], revision=reading["revision"])
-    settings = scan_settings(reading, task, words=words, batch_size=batch_size)
-    return WordReader(model, texts, settings, query, key).scan()
+    return WordReader(model, texts, scan_settings(reading, task, words=words, batch_size=batch_size), query, key).scan()
 
 
 #: What is measured in each window: its name, and a sentence.
@@ -143,8 +142,7 @@ class WordReader(TextReader):
             uniform = attend_in_full(merged.equal)[1].double().cpu().numpy()
             own = {name: np.full(weights.shape[:2], np.nan) for name in _MEASURED}
             for text, window in enumerate(items):
-                sides = self.sides(window, site.kind)
-                for name, values in _of_words(weights[text], uniform[text], sides).items():
+                for name, values in _of_words(weights[text], uniform[text], self.sides(window, site.kind)).items():
                     own[name][text] = values
             layers.append(own)
 

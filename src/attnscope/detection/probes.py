@@ -89,10 +89,9 @@ def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int
 
 def delimiters_of(window: Window) -> list[bool]:
     r"""Tokens that separate others: punctuation, line breaks, and special tokens after the first position."""
-    kinds = grouping_of("types").given(window)
     return [
         kind == "punctuation" or (kind == "special" and position > 0) or "\n" in token
-        for position, (kind, token) in enumerate(zip(kinds, window.tokens, strict=True))
+        for position, (kind, token) in enumerate(zip(grouping_of("types").given(window), window.tokens, strict=True))
     ]
 
 
@@ -210,8 +209,7 @@ def needle_probe(
 
 
 def _calls(answered: Answer, call: AttentionCall) -> NeedleCalls:
-    first = len(answered.ids) - len(answered.tokens)
-    steps = torch.arange(first, len(answered.ids), device=call.query.device)
+    steps = torch.arange(len(answered.ids) - len(answered.tokens), len(answered.ids), device=call.query.device)
     matches = torch.zeros(len(steps), len(answered.ids), dtype=torch.float64, device=call.query.device)
     for step, token in enumerate(answered.tokens):
         matches[step, [position for position in answered.needle if answered.ids[position] == token]] = 1.0

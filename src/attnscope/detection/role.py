@@ -80,8 +80,7 @@ class TextCalls:
 
     def streamed(self) -> Tensor:
         """Share of the weight on the first and the latest tokens, over rows with other allowed keys."""
-        far = self._beyond(self.reach.recent)[..., 0]
-        near = self.rows.mass - far + _known(self.rows.columns)[..., SINKS]
+        near = self.rows.mass - self._beyond(self.reach.recent)[..., 0] + _known(self.rows.columns)[..., SINKS]
         return near[..., self.reach.sinks + self.reach.recent :].mean(-1)
 
     def most_received(self) -> Tensor:

@@ -307,8 +307,7 @@ def _on_probe(
 
 
 def _inputs(model: PreTrainedModel, probe: Probe, numbers: Sequence[int]) -> dict[str, Tensor]:
-    windows = [probe.windows[number] for number in numbers]
-    return WindowBatch.of(windows, 0, device_of(model)).inputs(model)
+    return WindowBatch.of([probe.windows[number] for number in numbers], 0, device_of(model)).inputs(model)
 
 
 @validated

@@ -81,8 +81,7 @@ def weights_at_offsets(
         if call.bias is not None:
             scores = scores + torch.diagonal(call.bias, offset, dim1=-2, dim2=-1)
         level = torch.exp(scores - log_sum_exp[..., rows])
-        seen = _seen(call, offset, rows)
-        weights[..., rows, column] = torch.where(seen, level, 0.0).to(wide)
+        weights[..., rows, column] = torch.where(_seen(call, offset, rows), level, 0.0).to(wide)
     return weights
 
 

@@ -88,8 +88,7 @@ def _by_head(call: AttentionCall, level: Tensor, size: int, total: Tensor, large
 
 def _batched(call: AttentionCall, level: Tensor, size: int, total: Tensor, largest: Tensor) -> None:
     """All heads at once in PyTorch, on any device and in any float type."""
-    dtype = torch.promote_types(call.query.dtype, torch.float32)
-    operands = batched_operands(call, dtype)
+    operands = batched_operands(call, torch.promote_types(call.query.dtype, torch.float32))
     level, total, largest = (by_group(call, tensor) for tensor in (level, total, largest))
     for rows, keys in _tiles(operands, size, rows_at_once(call)):
         weights = operands.scores(rows, keys).sub_(level[..., rows, None]).exp_()

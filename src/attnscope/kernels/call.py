@@ -98,8 +98,7 @@ class AttentionCall:
                 return None
             if isinstance(pairs, RowMask) and pairs.is_known:
                 return pairs.taken(queries)
-            texts = torch.arange(len(pairs), device=pairs.device)[:, None]
-            return pairs[texts, :, queries].transpose(1, 2)
+            return pairs[torch.arange(len(pairs), device=pairs.device)[:, None], :, queries].transpose(1, 2)
 
         index = queries[:, None, :, None].expand(-1, self.query.shape[1], -1, self.query.shape[3])
         query, places = self.query.gather(2, index), self.query_positions.expand(len(queries), -1).gather(1, queries)
@@ -157,8 +156,7 @@ class AttentionCall:
     @cached_property
     def _extent_and_contiguity(self) -> tuple[tuple[Tensor, Tensor], bool]:
         queries, keys = self.query.shape[2], self.key.shape[2]
-        device = self.query.device
-        start = torch.zeros(1, queries, dtype=torch.int64, device=device)
+        start = torch.zeros(1, queries, dtype=torch.int64, device=self.query.device)
         stop = torch.full_like(start, keys)
         contiguous = True
         if self.mask is not None:
@@ -200,8 +198,7 @@ class Need:
     @classmethod
     def everything(cls, band: int, columns: Tensor | None = None, bins: tuple[int, ...] = ()) -> Need:
         """Every measure, with offsets up to `band`."""
-        flags = {f.name: True for f in fields(cls) if f.type == "bool"}
-        return cls(band=band, bins=bins, columns=columns, **flags)
+        return cls(band=band, bins=bins, columns=columns, **{f.name: True for f in fields(cls) if f.type == "bool"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,8 +341,7 @@ def weights_at(
     for at in keys.unbind(-1):
         place = at.clamp_min(0)[:, None].expand(batch, -1, -1)
         of_heads = place.expand(-1, call.key.shape[1], -1)[..., None].expand(-1, -1, -1, call.key.shape[3])
-        key = call.key.gather(2, of_heads).to(wide).repeat_interleave(call.group, 1)
-        scores = (query * key).sum(-1)
+        scores = (query * call.key.gather(2, of_heads).to(wide).repeat_interleave(call.group, 1)).sum(-1)
         if call.softcap is not None:
             scores = call.softcap * torch.tanh(scores / call.softcap)
         seen = (at >= 0)[:, None] & (place <= own if call.causal else True)

@@ -57,8 +57,7 @@ def sliding_window_attention(
         raise AttnscopeError(
             f"found a window from {left} tokens before to {right} after; expected two numbers of 0 or more"
         )
-    block = max(left + right, _LEAST_BLOCK)
-    cut = _Neighbourhoods(query.shape[-2], key.shape[-2], block, left, right, query.device)
+    cut = _Neighbourhoods(query.shape[-2], key.shape[-2], max(left + right, _LEAST_BLOCK), left, right, query.device)
     allowed = cut.exists & (cut.offset >= -left) & (cut.offset <= right)
     scores = _scale(query, scale) * cut.rows(query) @ cut.around(key).transpose(-2, -1)
     return cut.join(masked_softmax(scores, allowed) @ cut.around(value))
@@ -116,8 +115,7 @@ def block_sparse_attention(
     everywhere[chosen] = True
     here = cut.exists & ~cut.around_positions(everywhere)  # global keys have columns of their own
     local = here & (cut.offset <= 0) if causal else here.expand(-1, block, -1)
-    ahead = chosen > cut.positions[..., None]
-    allowed = torch.cat([local, ~(ahead & causal)], dim=-1)
+    allowed = torch.cat([local, ~((chosen > cut.positions[..., None]) & causal)], dim=-1)
 
     scale = _scale(query, scale)
     rows = scale * cut.rows(query)
@@ -208,8 +206,7 @@ def _causal_linear(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     )
     of_block = key.transpose(-2, -1) @ value
     before = of_block.cumsum(-3) - of_block
-    within = (query @ key.transpose(-2, -1)).tril() @ value
-    return (query @ before + within).flatten(-3, -2)[..., :length, :]
+    return (query @ before + ((query @ key.transpose(-2, -1)).tril() @ value)).flatten(-3, -2)[..., :length, :]
 
 
 def _scale(query: Tensor, scale: float | None) -> float:
@@ -267,8 +264,7 @@ class _Neighbourhoods:
 
     def rows(self, x: Float[Tensor, "*batch query width"]) -> Float[Tensor, "*batch blocks block width"]:
         """Cut the queries into blocks."""
-        padded = F.pad(x, (0, 0, 0, self.blocks * self.block - self.queries))
-        return padded.unflatten(-2, (self.blocks, self.block))
+        return F.pad(x, (0, 0, 0, self.blocks * self.block - self.queries)).unflatten(-2, (self.blocks, self.block))
 
     def around(self, x: Tensor) -> Tensor:
         """The keys of each block, ``(..., blocks, reach, width)``, a view of a padded copy of ``(..., key, width)``."""

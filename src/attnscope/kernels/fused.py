@@ -126,6 +126,5 @@ def _packed_passes(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures
     if need.columns is not None:
         measures["columns"] = parts["columns"].double()
     if need.band is not None:
-        offsets = range(-need.band, need.band + 1)
-        measures["band"] = weights_at_offsets(call, log_sum_exp, offsets).float()
+        measures["band"] = weights_at_offsets(call, log_sum_exp, range(-need.band, need.band + 1)).float()
     return parts["value"], RowMeasures(**measures)

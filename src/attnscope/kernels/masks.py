@@ -391,8 +391,7 @@ def _numbered(bias: OffsetBias, indices: list[Tensor | None]) -> Tensor | None:
     if len(indices) <= lead or indices[lead] is None or any(index.dtype in _MARKS for index in there):
         return None
     rows, queries = cast("Tensor", indices[lead]), bias.shape[-2]
-    turned = [*indices[:lead], queries - 1 - rows % queries, *indices[lead + 1 :]]
-    return ATEN.index.Tensor(bias.upside_down, turned)
+    return ATEN.index.Tensor(bias.upside_down, [*indices[:lead], queries - 1 - rows % queries, *indices[lead + 1 :]])
 
 
 def _gathered(bias: OffsetBias, dim: int, index: Tensor, **_: bool) -> Tensor | None:

@@ -74,16 +74,14 @@ def absorb(
     scores.masked_fill_((index < start[..., None]) | (index >= stop[..., None]), -math.inf)
     band = state.band.shape[-1] // 2
     if state.band.shape[-1]:
-        offsets = torch.arange(-band, band + 1, device=scores.device)
-        at = own[..., None] + offsets - column
+        at = own[..., None] + torch.arange(-band, band + 1, device=scores.device) - column
         inside = (at >= 0) & (at < keys)
         near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
         state.band.copy_(torch.where(inside, near, state.band))
 
     if state.largest_key.shape[-1]:
         largest, first = scores.max(-1, keepdim=True)  # the first of several
-        is_larger = largest > state.maximum[..., None]
-        state.largest_key.copy_(torch.where(is_larger, first + column, state.largest_key))
+        state.largest_key.copy_(torch.where(largest > state.maximum[..., None], first + column, state.largest_key))
     maximum = torch.maximum(state.maximum, scores.amax(-1))
     shift = torch.where(maximum == -math.inf, 0.0, maximum)  # rows before their first allowed key
     # where exp underflows to 0, the score stays finite too: 0 * -inf would be NaN
@@ -230,12 +228,11 @@ class Sums:
         most = (stop - start).clamp_min(1).double().log()[:, None]  # ln of the number of allowed keys
         entropy = torch.minimum((torch.log(total) - state.score / total).clamp_min_(0.0), most)
         level = torch.where(there, log_sum_exp, 0.0).to(state.band.dtype)[..., None]
-        index = call.query_positions[:, None]
         rows = RowMeasures(
             log_sum_exp=log_sum_exp,
             mass=mass,
             entropy=mass * entropy - torch.xlogy(mass, mass),
-            mean_offset=torch.where(there, state.mean - index, 0.0),
+            mean_offset=torch.where(there, state.mean - call.query_positions[:, None], 0.0),
             offset_variance=state.spread / total,
             largest=share * there,
             largest_key=state.largest_key[..., 0].double() if state.largest_key.shape[-1] else None,
@@ -244,8 +241,7 @@ class Sums:
             bins=state.bins.mul_(share[..., None].to(state.bins.dtype)) if state.bins.shape[-1] else None,
             columns=None if self.columns is None else self.columns.double() * share[..., None],
         )
-        output = self.output.mul_(share[..., None].to(self.output.dtype))
-        return output.to(call.query.dtype), rows
+        return self.output.mul_(share[..., None].to(self.output.dtype)).to(call.query.dtype), rows
 
 
 def plain_tiles(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasures]:
@@ -287,5 +283,4 @@ def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
 def rows_at_once(call: AttentionCall) -> int:
     """Number of queries of all heads in a tile."""
     batch, heads = call.query.shape[:2]
-    limit = PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5
-    return max(16, limit // (batch * heads * KEY_TILE))
+    return max(16, (PLAIN_TILE if call.query.is_cuda else PLAIN_TILE >> 5) // (batch * heads * KEY_TILE))

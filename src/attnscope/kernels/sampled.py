@@ -41,8 +41,7 @@ def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"
     if call.sinks is not None:  # one logit a head: key heads cannot become texts of a batch
         bare = replace(call, value=call.value[..., :0])
         of_heads = [bare.of_key_head(head).take(queries[:, head]) for head in range(queries.shape[1])]
-        parts = [measure(rows, need)[1] for rows in of_heads]
-        return _each(parts, lambda values: torch.cat(values, 1))
+        return _each([measure(rows, need)[1] for rows in of_heads], lambda values: torch.cat(values, 1))
     rows = measure(call.take_by_key_head(queries), need)[1]
     shape = call.query.shape[:2]
     return _each([rows], lambda values: values[0].reshape(*shape, *values[0].shape[2:]))

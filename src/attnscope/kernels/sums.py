@@ -61,8 +61,7 @@ def weight_sums(
     keys = call.key.shape[2]
     # log-sum-exp of each row; infinity for those left out, and for those without allowed keys
     nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2
-    left_out = nowhere if counted is None else nowhere | ~counted[:, None]
-    level = log_sum_exp.masked_fill(left_out, torch.inf)
+    level = log_sum_exp.masked_fill(nowhere if counted is None else nowhere | ~counted[:, None], torch.inf)
     by_kernel = received and _can_exchange(call)
     nothing = call.query.new_zeros(0, dtype=torch.float64)
     sums = WeightSums(
@@ -191,9 +190,8 @@ def row_weights(call: AttentionCall, first: int) -> RowWeights:
     """Write out the weights of the rows from `first` to the last, in memory that grows with their number alone."""
     rows = slice(first, None)
     wide = torch.promote_types(call.query.dtype, torch.float32)
-    query = call.query[:, :, rows].to(wide)
     # heads that share keys are one matrix, so that no key is repeated
-    grouped = query.unflatten(1, (-1, call.group)).flatten(2, 3)
+    grouped = call.query[:, :, rows].to(wide).unflatten(1, (-1, call.group)).flatten(2, 3)
     scores = call.scale * grouped @ call.key.to(wide).mT
     scores = scores.unflatten(2, (call.group, -1)).flatten(1, 2).double()
     if call.softcap is not None:

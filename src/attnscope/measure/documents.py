@@ -86,8 +86,7 @@ def mean_by_document(values: np.ndarray, documents: Sequence[Hashable]) -> tuple
     sums = np.zeros((count, values.shape[1]))
     np.add.at(sums, member, values)
     mean = sums.sum(0) / sizes.sum()
-    apart = sums - mean * sizes[:, None]
-    error = np.sqrt(count / max(1, count - 1) * (apart**2).sum(0)) / sizes.sum()
+    error = np.sqrt(count / max(1, count - 1) * ((sums - mean * sizes[:, None]) ** 2).sum(0)) / sizes.sum()
     return mean, error, count
 
 
@@ -255,8 +254,7 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
         effective = (parts.sum("window") ** 2 / squares.where(squares > 0)).where(squares > 0, rows.min("window"))
         low, high = (mean - error * without_skewness(sign * times, skewness) for sign in (1.0, -1.0))
         if name == "offset_spread":
-            least = results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW)
-            third = (least * variances**1.5).sum("window")
+            third = (results[f"{name}{SKEWNESS}"].clip(min=_SPREAD_SKEW) * variances**1.5).sum("window")
             skewness = (third / variance.where(variance > 0) ** 1.5).fillna(0.0)
             farther = mean + error * long_tail(times, skewness)
             high = xr.where((effective < _FEW) & (farther > high), farther, high)
@@ -298,10 +296,8 @@ def by_document(
         return Interval(mean.reshape(shape), unknown, unknown, no, no)
     generator = np.random.default_rng(seed)
     drawn = generator.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-    shown = differs_from_zero(sums / abs(sizes.mean()), generator)
-    tested = shown.reshape(shape), np.isfinite(mean).reshape(shape)
-    drawn_sizes = drawn @ sizes
-    if (drawn_sizes * sizes.sum() <= 0).any():
+    tested = differs_from_zero(sums / abs(sizes.mean()), generator).reshape(shape), np.isfinite(mean).reshape(shape)
+    if ((drawn @ sizes) * sizes.sum() <= 0).any():
         unknown = np.full(shape, np.nan)
         return Interval(mean.reshape(shape), unknown, unknown, *tested)
     low, high = bootstrap_interval(sums, sizes, drawn)
@@ -376,8 +372,7 @@ def label_shares(labels: Int[np.ndarray, "window head"], clusters: int) -> Float
 
 def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndarray, "*any"]:
     """Exp of the entropy of label shares: 1 when a head always has the same label."""
-    logs = np.log(np.where(shares > 0, shares, 1.0))
-    return np.asarray(np.exp(-(shares * logs).sum(-1)))
+    return np.asarray(np.exp(-(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(-1)))
 
 
 def sign_agreement(values: Float[np.ndarray, "window head"]) -> Float[np.ndarray, " head"]:

@@ -101,8 +101,7 @@ def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
     queries, keys = weights.shape[-2:]
     offset = torch.arange(-band, band + 1, device=weights.device)
     at = torch.arange(queries, device=weights.device)[:, None] + offset
-    there = (at >= 0) & (at < keys)
-    near = weights.gather(-1, at.clamp(0, keys - 1).expand(*weights.shape[:2], -1, -1)) * there
+    near = weights.gather(-1, at.clamp(0, keys - 1).expand(*weights.shape[:2], -1, -1)) * ((at >= 0) & (at < keys))
     return RowMeasures(
         log_sum_exp=torch.zeros_like(weights[..., 0]),  # no statistic here reads it
         mass=weights.sum(-1),

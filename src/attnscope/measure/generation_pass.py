@@ -229,8 +229,7 @@ class GenerationObserver:
         for name, values in measured.items():
             of_head = () if name.startswith(EQUAL) else ("head",)
             along = ("span",) if name.endswith(SPANS) else ("offset_bin",) if name == BINS else ()
-            words = _WORDS.get(name) or wording(name)
-            data[name] = (("step", "layer", *of_head, *along), values, words.attributes)
+            data[name] = (("step", "layer", *of_head, *along), values, (_WORDS.get(name) or wording(name)).attributes)
         whole = [*[-1] * (length - padding - len(prompt)), *prompt, *new]  # embeddings have no ids
         source = self.prompts.tokens(own) if self.is_pair else []
         data |= {

@@ -136,17 +136,14 @@ def _counts(query: np.ndarray, seen: np.ndarray, columns: np.ndarray) -> tuple[n
     both = np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
     rest = both.copy()
     rest[0] = 0.0  # the first token is a bin of its own
-    before = np.concatenate([np.zeros((1, both.shape[1])), rest.cumsum(0)])
-    of_bins = np.diff(before[at], axis=1)
-    of_first = np.where((seen > query)[:, None], both[0], 0.0)[:, None]
-    counts = np.concatenate([of_bins, of_first], axis=1)
+    of_bins = np.diff(np.concatenate([np.zeros((1, both.shape[1])), rest.cumsum(0)])[at], axis=1)
+    counts = np.concatenate([of_bins, np.where((seen > query)[:, None], both[0], 0.0)[:, None]], axis=1)
     return counts[..., 0], counts[..., 1:]
 
 
 def _weights(bins: np.ndarray, first: np.ndarray, query: np.ndarray) -> np.ndarray:
     """Weight in each bin, ``(step, head, bin)``; the first token is a bin of its own."""
-    lasts = np.array([last for _, last in RANGES])
-    first_bin = np.searchsorted(lasts, -query)
+    first_bin = np.searchsorted(np.array([last for _, last in RANGES]), -query)
     rest = bins.astype(np.float64)
     rest[np.arange(len(query)), :, first_bin] -= first
     return np.concatenate([rest.clip(0.0), first[..., None]], axis=-1)
@@ -190,8 +187,7 @@ class Prompts:
             padding = first.repeat_interleave(batch // len(first))
         last = 1 if side == "text" else 2  # spans of the decoder's own text
         columns = torch.zeros(batch, length + 1, 1 + len(self.names) + last, dtype=torch.float64)
-        whole = -2 if side == "target" else 0
-        columns[..., :length, whole] = (torch.arange(length) >= padding[:, None]).double()
+        columns[..., :length, -2 if side == "target" else 0] = (torch.arange(length) >= padding[:, None]).double()
         columns[:, length, -1] = 1.0
         for row in range(batch if self.spans else 0):
             own = self.spans[row * len(self.spans) // batch]

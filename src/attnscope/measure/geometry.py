@@ -97,8 +97,7 @@ def grid_of(model: PreTrainedModel, pixels: Float[Tensor, "1 channel row column"
 
 def pattern(size: tuple[int, int], like: Tensor) -> Tensor:
     """The change of a patch: deterministic, and not constant, as a model may subtract the mean."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(like.shape[0], *size, generator=generator, dtype=torch.float32).to(like)
+    return torch.randn(like.shape[0], *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(like)
 
 
 def first_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor | None:
@@ -107,8 +106,7 @@ def first_states(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Tensor
 
     def look(site: Site, call: AttentionCall) -> Tensor:
         if site.index == 0 and call.key.shape[-1]:
-            both = torch.cat([call.key, call.value], -1)
-            states.append(both.transpose(1, 2).flatten(2).double())
+            states.append(torch.cat([call.key, call.value], -1).transpose(1, 2).flatten(2).double())
         return output_of(call) if call.key.shape[-1] else call.query
 
     with watching(model, look, weights_suffice=True):
@@ -272,8 +270,7 @@ class Tiles:
         pixels = pixels_of(inputs, tile.key)
         for row, column in sorted(places):
             changed = {**inputs, tile.key: _changed_pixels(inputs[tile.key], tile, row, column, pixels)}
-            moved = (self._states(changed, tile) - before).norm(dim=-1)
-            right += int(moved.argmax()) == row * tile.columns + column
+            right += int((self._states(changed, tile) - before).norm(dim=-1).argmax()) == row * tile.columns + column
         return right >= min(_RIGHT, len(places))
 
     def _states(self, inputs: dict[str, Any], tile: Tile) -> Tensor:
@@ -415,8 +412,7 @@ class Tubelets:
 
     def places(self) -> np.ndarray:
         """The token of each tubelet, ``(step, row, column)``."""
-        grid = np.indices((self.steps, self.rows, self.columns))
-        return self.first + np.tensordot(self.strides, grid, axes=1)
+        return self.first + np.tensordot(self.strides, np.indices((self.steps, self.rows, self.columns)), axes=1)
 
     def as_tiles(self, key: str) -> tuple[TubeletStep, ...]:
         """The steps, each over the first of its frames; `key` is the argument for the frames."""

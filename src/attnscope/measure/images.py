@@ -75,8 +75,7 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
         if grid.class_token is not None:
             sums["class_token"] += weights[..., grid.class_token].sum(-1)
         first, last = max(0, row - band), min(rows, row + band + 1)
-        at = slice(first - row + band, last - row + band)
-        places[:, :, at] += patches[..., first:last, :].movedim(-2, 2)
+        places[:, :, slice(first - row + band, last - row + band)] += patches[..., first:last, :].movedim(-2, 2)
     count, held = rows * columns, torch.where(sums["on_patches"] > 0, sums["on_patches"], torch.nan)
     return {
         "patch_profile": _profile(places.double(), rows, band),
@@ -237,9 +236,8 @@ class ImageReader(Reader):
 
     def illustrated(self, sample: xr.Dataset, items: Sequence[Pixels], reads: Sequence[Read]) -> xr.Dataset:  # noqa: ARG002
         grids = [grid for item in items if (grid := self._grid(*item)) is not None]
-        pictures = [jpeg(pixels[0], self.vision.processor) for _, pixels in items]
         return sample.assign_coords(
-            picture=("window", np.array(pictures, dtype=object)),
+            picture=("window", np.array([jpeg(pixels[0], self.vision.processor) for _, pixels in items], dtype=object)),
             grid=(("window", "of_grid"), np.array([[grid.start, grid.rows, grid.columns] for grid in grids])),
         )
 

@@ -447,8 +447,7 @@ def _clustered(results: xr.Dataset, present: np.ndarray, exists: np.ndarray, clu
     if any(name not in results for name in NEEDED):
         return _Kinds(labels, clustering.names, clustering.inertia)
     every = np.tile(exists, len(present))
-    places = places_of(with_rows(results, queries(results)))
-    members = places.pooled(every, clustering.labels, len(clustering.names))
+    members = places_of(with_rows(results, queries(results))).pooled(every, clustering.labels, len(clustering.names))
     kinds, codes = kind_list(members), kind_codes(members, beyond_chance(*members.candidates()))
     names = [kind_name(kinds[code], str(mask)) for code, mask in zip(codes, members.kinds, strict=True)]
     return _Kinds(labels, tuple(named_clusters(names, members)), clustering.inertia)

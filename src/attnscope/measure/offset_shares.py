@@ -59,8 +59,7 @@ def _is_of_distance(bias: Tensor) -> bool:
     allowed = bias > torch.finfo(bias.dtype).min / 2
     known = allowed[..., 1:] & allowed[..., :-1]
     steps = bias.masked_fill(~allowed, 0.0).diff(dim=-1).masked_fill(~known, 0.0)
-    both = known[..., 1:, 1:] & known[..., :-1, :-1]
-    moved = (steps[..., 1:, 1:] - steps[..., :-1, :-1]).masked_fill(~both, 0.0)
+    moved = (steps[..., 1:, 1:] - steps[..., :-1, :-1]).masked_fill(~(known[..., 1:, 1:] & known[..., :-1, :-1]), 0.0)
     size = float(steps.abs().amax())
     return size > _ROUNDING and float(moved.abs().amax()) <= _ALIKE * size
 

@@ -72,8 +72,7 @@ class WindowBatch:
             return dict(self.arguments)
         arguments = self.text.arguments(model.dtype)
         if model.config.is_encoder_decoder:
-            target = self.target.arguments(model.dtype)
-            arguments |= {f"decoder_{name}": value for name, value in target.items()}
+            arguments |= {f"decoder_{name}": value for name, value in self.target.arguments(model.dtype).items()}
         return arguments
 
 

@@ -95,9 +95,8 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
                 meaning = f"{wording(name).long_name}, variance over windows"
                 apart.attrs = values.attrs | {"long_name": meaning, "units": f"{unit}²" if unit else ""}
                 variables[f"{name}{VARIANCE}"] = apart
-                alone = values.astype(np.float32)
                 variables[f"{OF_WINDOW}{name}"] = xr.Variable(
-                    ("pooled_window", *values.dims[1:]), alone.data, values.attrs
+                    ("pooled_window", *values.dims[1:]), values.astype(np.float32).data, values.attrs
                 )
         else:
             variables[name] = values
@@ -132,8 +131,7 @@ def pooled(results: xr.Dataset, number: int, seed: int) -> xr.Dataset:
 
 def _weighted(values: xr.Variable, weights: xr.Variable) -> xr.Variable:
     """Mean over windows; NaN if any of them is NaN."""
-    mean = (values * weights).sum("window", skipna=False) / weights.sum("window")
-    return _like(mean, values)
+    return _like((values * weights).sum("window", skipna=False) / weights.sum("window"), values)
 
 
 def _weighted_nanmean(values: xr.Variable, weights: xr.Variable) -> xr.Variable:

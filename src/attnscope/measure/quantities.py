@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def top(received: Tensor, count: int) -> Tensor:
     """Share of all weight on the `count` keys that receive most: ``(batch, head)``; NaN without weight."""
-    shares = received / received.sum(-1, keepdim=True)
-    return shares.topk(min(count, received.shape[-1])).values.sum(-1)
+    return (received / received.sum(-1, keepdim=True)).topk(min(count, received.shape[-1])).values.sum(-1)
 
 
 def effective(received: Tensor) -> Tensor:

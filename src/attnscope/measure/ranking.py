@@ -165,8 +165,7 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     is_grid = len(dims) > 1
     shares, equal = _shares(results), _shares(results, EQUAL)
     if shares is not None:
-        elsewhere = (shares[dims[0]] != 0) | (shares[dims[-1]] != 0)
-        away = beyond(shares.where(elsewhere), equal, LEAST_SHARE, rows)
+        away = beyond(shares.where((shares[dims[0]] != 0) | (shares[dims[-1]] != 0)), equal, LEAST_SHARE, rows)
 
         cells = away.transpose("layer", "head", *dims).fillna(-1.0).stack(cell=dims)
         best = cells.isel(cell=cells.argmax("cell"))

@@ -144,8 +144,7 @@ def weights(
     kind, target = heads.layers[0][0].kind, first.target or first
     queries, keys = target if kind != "self" else first, target if kind == "causal" else first
     named = {"query_token": ("query", _names(queries, rows)), "key_token": ("key", _names(keys, columns))}
-    words_of = {"long_name": "Attention weight", "units": "share"}
-    return heads.labelled("weights", ("query", "key"), named, words_of)
+    return heads.labelled("weights", ("query", "key"), named, {"long_name": "Attention weight", "units": "share"})
 
 
 @dataclass

@@ -430,15 +430,13 @@ class Reader(ABC):
         self.run(read, observer, numbers)
         by = [window.by for window in read.windows]
         sources = [(window.source, window.start) for window in read.windows]
-        unit = "tokens" if read.words is None else "words"
-        named = numbers[0], self.groups, unit, by if by[0] else None, self.chosen
+        named = numbers[0], self.groups, "tokens" if read.words is None else "words", by if by[0] else None, self.chosen
         arrays, lengths = stacked(observer.measured.layers()), self.lengths(read)
         return labelled(arrays, self.sites, self.band, self.reach, lengths, sources, *named)
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
         """The number of tokens or words of each window."""
-        text = (read.batch if read.words is None else read.words.words).text
-        return {"length": text.valid.sum(1).cpu().numpy()}
+        return {"length": (read.batch if read.words is None else read.words.words).text.valid.sum(1).cpu().numpy()}
 
     def first_items(self) -> list[Any]:
         """The inputs on the page."""

@@ -144,8 +144,7 @@ class SampledRows(Rows):
     def total(self, values: Tensor) -> Tensor:
         """Estimates of sums over all rows, ``(1 + row, batch, head, ...)``."""
         more = (None,) * (values.ndim - 3)
-        counted = values.double().where(self.counted[(..., *more)], 0.0)
-        weighted = counted * self.weight[(..., *more)]
+        weighted = values.double().where(self.counted[(..., *more)], 0.0) * self.weight[(..., *more)]
         estimate = weighted.sum(2)[None]
         parts = weighted * self.is_drawn[(slice(None), None, None, *more)] * _STEP
         return torch.cat([estimate, estimate + parts.movedim(2, 0)])
@@ -211,8 +210,7 @@ def sampled_statistics(
     if not others:
         return output, exact
     queries = draw.queries.to(call.query.device).expand(-1, call.key.shape[1], -1)
-    some = measure_rows(call, replace(need, columns=None, band=None), queries)
-    estimated = estimates(some, others, draw, known)
+    estimated = estimates(measure_rows(call, replace(need, columns=None, band=None), queries), others, draw, known)
     if "bin_sum" in others:
         estimated[f"bin_sum{EFFECTIVE}"].masked_fill_(_beyond(call, need, estimated["bin_sum"])[:, None], torch.inf)
     return output, exact | estimated
@@ -223,8 +221,7 @@ def _beyond(call: AttentionCall, need: Need, bins: Tensor) -> Tensor:
     start, stop = call.extent
     left = (start - call.query_positions).amin(1)[:, None]
     right = (stop - 1 - call.query_positions).amax(1)[:, None]
-    last = need.bins[-1]
-    ranges = torch.tensor(bin_ranges(need.band or 0, last), device=bins.device)
+    ranges = torch.tensor(bin_ranges(need.band or 0, need.bins[-1]), device=bins.device)
     return (ranges[:, 1] < left) | (ranges[:, 0] > right)
 
 

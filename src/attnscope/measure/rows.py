@@ -367,8 +367,7 @@ class Rows:
         if offsets is None:
             return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
         reach = offsets.shape[-1] // 2
-        away = torch.arange(-reach, reach + 1, device=offsets.device).abs().double()
-        return offsets @ away / offsets.sum(-1)
+        return offsets @ torch.arange(-reach, reach + 1, device=offsets.device).abs().double() / offsets.sum(-1)
 
     @cached_property
     def profile(self) -> Tensor:
@@ -422,8 +421,7 @@ class Rows:
         on_key = eligible.keys[:, None].expand(-1, largest_key.shape[1], -1).gather(2, largest_key.clamp_min(0))
         counts = self.counted & eligible.queries[:, None] & on_key
         weight, query = there(self.measures.largest).double().masked_fill(~counts, -1.0).max(-1, keepdim=True)
-        found = torch.cat([weight, query, largest_key.gather(-1, query)], -1)
-        return found.masked_fill(weight < 0, torch.nan)
+        return torch.cat([weight, query, largest_key.gather(-1, query)], -1).masked_fill(weight < 0, torch.nan)
 
     def weight_at(self, offset: int) -> Tensor:
         """``(batch, head)``: mean over rows of the weight at an offset of the band."""
@@ -444,10 +442,8 @@ class Rows:
     def position_group_weight(self) -> Tensor:
         """Group weights predicted from the weights at each offset alone; see `GroupPlaces`."""
         places = there(there(self.groups).places)
-        on_first = there(self.measures.columns)[..., FIRST]
-        sums = places.sums(self.measures, on_first, self.counted)
-        mass = self.measures.mass.double().where(self.counted, 0.0)
-        return self._by_groups(places.fitted(sums, mass, self._members))
+        sums = places.sums(self.measures, there(self.measures.columns)[..., FIRST], self.counted)
+        return self._by_groups(places.fitted(sums, self.measures.mass.double().where(self.counted, 0.0), self._members))
 
     @property
     def _members(self) -> Tensor:

@@ -104,13 +104,11 @@ class MapObserver:
         output, rows = measure(call, Need())
         merged = None if self.words is None else self.words.merged(site.kind, call)
         call = call if merged is None else merged.call
-        heads = call.query.shape[1]
-        places = [(site.index, head) for head in range(heads)]
+        places = [(site.index, head) for head in range(call.query.shape[1])]
         if self.receiving is not None and {*self.receiving} & {*places}:
             self._receive(places, call, rows if merged is None else None, merged)
         if self.block:
-            level = rows.log_sum_exp if merged is None else _level(call, None, merged)
-            kept = blocks_of(call, level, self.block)
+            kept = blocks_of(call, rows.log_sum_exp if merged is None else _level(call, None, merged), self.block)
             self.blocks |= {place: kept[:, head] for head, place in enumerate(places)}
         for head, place in enumerate(places):
             if place in self.listed:
@@ -207,8 +205,7 @@ def sample_dataset(
         named: dict[str, Any] = {"token": (both, tokens), "special": (both, special)}
         named["tokens"] = "window", [len(text) for text in of_windows]
         if any(text.roles for text in of_windows):
-            roles = [[*text.roles, *[""] * rows][:rows] for text in of_windows]
-            named["role"] = both, np.array(roles, dtype=object)
+            named["role"] = both, np.array([[*text.roles, *[""] * rows][:rows] for text in of_windows], dtype=object)
         sample = sample.assign_coords({f"{side}{name}": own for name, own in named.items()})
     first = {side: of_windows[0] for side, of_windows in texts.items()}
     long = long_dataset(observed[0].blocks, observed[0].block, len(kinds), heads, first)

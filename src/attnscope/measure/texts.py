@@ -317,8 +317,7 @@ class TextReader(Reader):
         def done() -> None:
             nonlocal layers
             layers += 1
-            share = done_before + (1 - done_before) * layers / passes
-            self.progress(Progress("scan", share, {"windows": self.seen}))
+            self.progress(Progress("scan", done_before + (1 - done_before) * layers / passes, {"windows": self.seen}))
 
         return done
 

@@ -257,8 +257,7 @@ def picture_sizes(placed: Placed, images: int, videos: int) -> dict[str, Any]:
             if tiles:
                 sizes[2:, 0, image] = len(tiles), tiles[0].rows, tiles[0].columns
         for (name, words), values in zip(named.items(), sizes if most else (), strict=False):
-            attributes = {"long_name": f"of {kind}s: {words}", "units": ""}
-            variables[f"{kind}_{name}"] = (("window", kind), values, attributes)
+            variables[f"{kind}_{name}"] = (("window", kind), values, {"long_name": f"of {kind}s: {words}", "units": ""})
     return variables
 
 

@@ -242,8 +242,7 @@ def applied(messages: list[dict[str, Any]], name: str, writer: Any, template: st
 def _within(seconds: float) -> Generator[None]:
     """Raise a TimeoutError after this time."""
     raising = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    here = ctypes.c_ulong(threading.get_ident())
-    timer = threading.Timer(seconds, raising, (here, ctypes.py_object(TimeoutError)))
+    timer = threading.Timer(seconds, raising, (ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TimeoutError)))
     timer.daemon = True
     timer.start()
     try:

@@ -75,8 +75,7 @@ class IdNames:
 
     def of(self, ids: Sequence[int]) -> tuple[str, ...]:
         """One string for each."""
-        shown = [piece for whole in self.wholes(ids) for piece in self._pieces(whole)]
-        return tuple(map(visible_start, shown))
+        return tuple(map(visible_start, [piece for whole in self.wholes(ids) for piece in self._pieces(whole)]))
 
     def wholes(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
         """The tokens one at a time, with the pieces of a character together."""

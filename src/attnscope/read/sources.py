@@ -179,8 +179,7 @@ class Records:
         self._spool: Spool | None = None
 
     def texts(self) -> Iterator[Text]:
-        wanted = [self.field, *([] if self.by is None else [self.by])]
-        for number, value in self.rows(wanted):
+        for number, value in self.rows([self.field, *([] if self.by is None else [self.by])]):
             where = f"{shown(self.file.path)}, {'row' if self.is_table else 'line'} {number}"
             if self.text_alone and has_pictures(value):
                 raise AttnscopeError(
@@ -253,8 +252,7 @@ class Lines:
 
     def texts(self) -> Iterator[Text]:
         for text in self.whole.texts():
-            lines = lines_of(text.content) if self.blank else text.content.splitlines()
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(lines_of(text.content) if self.blank else text.content.splitlines(), start=1):
                 if self.blank or line.strip():
                     yield Text(f"{text.name}:{number}", line)
 

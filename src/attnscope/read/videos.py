@@ -65,8 +65,7 @@ def videos_of(given: Any) -> Videos | None:
     if isinstance(given, Mapping):
         mapping = cast("Mapping[str, Any]", given)
         given = next((mapping[name] for name in _PROCESSED if name in mapping), given)
-    expected = "videos alone (folders of frames, JSON Lines with video, or arrays)"
-    items = items_of(given, _clips_of, "a video", expected)
+    items = items_of(given, _clips_of, "a video", "videos alone (folders of frames, JSON Lines with video, or arrays)")
     if items is None:
         return None
     if len({isinstance(video, Video) for _, video in items}) > 1:

@@ -308,8 +308,7 @@ class OwnedFolder:
 
     def _mark(self) -> None:
         manifest = Manifest(self.command, self.files, self._growing, self._undefined, self.state)
-        new = files.new_file(self.path / files.WORKPLACE, manifest.to_bytes())
-        new.replace(self.path / files.MANIFEST)
+        files.new_file(self.path / files.WORKPLACE, manifest.to_bytes()).replace(self.path / files.MANIFEST)
         files.sync(self.path)
 
 

@@ -149,8 +149,7 @@ class RunFolder(OwnedFolder):
         texts = {name.rpartition("/")[2] for name in lost if "/" in name}
         lost += [name for name in self.files if name not in lost and name.rpartition("/")[2] in texts]
         if lost or (damaged and self.is_writable()):
-            state = {"complete": None} if lost else {}
-            self.forget([*damaged, *lost], **state, views=None)
+            self.forget([*damaged, *lost], **{"complete": None} if lost else {}, views=None)
 
     def _refuse_names(self) -> None:
         """The first write has the signature: without it there is no other file of ours."""

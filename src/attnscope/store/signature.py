@@ -149,8 +149,7 @@ def package_versions(*more: str) -> dict[str, str]:
 
 def short_hash(value: Any) -> str:
     """Eight hexadecimal digits of the hash of a JSON value."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:8]
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
