@@ -75,8 +75,7 @@ def _borrowed_arguments(arguments: dict[str, Any]) -> Generator[None]:
         arguments |= {"texts": SENTENCES, "by_line": True}
     with ExitStack() as stack:
         for argument in arguments.values():
-            model = inner_model(argument)
-            if isinstance(model, transformers.PreTrainedModel):
+            if isinstance(model := inner_model(argument), transformers.PreTrainedModel):
                 stack.enter_context(borrowed(model))
         yield
 
@@ -140,8 +139,7 @@ def inner_model(source: object) -> object:
         held: object = getattr(source, name, None)
         if held is None or held is source:
             continue
-        inner = inner_model(held)
-        if isinstance(inner, transformers.PreTrainedModel):
+        if isinstance(inner := inner_model(held), transformers.PreTrainedModel):
             if any(parameter.is_meta for parameter in inner.parameters()):
                 raise AttnscopeError(
                     f"{type(source).__name__} contains a {type(inner).__name__} whose weights are not loaded yet. Load "

@@ -72,8 +72,7 @@ class Checkpoint:
 
 def _instead(source: str) -> str:
     """A hint for a folder without a model."""
-    made = manifest_of(Path(source))
-    if made is None:
+    if (made := manifest_of(Path(source))) is None:
         return "is it a model folder?"
     if made.command == "train":
         return "its training has not finished. Repeat the command to resume it"
@@ -82,8 +81,7 @@ def _instead(source: str) -> str:
 
 def _weights(repository: Repository, config: dict[str, Any]) -> tuple[Path, ...]:
     """The files that `transformers` would load: the one named in the config, else a single file, else shards."""
-    named = config.get("transformers_weights")
-    if named is not None:
+    if (named := config.get("transformers_weights")) is not None:
         return _named(repository, named, "config.json")
     for name in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME):
         if repository.find(name) is not None:
@@ -129,8 +127,7 @@ def check_settings(config: dict[str, Any], source: str) -> None:
             "into config.json"
         )
     for name, value in every_setting(config):
-        expected = _expected(name, value)
-        if expected is not None:
+        if (expected := _expected(name, value)) is not None:
             raise AttnscopeError(
                 f"config.json of {source} has {name[:100]} {str(value)[:30]}; expected {expected}. "
                 "Is it the right config.json?"
@@ -141,8 +138,7 @@ def every_setting(config: Any) -> Iterator[tuple[str, Any]]:
     """Names and values at all levels."""
     parts: list[Any] = [config]
     while parts:
-        part = parts.pop()
-        if isinstance(part, dict):
+        if isinstance(part := parts.pop(), dict):
             yield from ((str(name), value) for name, value in part.items())
             parts.extend(part.values())
         elif isinstance(part, list):
@@ -215,15 +211,13 @@ class Repository:
 
     def take(self, name: str) -> Path | None:
         """Find a file that determines the model: part of `sha256`, and not allowed to change from now on."""
-        file = self.find(name)
-        if file is not None:
+        if (file := self.find(name)) is not None:
             self.taken.setdefault(file, file_state(file))
         return file
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read the JSON object in the file of that name; None if there is no file."""
-        path = self.take(name)
-        if path is None:
+        if (path := self.take(name)) is None:
             return None
         with explaining(f"{path} is not valid JSON", "Download it again"):
             settings = json.loads(path.read_bytes())
@@ -283,8 +277,7 @@ def asking_trust(source: str) -> Generator[None]:
 
 def _reject_damaged(folder: Path) -> None:
     """Raise an error if a file of a model folder of `attnscope train` was changed."""
-    made = manifest_of(folder)
-    if made is None:
+    if (made := manifest_of(folder)) is None:
         return
     owned = OwnedFolder(folder, made.command).look()
     damaged = owned.damaged(

@@ -197,8 +197,7 @@ def eager_way(model: PreTrainedModel, inputs: dict[str, Any]) -> EagerWay:
     """Find the modules that return a model's weights, on the first tokens of the first text."""
     name = type(model).__name__
     for place, module in model.named_modules():
-        reason = why_no_weights(module)
-        if reason is not None:
+        if (reason := why_no_weights(module)) is not None:
             raise UncapturedError(f"{name} has no weights from token to token ({place}): {reason}")
     short = _short(inputs)
     tokens = short["input_ids"].shape[1] if "input_ids" in short else None
@@ -350,8 +349,7 @@ def _nodes(outputs: list[Tensor]) -> set[Any]:
     reached: set[Any] = set()
     left: list[Any] = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     while left:
-        node = left.pop()
-        if node not in reached:
+        if (node := left.pop()) not in reached:
             reached.add(node)
             left.extend(before for before, _ in node.next_functions if before is not None)
     return reached
@@ -375,8 +373,7 @@ def _check_reported(name: str, output: Any, seen: list[_ReturnedWeights]) -> lis
     for field, tensor in _fields(output):
         if "attentions" not in field or not is_like_weights(tensor.detach()):
             continue  # SqueezeBERT returns scores
-        fitting = [matrix for matrix in seen if _is_reported(tensor, matrix)]
-        if not fitting:
+        if not (fitting := [matrix for matrix in seen if _is_reported(tensor, matrix)]):
             raise UncapturedError(f"{name} reports attention ({field.strip()}) that none of its modules returns")
         if "cross" in field:
             cross += fitting
@@ -440,8 +437,7 @@ def disentangled(model: nn.Module, attend: Attend) -> Generator[None]:
     """Let the layers of DeBERTa (v1, v2 and v3) call `attend`, as layers of models on the registry do."""
     changed: list[nn.Module] = []
     for module in model.modules():
-        version = disentangled_version(module)
-        if version is not None:
+        if (version := disentangled_version(module)) is not None:
             module.forward = partial(_first if version == 1 else _second, module, attend)
             changed.append(module)
     try:

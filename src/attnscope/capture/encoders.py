@@ -178,8 +178,7 @@ def load_vision_model(
 ) -> VisionModel:
     """Load a vision encoder with its image processor; for a model of images and text, its vision tower."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
-    reader = _reader(loaded.model)
-    if reader is None:
+    if (reader := _reader(loaded.model)) is None:
         plain, pictured = what_is_read(loaded.model), image_token_of(loaded.model.config) is not None
         other = "texts with images (JSON Lines)" if pictured else plain
         raise AttnscopeError(

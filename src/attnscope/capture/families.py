@@ -337,8 +337,7 @@ _NAMED = {
 
 def named_scheme(model: PreTrainedModel) -> str | None:
     """Position scheme of a model without a table, by names of its modules; None if unknown."""
-    named = _NAMED.get(str(getattr(model.config, "positions", "")))
-    if named is not None:
+    if (named := _NAMED.get(str(getattr(model.config, "positions", "")))) is not None:
         return named
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return "it reads one token after another (a recurrent network)"

@@ -97,8 +97,7 @@ def decoder_start(model: PreTrainedModel) -> Callable[[Sequence[int]], int]:
                 return int(shift(torch.tensor([list(said)]))[0, 0])
             except Exception as error:  # families raise what they like where a setting is missing
                 raise _unknown(model, reason_of(error)) from error
-        known = getattr(model.config, "decoder_start_token_id", None)
-        if known is None:
+        if (known := getattr(model.config, "decoder_start_token_id", None)) is None:
             raise _unknown(model, "no decoder_start_token_id")
         return int(known)
 

@@ -169,8 +169,7 @@ def load_video_model(
     """Load a video encoder with its processor, without a classifier's head."""
     loaded = load_model(source, need_tokenizer=False, **vars(loading))
     model: Any = loaded.model.base_model
-    frames = frames_of(model.config)
-    if frames is None or model.main_input_name not in _KEYS:
+    if (frames := frames_of(model.config)) is None or model.main_input_name not in _KEYS:
         raise AttnscopeError(
             f"{type(loaded.model).__name__} reads {loaded.model.main_input_name}, not videos. Use a video encoder "
             "(VideoMAE, ViViT, V-JEPA 2, ...)"
@@ -266,8 +265,7 @@ class PicturedModel:
                 f"{item.name}: {type(self.processor).__name__} reads no {kind}s. Pass frames as images"
             )
         marked = text.replace(place, own) if item.text is not None and own != place else text
-        places = marked.count(own)
-        if places != count:
+        if (places := marked.count(own)) != count:
             form = place if own == place else f"{place} or {own}"
             raise AttnscopeError(
                 f"{item.name}: found {count} {kind}{'s' * (count != 1)}, and {places} mark{'s' * (places != 1)} in "
@@ -318,8 +316,7 @@ class PicturedModel:
         with watching(self.decoder, attend, weights_suffice=True):
             output = self.run(given)
         limit = TOLERANCE.get(output.dtype, 1e-4) * max(1e-6, float(own.double().abs().max()))
-        difference = float((own.double() - output.double()).abs().max())
-        if not difference <= limit:
+        if not (difference := float((own.double() - output.double()).abs().max())) <= limit:
             raise AttnscopeError(
                 f"capturing the decoder changes the output of {kind} (by {difference:.1e}), so it cannot be measured"
             )

@@ -110,8 +110,7 @@ def parameters_of(model: nn.Module) -> Generator[tuple[str, Tensor]]:
     from accelerate.utils import align_module_device
 
     for name, module in model.named_modules():
-        own = [key for key, _ in module.named_parameters(recurse=False)]
-        if not own:
+        if not (own := [key for key, _ in module.named_parameters(recurse=False)]):
             continue
         try:
             with align_module_device(module):

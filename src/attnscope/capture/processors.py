@@ -133,8 +133,7 @@ def _check(repository: Repository) -> None:
     check_settings(config, repository.source)
     settings = repository.read("tokenizer_config.json") or {}
     for name, file in (("tokenizer_config.json", settings), ("config.json", config)):
-        kind = file.get("tokenizer_class")
-        if not _is_tokenizer(kind):
+        if not _is_tokenizer(kind := file.get("tokenizer_class")):
             raise AttnscopeError(
                 f"{name} of {repository.source} has tokenizer_class {str(kind)[:100]!r}, which is not a tokenizer. "
                 "Is it the right file?"

@@ -132,8 +132,7 @@ def passes_of(model: PreTrainedModel, observer: Observer) -> Generator[Watch]:
 @contextmanager
 def looking(look: Look) -> Generator[None]:
     """Within `watching`, also pass every output of the observer to ``look(site, output)``."""
-    watch = current.get()
-    if watch is None:
+    if (watch := current.get()) is None:
         yield
         return
     watch.look = look

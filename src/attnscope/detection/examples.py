@@ -264,8 +264,7 @@ class ExampleReader(TextReader):
             score[rows], weight[rows], key[rows] = (values.double().cpu().numpy() for values in of_rows)
             reach = _reach(allowed, first)
             first, left, right = rows.stop, max(left, reach[0]), max(right, reach[1])
-        candidates = np.flatnonzero(sides.rows & np.isfinite(score))
-        if not len(candidates):
+        if not len(candidates := np.flatnonzero(sides.rows & np.isfinite(score))):
             return {"rows": 0}
         strongest = candidates[np.argmax(self.sign * score[candidates])]
         drawn = [strongest, candidates[np.random.default_rng(draw).integers(len(candidates))]]

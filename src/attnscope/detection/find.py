@@ -135,8 +135,7 @@ class WordReader(TextReader):
         layers: list[dict[str, np.ndarray]] = []
 
         def look(site: Site, call: AttentionCall) -> None:
-            merged = read.words and read.words.merged(site.kind, call)
-            if merged is None:
+            if (merged := read.words and read.words.merged(site.kind, call)) is None:
                 raise AttnscopeError(f"layer {site.index} does not attend from token to token, so it has no words")
             weights = (attend_in_full(merged.call)[1] * merged.mass[..., None]).double().cpu().numpy()
             uniform = attend_in_full(merged.equal)[1].double().cpu().numpy()

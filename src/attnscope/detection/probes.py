@@ -74,8 +74,7 @@ def text_probe(windows: Sequence[Window], length: int, reach: Nearness, batch_si
 
 def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int) -> dict[str, str]:
     """Note on the windows that `text_probe` left out; empty if it used all."""
-    missing = len(windows) - len(used)
-    if not missing:
+    if not (missing := len(windows) - len(used)):
         return {}
     why = (
         f"fewer than the {length} tokens of a full one, and where at least half are full only those are read, so that "
@@ -100,8 +99,7 @@ def repeated_probe(around: Window, words: Sequence[int], length: int, seed: int,
     begins = list(around.special).index(False) if False in around.special else 0
     ends = list(reversed(around.special)).index(False) if False in around.special else 0
     prefix, suffix = around.ids[:begins], around.ids[len(around) - ends :]
-    period = min(_REPEATED, (length - begins - ends) // 2, len(words))
-    if period < 2:  # noqa: PLR2004
+    if (period := min(_REPEATED, (length - begins - ends) // 2, len(words))) < 2:  # noqa: PLR2004
         raise AttnscopeError(
             f"found {len(words)} different tokens and windows of {length}; expected space for two tokens twice"
         )
@@ -224,8 +222,7 @@ def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, dept
     around = windows[0]
     begins = list(around.special).index(False) if False in around.special else 0
     answer = min(_LONGEST_ANSWER, 2 * sum(marks) + 10)
-    room = length - begins - len(hidden) - len(prompt_ids) - answer
-    if room < len(hidden):
+    if (room := length - begins - len(hidden) - len(prompt_ids) - answer) < len(hidden):
         raise AttnscopeError(
             f"a window of {length} tokens has no space for a needle of {len(hidden)}, its question of "
             f"{len(prompt_ids)} and an answer: use a larger --window, or shorter needles"
@@ -255,8 +252,7 @@ def _tokens(tokenizer: Any, needle: Needle) -> tuple[list[int], list[bool]]:
         raise AttnscopeError("needles need the characters of each token: use a fast tokenizer (tokenizer.json)")
     first = text.index(needle.answer)
     last = first + len(needle.answer)
-    marks = [max(token.start, first) < min(token.end, last) for token in read]
-    if not any(marks):
+    if not any(marks := [max(token.start, first) < min(token.end, last) for token in read]):
         raise AttnscopeError(f"the tokenizer returns no token for the needle {shortly(needle.answer)}")
     return [token.id for token in read], marks
 

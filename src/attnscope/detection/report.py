@@ -65,8 +65,7 @@ def _controls(roles: xr.Dataset) -> list[str]:
 
 def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     """How many heads have each role, next to the controls."""
-    known = [row for row in rows if row["reached"] is not None]
-    if not known:
+    if not (known := [row for row in rows if row["reached"] is not None]):
         return "No threshold is published for these roles."
     best = (f" ({max(row[name] for name in controls)})" if controls else "" for row in known)
     counts = [f"{row['title']} {row['reached']}{most}" for row, most in zip(known, best, strict=True)]

@@ -174,8 +174,7 @@ def roles(
                 if needles is not None and "prompts" not in notes and _continues(loaded):
                     raise
                 skipped["retrieval"] = str(error)
-        asked = [name for name in names if name not in skipped]
-        if not asked:
+        if not (asked := [name for name in names if name not in skipped]):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise AttnscopeError(f"none of these roles can be scored in {loaded.name}: {reasons}")
         probes = probes if "text" in wanted else probes[1:]

@@ -224,8 +224,7 @@ def _in_threads(numbers: range, work: Callable[[int], None]) -> None:
         with torch.inference_mode():
             work(number)
 
-    pool = _threads(torch.get_num_threads())
-    if pool is None:
+    if (pool := _threads(torch.get_num_threads())) is None:
         for number in numbers:
             in_thread(number)
         return

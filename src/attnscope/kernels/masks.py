@@ -31,10 +31,8 @@ class Extent(NamedTuple):
 
 def extent_of(mask: Bool[Tensor, "batch head query key"]) -> Extent:
     """First and last-plus-one allowed key of each query, and whether all keys between are allowed."""
-    if isinstance(mask, RowMask):
-        mask = mask.settled()
-        if isinstance(mask, RowMask):
-            return Extent(mask.start, mask.stop, is_contiguous=True)
+    if isinstance(mask, RowMask) and isinstance(mask := mask.settled(), RowMask):
+        return Extent(mask.start, mask.stop, is_contiguous=True)
     batch, heads, queries, keys = mask.shape
     return extent_by_rows(lambda rows: mask[:, :, rows], queries, batch * heads * keys)
 
@@ -288,10 +286,9 @@ class OffsetBias(Tensor):
                 if func in _EACH and _are_alike(bias, args):
                     numbers: Any = tree_map_only(OffsetBias, lambda one: one.by_offset, args)
                     return OffsetBias(func(*numbers, **kwargs), bias.shape[-2])
-                if func in _OFFSET_BIAS_PARTS:
-                    part = _OFFSET_BIAS_PARTS[func](bias, *args[1:], **kwargs)
-                    if part is not None:
-                        return part
+                part = _OFFSET_BIAS_PARTS[func](bias, *args[1:], **kwargs) if func in _OFFSET_BIAS_PARTS else None
+                if part is not None:
+                    return part
             made = func.decompose(*args, **kwargs)  # of other functions, which come whole in inference mode
             if made is not NotImplemented:
                 return made
@@ -378,8 +375,7 @@ def _diagonal(bias: OffsetBias, offset: int = 0, dim1: int = 0, dim2: int = 1) -
     if (dim1 % bias.ndim, dim2 % bias.ndim) != (bias.ndim - 2, bias.ndim - 1):
         return None
     queries, keys = bias.shape[-2:]
-    pairs = min(queries, keys - offset) - max(0, -offset)
-    if pairs <= 0:
+    if (pairs := min(queries, keys - offset) - max(0, -offset)) <= 0:
         return bias.by_offset[..., :0]
     return bias.by_offset[..., offset + queries - 1, None].expand(*bias.shape[:-2], pairs)
 

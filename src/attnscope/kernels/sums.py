@@ -162,8 +162,7 @@ def _diagonals(weights: Tensor) -> Tensor:
 
 def _tiles(operands: Operands, counted: Tensor, most: int) -> Iterator[tuple[slice, slice, Tensor]]:
     """Tiles of scores, between the first counted row and the last, where a key is allowed."""
-    at = counted.nonzero()
-    if not len(at):
+    if not len(at := counted.nonzero()):
         return
     first, last = int(at[0]), int(at[-1]) + 1
     for low in range(first, last, most):

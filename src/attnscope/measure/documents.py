@@ -313,8 +313,7 @@ def differs_from_zero(
     parts: Float[np.ndarray, "document mean"], generator: np.random.Generator
 ) -> Bool[np.ndarray, " mean"]:
     """Which means differ from 0 significantly, two-sided: by all choices of signs, or 4,096 random ones."""
-    count = len(parts)
-    if count <= _ALL_SIGNS:
+    if (count := len(parts)) <= _ALL_SIGNS:
         signs = 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
     else:
         signs = _random_signs(generator, 2**_ALL_SIGNS, count)
@@ -476,8 +475,7 @@ def label_information(
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
     counts = np.bincount(flat) / flat.size
-    entropy = -sum(share * np.log(share) for share in counts if share > 0)
-    if entropy == 0:
+    if (entropy := -sum(share * np.log(share) for share in counts if share > 0)) == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
     chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]

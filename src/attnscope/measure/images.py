@@ -200,8 +200,7 @@ class ImageReader(Reader):
 
     def _grid(self, name: str, pixels: Tensor) -> Grid | None:
         """Rows and columns of patches in images of this size, cached."""
-        size = tuple(pixels.shape[1:])
-        if size not in self._grids:
+        if (size := tuple(pixels.shape[1:])) not in self._grids:
             self._try(name, pixels[:1])
             new = grid_of(self.model, pixels[:1]) if any(self._grids.values()) else None
             if isinstance(new, str):
@@ -248,8 +247,7 @@ def _there(names: Sequence[str], grid: Grid | None) -> list[str]:
     if grid is not None:
         lacks |= {"class_token"} if grid.class_token is None else set()
         lacks |= set() if grid.registers else {"registers"}
-    there = [name for name in names if name not in lacks]
-    if not there:
+    if not (there := [name for name in names if name not in lacks]):
         raise AttnscopeError(f"this model has no {names[0]}: choose other statistics, such as entropy or max_weight")
     return there
 

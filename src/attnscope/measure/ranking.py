@@ -275,8 +275,7 @@ def top_keys(sample: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[TopKe
     rows: list[TopKeys] = []
     for layer, head in heads:
         for window in range(sample.sizes["window"]):
-            keys = _listed(sample, "received", window, layer, head)
-            if not keys:
+            if not (keys := _listed(sample, "received", window, layer, head)):
                 continue
             row = TopKeys(window=window, layer=layer, head=head, keys=keys)
             if "recent" in sample:

@@ -331,14 +331,12 @@ class Reader(ABC):
     def result_of(self, run: RunFolder) -> xr.Dataset:
         """The results of a finished run; adds the sample of its page if it is missing."""
         results, show = load_scan(run), self.settings.show
-        if show is not None and run.is_writable() and not keeps_maps_of(run, show):
-            sample = self.sample(results, show)
-            if sample is not None:
-                run.save(SAMPLE, sample)
-        if show is not None and run.is_writable() and run.load(EXAMPLES) is None:
-            examples = self.examples(results)
-            if examples is not None:
-                run.save(EXAMPLES, examples)
+        if show is None or not run.is_writable():
+            return results
+        if not keeps_maps_of(run, show) and (sample := self.sample(results, show)) is not None:
+            run.save(SAMPLE, sample)
+        if run.load(EXAMPLES) is None and (examples := self.examples(results)) is not None:
+            run.save(EXAMPLES, examples)
         return results
 
     def examples(self, results: xr.Dataset) -> xr.Dataset | None:  # noqa: ARG002

@@ -363,8 +363,7 @@ class Rows:
     @property
     def attention_distance(self) -> Tensor:
         """``(batch, head)``: mean distance of the weight; under a causal mask, from the mean offset."""
-        offsets = self.second.offsets
-        if offsets is None:
+        if (offsets := self.second.offsets) is None:
             return -self.mean(self.measures.mass * there(self.measures.mean_offset)) / self.mass
         reach = offsets.shape[-1] // 2
         return offsets @ torch.arange(-reach, reach + 1, device=offsets.device).abs().double() / offsets.sum(-1)

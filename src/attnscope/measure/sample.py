@@ -304,8 +304,7 @@ class WordBatch:
 
     def weights(self, site: Site, call: AttentionCall) -> Tensor:
         """The weights from word to word, ``(batch, head, word, word)``."""
-        merged = self.merged(site.kind, call)
-        if merged is None:
+        if (merged := self.merged(site.kind, call)) is None:
             raise AttnscopeError(
                 f"layer {site.index} does not attend from token to token (pooled tokens, a prompt), so its weights "
                 "cannot be merged to words: leave out words"

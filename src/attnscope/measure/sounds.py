@@ -168,8 +168,7 @@ def _decoder_inputs(texts: list[str], speech: SpeechModel) -> list[Window]:
 
 def _reject_long(sounds: Sounds, longest: int) -> None:
     for sound in sounds:
-        seconds = len(sound.samples) / sound.rate
-        if seconds > longest:
+        if (seconds := len(sound.samples) / sound.rate) > longest:
             raise AttnscopeError(
                 f"{sound.name} lasts {seconds:.1f} s; with a transcript at most {longest} s are read: cut sound and "
                 "transcript, or remove the transcript"

@@ -53,11 +53,9 @@ def _why(known: np.ndarray, distance: int, sizes: np.ndarray, results: xr.Datase
             return f"missing (the longest window has {int(sizes.max())} {unit})"
         return "missing (the mask hides this offset)"
     reasons: list[str] = []
-    layers = results["layer"].values[~known.any(0)].tolist()
-    if layers:
+    if layers := results["layer"].values[~known.any(0)].tolist():
         reasons.append(f"missing in layers {', '.join(map(str, layers))} (the mask hides this offset)")
-    missing = int((~known.any(1)).sum())
-    if missing:
+    if missing := int((~known.any(1)).sum()):
         reasons.append(f"mean over {len(known) - missing} of {len(known)} {each} (the others are too short)")
     return "; ".join(reasons)
 

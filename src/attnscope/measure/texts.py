@@ -360,8 +360,7 @@ class TextReader(Reader):
 
     def _padding_matters(self) -> bool:
         """Whether a text has other numbers in a batch with a longer one: tested on a part of the first window."""
-        long = _cut(self.first, _PADDED)
-        if len(long) < 2:  # noqa: PLR2004 no part of it is shorter
+        if len(long := _cut(self.first, _PADDED)) < 2:  # noqa: PLR2004 no part of it is shorter
             return False
         texts = [long, _cut(long, len(long) // 2)]
         beside, *alone = (self.read(batch, [0, 1]).batch.inputs(self.model) for batch in (texts, texts[:1], texts[1:]))
@@ -415,8 +414,7 @@ def _reject_beyond(settings: ScanSettings, length: int) -> None:
         return
     if not len(offsets):
         raise AttnscopeError("offsets (--offsets) is empty: give some, such as -1,-64, or leave it out")
-    beyond = [offset for offset in offsets if abs(offset) >= length]
-    if beyond:
+    if beyond := [offset for offset in offsets if abs(offset) >= length]:
         raise AttnscopeError(
             f"offsets (--offsets) has {shortly(beyond[0])}; in windows of {length} tokens they are {1 - length} to "
             f"{length - 1}: choose among these, or use a longer window (--window)"

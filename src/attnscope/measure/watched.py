@@ -618,8 +618,7 @@ def _checked(where: str, real: Tensor, slack: float, keys: Tensor) -> Tensor:
             f"{where} has a row that sums to {float(mass.amax()):.4f}; expected 1 or less. Are the dimensions "
             "(batch, head, query, key), the softmax over keys?"
         )
-    beyond = float(real.where(~keys[:, None, None], 0.0).amax())
-    if beyond > slack:
+    if (beyond := float(real.where(~keys[:, None, None], 0.0).amax())) > slack:
         raise AttnscopeError(
             f"{where} has a weight of {beyond:.4f} on padding; expected 0: mask it, or give mask instead of lengths if "
             "it is on the left"

@@ -41,8 +41,7 @@ class Chats:
     """Chats before a template is known."""
 
     def __init__(self, given: object, *, field: str | None = None, template: str | Path | None = None) -> None:
-        given = as_list(given)
-        if is_chat(given):
+        if is_chat(given := as_list(given)):
             given = [given]
         items = cast("list[Any]", given) if isinstance(given, list) else [given]
         if any(isinstance(item, list | Mapping) for item in items):
@@ -195,8 +194,7 @@ def regions_between(text: str, skeleton: str, said: Sequence[tuple[str, str]], n
         content, role = said[number] if fits else ("", "")
         forms = (content, content.strip(), content.lstrip(), content.rstrip())
         fitting = [form for form in forms if text.startswith(form + after, at)]
-        fits = fits and bool(fitting)
-        if fits:
+        if fits := fits and bool(fitting):
             regions.append(Region(at, at + len(fitting[0]), role))
             at += len(fitting[0] + after)
     if not fits or at != len(text):

@@ -149,8 +149,7 @@ def text_field(value: Mapping[str, Any], field: str, where: str) -> str:
             f"{where}: no field {field!r}; found the fields {keys}. Choose one as `field` (--field, or --sides for "
             "parallel text)"
         )
-    content = value[field]
-    if not isinstance(content, str):
+    if not isinstance(content := value[field], str):
         keys = ", ".join(f"{key!r} ({_kind(item)})" for key, item in value.items())
         raise AttnscopeError(
             f"{where}: field {field!r} has a JSON {_kind(content)}; expected a string.\n"
@@ -276,8 +275,7 @@ def _from_pipe(file: io.BufferedReader, path: Path) -> bytes:
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(1000 * PATIENCE):  # nothing to read, and no closed writer
         with suppress(BlockingIOError):  # an open writer without output yet
-            first = os.read(descriptor, 1)
-            if not first:
+            if not (first := os.read(descriptor, 1)):
                 raise AttnscopeError(
                     f"{shown(path)}: nothing wrote to this pipe for {PATIENCE:g} seconds; expected a text: start its "
                     "writer, or name a file"
@@ -305,8 +303,7 @@ def inner_suffix(path: Path | Url) -> str:
 
 def unpacked(path: Path | Url, blocks: Iterable[bytes]) -> Iterator[bytes]:
     r"""The content of a file: its bytes, decompressed by its suffix."""
-    opener = _OPENERS.get(path.suffix.lower())
-    if opener is None:
+    if (opener := _OPENERS.get(path.suffix.lower())) is None:
         yield from blocks
         return
     try:

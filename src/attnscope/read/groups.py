@@ -52,8 +52,7 @@ class Grouping:
     def marked(self, window: Window, number: int = 0) -> Window:
         """The window with the number of the group of each token, also of its target."""
         given = self.given(window, number)
-        unknown = set(given) - set(self.names)
-        if unknown:
+        if unknown := set(given) - set(self.names):
             raise AttnscopeError(
                 f"the function of groups returned {min(unknown)!r} for {window_name(window, number)} only the second "
                 "time; expected the same groups for the same tokens"
@@ -70,8 +69,7 @@ class Grouping:
                 f"the function of groups returned {given!r:.60}; expected a list with a name for each token"
             )
         names = [str(name) if isinstance(name, str) else name for name in cast("Iterable[Any]", given)]
-        wrong = [name for name in names if not isinstance(name, str)]
-        if wrong or len(names) != len(unit):
+        if (wrong := [name for name in names if not isinstance(name, str)]) or len(names) != len(unit):
             value = f"{wrong[0]!r:.60}" if wrong else f"{len(names)} names for {len(unit)} tokens"
             raise AttnscopeError(
                 f"the function of groups returned {value} for {window_name(window, number)}; expected a string for "
@@ -129,8 +127,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def _kind_of(token: str, *, in_word: bool) -> str:
-    categories = {unicodedata.category(character) for character in token.strip()}
-    if not categories:
+    if not (categories := {unicodedata.category(character) for character in token.strip()}):
         return SPACE
     if any(category[0] in "LM" for category in categories):
         return WORD_REST if in_word and not token[0].isspace() else WORD_START
@@ -181,7 +178,6 @@ def _rule(value: Mapping[str, Any], where: str) -> tuple[str, list[str], list[st
             f"{where}: expected a group, and a list of its tokens or types, such as "
             '{"group": "he", "tokens": ["he", "him"]}' + (f"; found {min(unknown)!r} too" if unknown else "")
         )
-    wrong = [kind for kind in kinds if kind not in KINDS]
-    if wrong:
+    if wrong := [kind for kind in kinds if kind not in KINDS]:
         raise AttnscopeError(f"{where}: there is no token type {wrong[0]!r}; choose from {', '.join(KINDS)}")
     return name, [token.strip() for token in tokens], kinds

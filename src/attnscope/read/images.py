@@ -67,8 +67,7 @@ def items_of(
 ) -> list[tuple[str, Any]] | None:
     """Named items of all inputs, by a function of each with "" for the names of objects; None without items."""
     many = cast("list[Any]", given if isinstance(given, list | tuple) else [given])
-    found = [items(entry) for entry in many]
-    if not any(found):
+    if not any(found := [items(entry) for entry in many]):
         return None
     for number, (entry, of_entry) in enumerate(zip(many, found, strict=True), start=1):
         if not of_entry:

@@ -114,8 +114,7 @@ class IdNames:
         return [f"{space if i == 0 else ''}{core}{number}" for i, number in enumerate(numbers)]
 
     def _decoded(self, ids: Sequence[int]) -> str:
-        key = tuple(ids)
-        if key not in self._known:
+        if (key := tuple(ids)) not in self._known:
             self._known[key] = self._tokenizer.decode(list(key), clean_up_tokenization_spaces=False)
         return self._known[key]
 
@@ -183,8 +182,7 @@ def tokenize(tokenizer: Any, text: str) -> Iterator[Token]:
     while begin < len(text):
         # where the piece of a text that begins there ends
         last = begin + LONGEST
-        cut = CUT.search(text, begin + PIECE - 1, last)
-        if not cut and last < len(text):
+        if not (cut := CUT.search(text, begin + PIECE - 1, last)) and last < len(text):
             cut = GAP.search(text, begin + PIECE - 1, last)
         end = cut.end() if cut else min(last, len(text))
         offset = max(0, begin - MARGIN)

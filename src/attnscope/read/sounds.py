@@ -63,8 +63,7 @@ class Sounds(Media[Sound]):
     def transcripts(self) -> list[str] | None:
         """The transcripts, from ``name.txt`` next to each ``name.wav``; None if there are none."""
         places = self._beside()
-        there = [place is not None and place.is_file() for place in places]
-        if not any(there):
+        if not any(there := [place is not None and place.is_file() for place in places]):
             return None
         if not all(there):
             raise AttnscopeError(
@@ -82,8 +81,7 @@ class Sounds(Media[Sound]):
 
 def sounds_of(given: Any) -> Sounds | None:
     """Sounds from any form; None for inputs without sounds."""
-    items = items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")
-    if items is None:
+    if (items := items_of(given, _items_in, "a sound", f"{SUFFIX} files alone")) is None:
         return None
     sounds = Sounds(items)
     for name, item in items:

@@ -192,8 +192,7 @@ class Records:
 
     def rows(self, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Objects with their numbers; from tables only these fields, if all exist."""
-        path = self.file.path
-        if names_a_dataset(path):
+        if names_a_dataset(path := self.file.path):
             yield from enumerate(self._stored(fields), start=1)
         elif self.is_table:
             for _ in self.file.blocks():
@@ -265,8 +264,7 @@ class ChatLines:
     field: str | None
 
     def texts(self) -> Iterator[Text]:
-        field = self.field
-        if field is None and isinstance(self.whole, Records) and self.whole.is_table:
+        if (field := self.field) is None and isinstance(self.whole, Records) and self.whole.is_table:
             first = first_row(self.whole.file.path)
             field = next((name for name in CHAT_FIELDS if name in first), None)
         for number, value in self.whole.rows([field or CHAT_FIELDS[0]]):
@@ -348,8 +346,7 @@ _MISSING = frozenset(["nan", "<NA>", "NaT"])  # missing values in tables
 
 def each(given: Any) -> Iterator[str | Path | Url | Mapping[str, Any]]:
     """Strings, paths and rows in order; one string or path counts as a list of one."""
-    texts = as_list(given)
-    if isinstance(texts, Mapping):
+    if isinstance(texts := as_list(given), Mapping):
         listed = ", ".join(repr(name) for name in cast("Mapping[Any, Any]", texts)) or "none"
         raise AttnscopeError(
             f"the texts are {kind(cast('object', texts))} with the keys or columns {listed}; {_EXPECTED}: give one of "
@@ -447,8 +444,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
     with _explained(path):
         if split is None:
-            splits = datasets.get_dataset_split_names(name, config)
-            if len(splits) != 1:
+            if len(splits := datasets.get_dataset_split_names(name, config)) != 1:
                 listed = ", ".join(splits)
                 raise AttnscopeError(f"{path}: has the splits {listed}: name one, such as {path}:{splits[-1]}")
             split = splits[0]

@@ -69,8 +69,7 @@ class Windows:
     ) -> None:
         frame = Frame.of(tokenizer) if frame is None else frame
         added = len(frame.prefix) + len(frame.suffix)
-        content = length - added
-        if content < 1:
+        if (content := length - added) < 1:
             raise AttnscopeError(
                 f"length {length} leaves no space for text, as the tokenizer adds {added} special tokens to each "
                 f"window; expected at least {added + 1}"
@@ -294,14 +293,12 @@ class LinePairs:
                 yield replace(line, target=read)
 
     def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
-        tokens = list(tokenize(tokenizer, text.content))
-        if not tokens:
+        if not (tokens := list(tokenize(tokenizer, text.content))):
             raise AttnscopeError(
                 f"the tokenizer returns no token for {text.name} of the {side}; expected at least one: leave out that "
                 "pair"
             )
-        window = frame.around(tokens, text)
-        if len(window) > self.length:
+        if len(window := frame.around(tokens, text)) > self.length:
             raise AttnscopeError(
                 f"{text.name} of the {side} has {len(window)} tokens, but a window takes {self.length}: leave out "
                 "that pair of lines, or use a larger --window if the model allows it"

@@ -222,8 +222,7 @@ class OwnedFolder:
     def read(self, name: str) -> bytes:
         """A file's content, checked."""
         expected = self.files.get(name)
-        content = self._content(name, expected)
-        if content is not None:
+        if (content := self._content(name, expected)) is not None:
             return content
         if self._has_changed(name, expected):
             return self.read(name)

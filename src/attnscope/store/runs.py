@@ -87,8 +87,7 @@ class RunFolder(OwnedFolder):
 
     def results(self) -> xr.Dataset:
         """All results so far, in memory."""
-        parts = [self.piece(texts) for texts in self.pieces]
-        if not parts:
+        if not (parts := [self.piece(texts) for texts in self.pieces]):
             raise AttnscopeError(f"{self.path} has no results yet")
         with files.read_as(self.path):
             return in_a_row(parts)
@@ -160,8 +159,7 @@ class RunFolder(OwnedFolder):
             )
 
     def _check_signature(self) -> None:
-        differing = Signature.of(self.state["signature"]).differences(self.signature)
-        if differing:
+        if differing := Signature.of(self.state["signature"]).differences(self.signature):
             raise AttnscopeError(
                 f"{self.path} holds another run: its {differing[0]}. It is left as it is; choose a new folder with "
                 "--out"

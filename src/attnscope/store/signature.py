@@ -83,8 +83,7 @@ class Signature:
                 raise AttnscopeError(
                     f"{name} of a signature is {str(part)[:40]!r}: was it written by another version of attnscope?"
                 )
-        unknown = parts.keys() - {field.name for field in fields(cls)}
-        if unknown:
+        if unknown := parts.keys() - {field.name for field in fields(cls)}:
             raise AttnscopeError(
                 f"unknown part {min(unknown)!r} in a signature: was it written by another version of attnscope?"
             )

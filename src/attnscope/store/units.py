@@ -216,8 +216,7 @@ def agreed_on(signature: Signature) -> Callable[[Signature], None]:
     """Checks that a worker measures the same as this process."""
 
     def check(other: Signature) -> None:
-        differing = signature.differences(other)
-        if differing:
+        if differing := signature.differences(other):
             raise AttnscopeError(
                 f"workers do not agree: with one of them {differing[0]}. All need the same files and versions"
             )
@@ -288,8 +287,7 @@ class WorkerUnits:
             if not self._unit():
                 return None
         self.wanted, self.share.held, before = number, held, self.told()
-        results = self._unit()
-        if not results:
+        if not (results := self._unit()):
             return None
         measured = [(first, arrays) for first, arrays in results if arrays is not None]
         texts = range(self.share.starts[number], self.share.texts)

@@ -54,8 +54,7 @@ class Crew:
         while True:
             for worker in sorted(self._pending, key=lambda unit: (len(self._pending[unit]), -self._reached[unit])):
                 while len(self._pending[worker]) < AT_ONCE:
-                    number = self._next(worker, following, end)
-                    if number is None:
+                    if (number := self._next(worker, following, end)) is None:
                         break
                     following = max(following, number + 1)
                     self._submit(worker, number, request(number))
@@ -72,8 +71,7 @@ class Crew:
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
         lost = [number for number in self._lost if end is None or number < end]
-        ahead = [number for number in lost if number >= self._reached[worker]]
-        if ahead:
+        if ahead := [number for number in lost if number >= self._reached[worker]]:
             return min(ahead)
         if end is None or following < end:
             return following
@@ -93,8 +91,7 @@ class Crew:
 
     def _next_event(self) -> Event:
         """The next thing that happens, noted."""
-        event = self.engine.wait()
-        if isinstance(event, Ready):
+        if isinstance(event := self.engine.wait(), Ready):
             self.check(event.reply)
             self._pending[event.worker], self._reached[event.worker] = [], 0
             self._failed_starts = 0
@@ -106,12 +103,10 @@ class Crew:
 
     def _replace(self, worker: int) -> None:
         """Start another worker instead of a lost one, whose work is repeated."""
-        tickets = self._pending.pop(worker, None)
-        if tickets is None:
+        if (tickets := self._pending.pop(worker, None)) is None:
             self._failed_starts += 1
         for place, ticket in enumerate(tickets or ()):
-            number = self._number.pop(ticket, None)
-            if number is not None:
+            if (number := self._number.pop(ticket, None)) is not None:
                 self._lost.add(number)
                 self._tries[number] += place == 0  # those that waited were not begun
         often = [number for number in self._lost if self._tries[number] >= TRIES]
@@ -177,8 +172,7 @@ class RayEngine:
         self._open = _connected(self._ray, self.cluster)
         self._open.__enter__()
         try:
-            gpus = self.cluster.gpus
-            if gpus is None:
+            if (gpus := self.cluster.gpus) is None:
                 gpus = 1.0 if self._ray.cluster_resources().get("GPU", 0.0) >= 1 else 0.0
             room = self._room(gpus) if self.cluster.address == LOCAL or not self.cluster.workers else 0
             self.size = self.cluster.workers or room
@@ -294,8 +288,7 @@ def _connected(ray: Any, cluster: Cluster) -> Generator[None]:
 def _silent(ray: Any) -> Generator[None]:
     """Keep Ray's messages about lost workers out of standard output, which has results."""
     told, name = ray._private.worker, "print_to_stdstream"  # noqa: SLF001 `log_to_driver` does not silence it
-    before = getattr(told, name, None)
-    if before is None:  # another version of Ray
+    if (before := getattr(told, name, None)) is None:  # another version of Ray
         yield
         return
     setattr(told, name, lambda *_, **__: None)
@@ -336,8 +329,7 @@ def _alone(ray: Any) -> Generator[None]:
 
 def _check_alone(ray: Any) -> None:
     """Reject a version of Ray that listens to other machines."""
-    address = str(ray.nodes()[0]["NodeManagerAddress"])
-    if address not in {"127.0.0.1", "::1"}:
+    if (address := str(ray.nodes()[0]["NodeManagerAddress"])) not in {"127.0.0.1", "::1"}:
         raise AttnscopeError(
             f"Ray {ray.__version__} listens at {address}, to other machines: install the version of constraints.txt"
         )
