@@ -247,8 +247,7 @@ class Repository:
         if self.commit is not None:
             return {"revision": self.commit}
         digest = hashlib.sha256()
-        named = {path.relative_to(self.folder).as_posix(): path for path in self.taken}
-        for name, path in sorted(named.items()):
+        for name, path in sorted({path.relative_to(self.folder).as_posix(): path for path in self.taken}.items()):
             with path.open("rb") as file:
                 digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return {"sha256": digest.hexdigest()}

@@ -281,8 +281,7 @@ _WITHOUT_PREDICTOR = "skip_predictor"
 
 def without_predictor(model: nn.Module) -> dict[str, bool]:
     """Arguments that skip the predictor of a video model, if it has one."""
-    known = inspect.signature(model.forward).parameters
-    return {_WITHOUT_PREDICTOR: True} if _WITHOUT_PREDICTOR in known else {}
+    return {_WITHOUT_PREDICTOR: True} if _WITHOUT_PREDICTOR in inspect.signature(model.forward).parameters else {}
 
 
 def seconds_at_once(extractor: Any) -> int:

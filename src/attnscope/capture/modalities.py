@@ -196,8 +196,7 @@ def reads_videos(source: Model, revision: str | None = None) -> bool:
 
 def _load_processor(repository: Repository, *, trust_remote_code: bool) -> Any:
     """The model's image processor with Pillow, or its video processor if it has one."""
-    saved = repository.read("preprocessor_config.json") or {}
-    named = str(saved.get("video_processor_type") or "")
+    named = str((repository.read("preprocessor_config.json") or {}).get("video_processor_type") or "")
     if not repository.find(_OF_VIDEOS) and not named:
         return load_image_processor(repository, trust_remote_code=trust_remote_code)
     return load_video_processor(repository, "frames as a processor gives them", trust_remote_code=trust_remote_code)

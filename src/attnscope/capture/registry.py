@@ -108,8 +108,7 @@ def _four(tensor: Tensor) -> Tensor:
 def _is_causal(module: nn.Module, call: AttentionCall, *, is_causal: bool | None) -> bool:
     """Whether the module is causal by its settings, or by its mask alone (Doge)."""
     implicit = not _written_out.get() and getattr(module, "is_causal", False)
-    declared = implicit if is_causal is None else is_causal
-    return bool(declared) or not sees_ahead(call)
+    return bool(implicit if is_causal is None else is_causal) or not sees_ahead(call)
 
 
 # Whether masks are always built in full, as in eager attention, so that the causal settings of layers do not matter

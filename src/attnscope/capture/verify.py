@@ -148,8 +148,7 @@ def _verified(
 
     check_ids(model, inputs, called)
     advice = "Do config.json and the tokenizer belong to these weights?"
-    watched = _attention_modules(model, cross_only=cross_only)
-    with watched as (running, ran):
+    with _attention_modules(model, cross_only=cross_only) as (running, ran):
         seen: set[str] = set()
         with explaining(f"{name} fails on the first window", advice), same_random_numbers():
             before = random_state()

@@ -378,8 +378,7 @@ def _strongest(
     weights: Tensor, counts: Tensor, allowed: Tensor, norms: Tensor, by: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Score of each row (NaN where it does not count), and weight and number of the key behind it."""
-    strength = (weights * norms if by == "value_norm" else weights).masked_fill(~counts, -1.0)
-    score, key = strength.max(-1)
+    score, key = (weights * norms if by == "value_norm" else weights).masked_fill(~counts, -1.0).max(-1)
     weight = weights.gather(-1, key[:, None])[:, 0]
     counted = (allowed.sum(-1) >= LEAST_KEYS) & (score >= 0)
     if by == "entropy":

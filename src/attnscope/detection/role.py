@@ -117,8 +117,7 @@ class RepeatedCalls:
         again = (position >= begins + period) & (position < begins + 2 * period)
         earlier = torch.where(again, position - period, -1)
         after = torch.where(again, earlier + 1, -1)
-        weights = weights_at(call, rows.log_sum_exp, torch.stack([earlier, after], -1)[None])
-        return cls(output, weights[:, :, again])
+        return cls(output, weights_at(call, rows.log_sum_exp, torch.stack([earlier, after], -1)[None])[:, :, again])
 
     def mean(self, after: int) -> Tensor:
         """``(batch, head)``: mean over second occurrences of the weight `after` tokens after the first one."""

@@ -350,8 +350,7 @@ def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Se
     }
     for name in names:
         scores = own[name].values
-        kind = ROLES[name].probe
-        units = list(units_of(documents)[0]) if kind == "text" else list(range(len(scores)))
+        units = list(units_of(documents)[0]) if ROLES[name].probe == "text" else list(range(len(scores)))
         mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
         share = np.full_like(mean, np.nan)
         if ROLES[name].threshold is not None:

@@ -248,8 +248,7 @@ class _Neighbourhoods:
     def offset(self) -> Int[Tensor, "block reach"]:
         """Key minus query, the same in each block."""
         row = torch.arange(self.block, device=self.device)
-        column = torch.arange(self.block + self.before + self.after, device=self.device)
-        return column - self.before - row[:, None]
+        return torch.arange(self.block + self.before + self.after, device=self.device) - self.before - row[:, None]
 
     @property
     def exists(self) -> Bool[Tensor, "blocks 1 reach"]:

@@ -31,8 +31,7 @@ def strongest_examples(results: xr.Dataset, windows_at: Callable[[set[int]], Map
     rows: list[dict[str, Any]] = []
     for layer, head in heads:
         weight = found[layer, head, :, 0]
-        order = np.argsort(-weight, kind="stable")[: min(_EACH, np.isfinite(weight).sum())]
-        for at in order.tolist():
+        for at in np.argsort(-weight, kind="stable")[: min(_EACH, np.isfinite(weight).sum())].tolist():
             query, key = map(int, found[layer, head, at, 1:])
             named = {"layer": layer, "head": head, "weight": float(weight[at]), "query": query, "key": key}
             rows.append(named | {"window": int(results["window"].values[at])})

@@ -336,13 +336,12 @@ class _Job:
             torch.manual_seed(self.settings["seed"] + numbers.start)
             _, texts = call.run(spans)
         new, longest = self.settings["new_tokens"], max(map(len, self.prompts))
-        is_pair = model.config.is_encoder_decoder
         results = together(
             texts,
             IdNames(self.loaded.tokenizer).of,
             spans=[*(self.grouping.names if self.grouping else ()), *self.patterns],
             step=new,
-            text_position=new + (1 if is_pair else longest),
+            text_position=new + (1 if model.config.is_encoder_decoder else longest),
             source_position=longest,
         )
         if numbers.start == 0:  # in the first piece, so that a run that resumes has it too

@@ -308,8 +308,7 @@ def _changed_pixels(values: Tensor, tile: Tile, row: int, column: int, pixels: l
     image = changed.flatten(0, values.ndim - _IMAGES)[tile.source]  # a view
     height, width = (image if pixels is None else pixels[tile.source]).shape[-2:]
     down = slice(row * height // tile.rows, (row + 1) * height // tile.rows)
-    right = slice(column * width // tile.columns, (column + 1) * width // tile.columns)
-    place = image[:, down, right]
+    place = image[:, down, slice(column * width // tile.columns, (column + 1) * width // tile.columns)]
     place += torch.randn(place.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(place)
     return changed
 

@@ -110,8 +110,7 @@ def weights(
         output = output_of(call)
         if heads.has(site, call):
             _check(site, call, head, len(heads.values))
-            matrix = attend_in_full(call)[1] if merging is None else merging.weights(site, call)
-            heads.add(site, matrix[0].float())
+            heads.add(site, (attend_in_full(call)[1] if merging is None else merging.weights(site, call))[0].float())
         return output
 
     source = "bundled" if model is None else model
@@ -234,10 +233,8 @@ def _reject_several(corpus: Texts) -> None:
     if isinstance(corpus, EncodedTexts):
         if len(corpus.rows) > 1:
             raise _several(f"{len(corpus.rows)} rows of token ids")
-    elif not corpus.streams:
-        filled = (text for text in corpus if text.content.strip())
-        if len(list(islice(filled, 2))) > 1:
-            raise _several("several texts")
+    elif not corpus.streams and len(list(islice((text for text in corpus if text.content.strip()), 2))) > 1:
+        raise _several("several texts")
 
 
 def _several(inputs: str) -> AttnscopeError:
@@ -246,8 +243,7 @@ def _several(inputs: str) -> AttnscopeError:
 
 def _names(window: Window, count: int) -> np.ndarray:
     """Names of the tokens; numbers for a layer over other positions (pooled patches)."""
-    names = window.tokens if len(window.tokens) == count else map(str, range(count))
-    return np.array(list(names), dtype=object)
+    return np.array(list(window.tokens if len(window.tokens) == count else map(str, range(count))), dtype=object)
 
 
 @validated

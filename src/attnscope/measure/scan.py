@@ -153,6 +153,5 @@ _KINDS: dict[str, Callable[[Mapping[str, Any]], Callable[[xr.Dataset], xr.Datase
 def finish_scan(run: RunFolder, attributes: dict[str, str]) -> xr.Dataset:
     """Label the heads and mark the run as complete; the attention maps of its page would need the model."""
     if not run.complete:
-        kinds = _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {})
-        end(run, kinds, attributes)
+        end(run, _KINDS.get(attributes.get("reads", ""), kinds_of)(run.signature.settings or {}), attributes)
     return load_scan(run)

@@ -285,8 +285,7 @@ def picture_groups(windows: Sequence[Window]) -> tuple[list[Window], list[str]]:
             return f"{FRAME} {frame}" if frames_apart else f"{VIDEO} {number}" if videos_apart else VIDEO
         return role
 
-    renamed = [replace(window, roles=tuple(map(named, window.roles))) for window in windows]
-    return renamed, [*kept_images, *kept_videos]
+    return [replace(window, roles=tuple(map(named, window.roles))) for window in windows], [*kept_images, *kept_videos]
 
 
 def _parsed(role: str) -> tuple[str, int, int]:

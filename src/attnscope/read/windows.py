@@ -289,8 +289,7 @@ class LinePairs:
                         f"{text.name} of the text has {len(line)} tokens and its target {len(said)}; expected the same "
                         "number, because each token of the target is the right one at its position"
                     )
-                read = said if self.start is None else shifted(said, self.tokenizer, self.start)
-                yield replace(line, target=read)
+                yield replace(line, target=said if self.start is None else shifted(said, self.tokenizer, self.start))
 
     def _line(self, text: Text, tokenizer: Any, frame: Frame, side: str) -> Window:
         if not (tokens := list(tokenize(tokenizer, text.content))):
