@@ -1,8 +1,4 @@
-"""Guesses about models from the names of their modules, arguments and settings.
-
-All guesses by name are in this file; other code uses transformers' own protocol or numerical checks. Each guess
-documents its use and its effect on a model for which it is wrong.
-"""
+"""All guesses about models from names; each documents its use and its effect on a model for which it is wrong."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Passes through PyTorch's fused kernels: output, log-sum-exp, and measures that take further passes.
-
-A quantity that is linear in the weights is one attention pass with other values; a band of offsets needs
-only queries, keys and the log-sum-exp. So any number of value columns is cut into as few passes as the
-kernel's width allows.
-"""
+"""Passes through PyTorch's fused kernels: a quantity that is linear in the weights is a pass with other values."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
 """The exact tile pass: online softmax over blocks of queries and keys, with the measures of each row.
 
-Scores exist one tile at a time (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax";
-Dao et al. 2022, "FlashAttention"). Every measure of a row is a running sum over its
-tiles; when a later tile has a larger score, the sums are rescaled. Soft caps, sinks,
-biases and arbitrary masks change a tile of scores before it is absorbed, so all of them are exact.
-
-Two functions absorb a tile: `absorb` below, in PyTorch, on any device and in any float type, and its compiled form in
-`compiled`, which reads each score once while it is in the processor's cache. `Sums.finish` has a compiled form too,
-`CompiledRows.finish`.
+Scores exist one tile at a time (Milakov & Gimelshein 2018; Dao et al. 2022); a row's measures are running sums over its
+tiles. `absorb` and `Sums.finish` have compiled forms in `compiled`.
 """
 
 from __future__ import annotations

@@ -76,20 +76,9 @@ _IN_NUMBERS = re.compile("([0-9]{1,6})/([0-9]{1,6})")
 
 @dataclass(frozen=True)
 class Task:
-    """The part of a run that a process does: every N-th work unit.
+    """The part of a run that a process does: every N-th work unit."""
 
-    Attributes
-    ----------
-    number, count
-        From 1 to `count`.
-
-    Examples
-    --------
-    >>> task_of("2/3")
-    Task(number=2, count=3)
-    """
-
-    number: int
+    number: int  # from 1 to `count`
     count: int
 
     def does(self, unit: int) -> bool:
