@@ -382,7 +382,7 @@ def _mark_of(processor: Any, kind: str) -> str | None:
 
 def _written(replaced: list[dict[str, Any]], kind: str) -> tuple[tuple[int, int], ...]:
     """The inserted characters for each image or video."""
-    return tuple(tuple(part["new_span"]) for part in replaced if part["type"] == kind)
+    return tuple((part["new_span"][0], part["new_span"][1]) for part in replaced if part["type"] == kind)
 
 
 def _pictured_videos(item: PicturedText) -> dict[str, Any]:

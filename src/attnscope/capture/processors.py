@@ -87,8 +87,8 @@ def from_repository(
 def load_image_processor(repository: Repository, *, trust_remote_code: bool = False) -> Any:
     """The image processor of a repository, with the Pillow backend."""
     # always Pillow, so that numbers do not depend on installed packages
-    options = {"trust_remote_code": trust_remote_code, "backend": "pil"}
-    return load_preprocessor(repository, transformers.AutoImageProcessor, "image processor", **options)
+    maker, trust = transformers.AutoImageProcessor, trust_remote_code
+    return load_preprocessor(repository, maker, "image processor", trust_remote_code=trust, backend="pil")
 
 
 def hash_of_settings(*settings: Any) -> str:

@@ -46,7 +46,6 @@ def _tile(
     k = load_rows(key[0], at, key[1], keys, CHECKED, width, UPCAST)
     products = tl.dot(query, tl.trans(k), input_precision=PRECISION)
     scores, seen = scored(products, row[:, None], at[None, :], bounds, mask, bias, factors, queries, keys, CHECKED)
-
     largest = tl.max(scores, 1)
     of_tile = largest
     if not IN_NATS:
@@ -63,7 +62,6 @@ def _tile(
     rescale = tl.exp2(since)
     part = tl.sum(p, 1)
     before = total * rescale
-
     if ENTROPY:
         # an allowed score of -inf gives 0 times -inf here: NaN, which the end of the kernel reports
         if CHECKED:

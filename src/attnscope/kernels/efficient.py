@@ -115,7 +115,6 @@ def block_sparse_attention(
     here = cut.exists & ~cut.around_positions(everywhere)  # global keys have columns of their own
     local = here & (cut.offset <= 0) if causal else here.expand(-1, block, -1)
     allowed = torch.cat([local, ~((chosen > cut.positions[..., None]) & causal)], dim=-1)
-
     scale = _scale(query, scale)
     rows = scale * cut.rows(query)
     scores = [rows @ cut.around(key).transpose(-2, -1), rows @ key[..., None, chosen, :].transpose(-2, -1)]

@@ -72,7 +72,6 @@ def absorb(
         inside = (at >= 0) & (at < keys)
         near = scores.gather(-1, at.clamp(0, keys - 1).expand(*scores.shape[:-1], -1))
         state.band.copy_(torch.where(inside, near, state.band))
-
     if state.largest_key.shape[-1]:
         largest, first = scores.max(-1, keepdim=True)  # the first of several
         state.largest_key.copy_(torch.where(largest > state.maximum[..., None], first + column, state.largest_key))
@@ -84,7 +83,6 @@ def absorb(
     # sums relative to an older maximum become sums relative to the new one
     old = torch.where(state.maximum == -math.inf, 0.0, state.maximum).double()
     rescale = torch.exp(state.maximum.double() - shift.double())
-
     total = scores.sum(-1).double()
     state.score.add_((old - shift.double()) * state.total).mul_(rescale)
     state.score.add_((scores * below).sum(-1))

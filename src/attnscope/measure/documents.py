@@ -236,7 +236,6 @@ def intervals(results: xr.Dataset) -> xr.Dataset:
     names = [str(name).removesuffix(EFFECTIVE) for name in results.data_vars if str(name).endswith(EFFECTIVE)]
     if not names:
         return xr.Dataset()
-
     ends_of: dict[str, xr.DataArray] = {}
     for name in names:
         estimate = results[name]
@@ -438,7 +437,6 @@ def _statistics(
     negative, zero, positive = np.moveaxis(total["signs"] / texts[:, None, None], -1, 0)
     half = 0.5 - 1e-12  # share from which the median has that sign
     usual = np.where(positive >= half, positive, np.where(negative >= half, negative, zero))
-
     # ICC(1) of heads over C texts, (MSB - MSW) / (MSB + (C - 1) MSW)
     off = total["directions"] / texts[:, None]
     head_means = means[0] + off
@@ -450,7 +448,6 @@ def _statistics(
             within = within / (heads * (texts - 1))
             whole = between + (texts - 1) * within
             correlation = np.where(whole > 0, (between - within) / whole, np.nan)
-
     # the share of the total sum of squares that is between heads
     off = total["profiles"] / texts[:, None, None]
     head_means = means[1] + off

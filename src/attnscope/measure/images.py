@@ -380,7 +380,6 @@ def summarize_images(results: xr.Dataset) -> xr.Dataset:
     labels = np.searchsorted(used, codes[:, exists])
     shares = label_shares(labels, len(used))
     kinds = tuple(names[code] for code in used)
-
     return xr.Dataset(
         {
             "label": (("window", "layer", "head"), of_all_heads(labels, exists, shape[2], -1.0)),

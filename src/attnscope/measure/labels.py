@@ -347,7 +347,6 @@ def summarize(results: xr.Dataset, *, clusters: int | None = None, seed: int = 0
     kinds = _named(results, exists) if clusters is None else _clustered(results, present, exists, clusters, seed)
     names, labels = kinds.names, kinds.labels
     directions = direction(present)
-
     label_share = label_shares(labels, len(names))
     centroids = np.stack([present[labels == label].mean(0) for label in range(len(names))])
     summary = xr.Dataset(

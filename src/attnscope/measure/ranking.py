@@ -166,7 +166,6 @@ def rank_heads(results: xr.Dataset, top: int = 5) -> dict[str, list[RankedHead]]
     shares, equal = _shares(results), _shares(results, EQUAL)
     if shares is not None:
         away = beyond(shares.where((shares[dims[0]] != 0) | (shares[dims[-1]] != 0)), equal, LEAST_SHARE, rows)
-
         cells = away.transpose("layer", "head", *dims).fillna(-1.0).stack(cell=dims)
         best = cells.isel(cell=cells.argmax("cell"))
 

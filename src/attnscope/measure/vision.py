@@ -213,7 +213,6 @@ def grouping_of_pictured(chosen: Grouping | None, windows: Sequence[Window], ima
         kinds = [kind for kind in (_OF_TEXTS, ROLES) if used & set(kind)]
         names = (*images, *(name for kind in kinds for name in kind))
         return Grouping("pictured", names, lambda window: window.roles)
-
     numbers = {window.source: number for number, window in enumerate(windows)}
 
     def rule(window: Window) -> list[str]:
