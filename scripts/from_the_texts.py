@@ -2,6 +2,7 @@
 
     python scripts/from_the_texts.py           # rows without a comment
     python scripts/from_the_texts.py --all     # also those whose comment gives minutes
+    python scripts/from_the_texts.py 29 34     # these rows
 
 A command runs in a folder of its own, as a user types it. Its output must contain each number or formula that the row
 names in backticks. The lines of Python run as one session, as on the page.
@@ -78,9 +79,12 @@ def command(row: Row, folder: str) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--all", action="store_true", help="also rows that take minutes")
-    long, names, failed = parser.parse_args().all, {}, 0
+    parser.add_argument("numbers", nargs="*", type=int, help="these rows only")
+    given, names, failed = parser.parse_args(), {}, 0
     for row in rows():
-        if row.comment and not (long and " min" in row.comment):
+        if given.numbers and row.number not in given.numbers:
+            continue
+        if row.comment and not ((given.all or given.numbers) and " min" in row.comment):
             print(f"{row.number:3} {'':7}  skipped ({row.comment.strip()})  {row.title}")
             continue
         start = time.monotonic()

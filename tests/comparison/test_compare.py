@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import xarray as xr
 from sacrebleu.metrics.bleu import BLEU
+from scipy import stats
 from transformers import AutoTokenizer
 
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
 from attnscope.lineage import compare as compare_module
+from attnscope.lineage.checkpoints import read_log
 from attnscope.lineage.compare import (
     System,
     gradient_shares,
@@ -27,6 +29,7 @@ from attnscope.lineage.compare import (
 from attnscope.lineage.config import config_bytes, read_config
 from attnscope.lineage.data import encode_lines
 from attnscope.lineage.parallel_text import ParallelText, TaskText
+from attnscope.lineage.score import report
 from attnscope.store.folder import OwnedFolder
 from tests.comparison.small_systems import SMALL
 
@@ -300,7 +303,7 @@ def test_curves_of_different_lengths_and_of_no_log(tmp_path):
     for name, count in (("long", 4), ("short", 2)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:count]))
-    curves = learning_curves({name: tmp_path / name for name in ("short", "long", "none")})
+    curves = learning_curves({name: [tmp_path / name] for name in ("short", "long", "none")})
     np.testing.assert_array_equal(curves["bleu"], [[1.5, np.nan], [1.5, 9.5], [np.nan, np.nan]])
     np.testing.assert_array_equal(curves["tokens"][1], [20, 60])
     assert training_effort(tmp_path / "long") == {
@@ -308,6 +311,35 @@ def test_curves_of_different_lengths_and_of_no_log(tmp_path):
         "training_tokens": 60.0,
         "training_seconds": 3.0,
     }
+
+
+def test_curves_over_seeds_are_those_of_the_logs_with_student_s_intervals(tmp_path):
+    found = attnscope.compare(CONFIGS, out=tmp_path, seeds=3, **OPTIONS | {"resamples": 0})
+    curves = found["curves"].to_dataset()
+    folders = [[f"{name}{end}" for end in ("", ", seed 1", ", seed 2")] for name in CONFIGS]
+    logs = [[read_log(tmp_path / "systems" / folder) for folder in several] for several in folders]
+    losses = np.array([[[row["valid_loss"] for row in log if "valid_loss" in row] for log in of] for of in logs])
+    assert len({*losses.ravel()}) == losses.size == 12  # every seed is another training
+    np.testing.assert_allclose(curves["loss"], losses.mean(1))
+    means, pairs = losses.mean(2), losses.mean(2)[1] - losses.mean(2)[0]
+    for values, name in ((means[0], "mean_loss"), (pairs, "difference")):
+        ends = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
+        at = curves.isel(system=int(name == "difference"))
+        np.testing.assert_allclose([at[f"{name}_lower"], at[f"{name}_upper"]], ends)
+    (sentence,) = (line for line in report(found).finding.sentences if line.startswith("Over training"))
+    low, high = (curves[f"difference_{end}"].values[1] for end in ("lower", "upper"))
+    verdict = "neither learns" if low <= 0 <= high else f"{'none' if low > 0 else 'additive'} learns"
+    assert verdict in sentence
+    assert f"{low:.2f} to {high:.2f}, 3 seeds" in sentence
+    with pytest.raises(AttnscopeError, match="none is trained already"):
+        attnscope.compare([tmp_path / "systems" / "none"], out=tmp_path / "again", seeds=2, **OPTIONS)
+
+
+def test_position_schemes_are_systems_that_differ_in_them_alone(tmp_path):
+    systems = read_systems(["rope", "learned"], tmp_path)
+    rope, learned = (system.config.settings() for system in systems)
+    assert {name for name in rope if rope[name] != learned[name]} == {"positions"}
+    assert [system.name for system in systems] == [rope["positions"], learned["positions"]]
 
 
 def test_the_line_requested_is_shown():

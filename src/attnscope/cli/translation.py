@@ -187,8 +187,9 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
     own={
         "systems": argument(
             list[Path] | None, None,
-            "Systems: YAML files of settings, to be trained, and folders of `attnscope train`. The first is the "
-            "baseline.", show_default="three that learn a generated task in minutes",
+            "Systems: YAML files of settings, to be trained; folders of `attnscope train`; position schemes (rope, "
+            "learned, ...): small Transformers that differ in it alone. The first is the baseline.",
+            show_default="three that learn a generated task in minutes",
         ),
         "out": option(
             Path, Path("attnscope-comparison"),
@@ -213,6 +214,9 @@ def align(arguments: dict[str, Any], output: options.Output) -> None:
         "line": option(
             int | None, None, "Sentence pair whose alignments are shown, from 1.",
             show_default="one of at most 24 words",
+        ),
+        "seeds": option(
+            int, 1, "Number of trainings of each system, from its seed on: learning curves get intervals.", min=1
         ),
         "beams": _BEAMS,
         "tokenize": option(

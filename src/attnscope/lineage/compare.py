@@ -21,7 +21,7 @@ from attnscope.capture.borrow import LoadedModel
 from attnscope.capture.load import load_model
 from attnscope.lineage.align import attends, best_aligning_head
 from attnscope.lineage.checkpoints import check_model, read_log
-from attnscope.lineage.config import PRESETS, SETTINGS, TrainConfig, read_config
+from attnscope.lineage.config import PRESETS, SCHEMES, SETTINGS, TrainConfig, read_config
 from attnscope.lineage.data import HELD_OUT, collate, encode_pairs, training_pairs
 from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
@@ -62,6 +62,7 @@ def compare(
     by_length: Sequence[int] | None = None,
     length_in: Literal["words", "characters"] | None = None,
     line: Count | None = None,
+    seeds: Count = 1,
     beams: int = 5,
     tokenize: str | None = None,
     lowercase: bool | None = None,
@@ -76,9 +77,10 @@ def compare(
     ----------
     systems
         YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
-        made, used as they are; or a mapping from names to these. None, the default, trains three that learn the
-        generated task in a few minutes each: a recurrent model with one fixed vector, the same with additive attention,
-        and a Transformer.
+        made, used as they are; names of position schemes (``rope``, ``learned``, ...), small Transformers that differ
+        in it alone; or a mapping from names to these. None, the default, trains three that learn the generated task in
+        about a minute each: a recurrent model with one fixed vector, the same with additive attention, and a
+        Transformer.
     texts, targets
         Sentences to translate and their references: lists of strings, or paths as `read_parallel` reads them.
         By default new sentences of the generated task, or the validation text that all systems share (see
@@ -95,6 +97,9 @@ def compare(
     line
         Line of the sentence pair whose alignments are compared, from 1; by default the longest of at most 24 words
         per side.
+    seeds
+        Trainings of each system, with its seed and those that follow, so that learning curves have intervals. All else
+        is of the first. A seed also draws the generated task, the same for all systems.
     beams
         Beam width; 1 is greedy.
     tokenize, lowercase, resamples
@@ -120,7 +125,10 @@ def compare(
             100 cases.
         ``curves``
             ``bleu`` and ``loss`` (nats per token) on the validation text ``(system, validation)``, with ``updates``,
-            ``tokens`` (target tokens seen) and ``seconds`` at each.
+            ``tokens`` (target tokens seen) and ``seconds`` at each: means over seeds, with the ends of Student's 95%
+            interval over seeds, ``loss_lower`` and so on. By system ``mean_loss``, the mean of the loss over all
+            validations, which is low if a system learns soon, and ``difference`` from the first, paired by seed, with
+            their intervals; and ``loss_of_seed (system, seed, validation)``.
         ``alignment``
             One sentence pair: ``weights (system, target_word, source_word)`` by forced decoding, NaN for a system
             without attention; ``read_from``, the heads used; ``translation (system)``; ``gold``, the known links if
@@ -143,6 +151,7 @@ def compare(
     check_installed("attnscope compare", "sacrebleu", "translation")
     out = local_folder(out)
     chosen = read_systems(systems, out)
+    trainings = {system.name: _trainings(system, seeds) for system in chosen}
     check_untrained(chosen)
     text = read_test_text(chosen, texts, targets, join=join)
     shown = _shown_pair(text, line)
@@ -171,14 +180,17 @@ def compare(
             folder.write({name: _lines(lines) for name, lines in sides.items()})
         outputs: dict[str, SystemOutput] = {}
         for number, system in enumerate(chosen):
-            part = _part(tell, number, len(chosen))
-            outputs[system.name] = Work(folder, text, shown, beams, threads, device, part).output_of(system)
+            for place, training in enumerate(trainings[system.name]):
+                part = _part(tell, number * seeds + place, len(chosen) * seeds)
+                work = Work(folder, text, shown, beams, threads, device, part)
+                work.train(training)
+            outputs[system.name] = work.output_of(system)
         tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences
         results = {
             "scores": scores.merge(_by_system(chosen, outputs, text)),
-            "curves": learning_curves({system.name: system.folder for system in chosen}),
+            "curves": learning_curves({name: [each.folder for each in several] for name, several in trainings.items()}),
             "alignment": _alignment(text, shown, outputs),
             "gradients": _gradients(outputs),
         }
@@ -186,7 +198,13 @@ def compare(
             "compare",
             systems={name: output.record["signature"] for name, output in outputs.items()},
             scores=json.loads(scores.attrs["signature"]),
-            settings={"baseline": chosen[0].name, "by_length": limits, "length_in": length_in, "line": shown + 1},
+            settings={
+                "baseline": chosen[0].name,
+                "by_length": limits,
+                "length_in": length_in,
+                "line": shown + 1,
+                "seeds": seeds,
+            },
         )
         with explained(f"write to {out}", _MAKE_ROOM):
             arrays = {f"{name}{SUFFIX}": packed(dataset) for name, dataset in results.items()}
@@ -295,14 +313,21 @@ def _without_backward_states(*arguments: Any) -> Any:
     return output
 
 
+def reach_of_mean(values: np.ndarray) -> np.ndarray:
+    """Half of Student's 95% interval of the means of columns ``(unit, ...)``; NaN of one unit."""
+    count = len(values)
+    if count == 1:
+        return np.full(values.shape[1:], np.nan)
+    return special.stdtrit(count - 1, 0.975) * values.std(0, ddof=1) / math.sqrt(count)
+
+
 def _gradients(outputs: Mapping[str, SystemOutput]) -> xr.Dataset:
     """Mean shares with Student's intervals over sentences."""
     rows = {name + end: of for name, output in outputs.items() for end, of in output.gradients.items()}
     share, reach = (np.full((len(rows), _TENTHS), np.nan) for _ in range(2))
     for row, of in enumerate(rows.values()):
         if len(of) >= LEAST:
-            share[row] = of.mean(0)
-            reach[row] = special.stdtrit(len(of) - 1, 0.975) * of.std(0, ddof=1) / math.sqrt(len(of))
+            share[row], reach[row] = of.mean(0), reach_of_mean(of)
     by = ("system", "tenth")
     variables = {"share": (by, share), "lower": (by, share - reach), "upper": (by, share + reach)}
     coordinates = {"system": list(rows), "tenth": np.arange(1, _TENTHS + 1)}
@@ -314,17 +339,33 @@ _METRICS = ("bleu", "loss")
 _SPENT = ("tokens", "seconds")
 
 
-def learning_curves(folders: Mapping[str, Path]) -> xr.Dataset:
-    """The progress of each training at each validation."""
-    curves = [_curve(read_log(folder)) for folder in folders.values()]
-    longest = max(len(curve["updates"]) for curve in curves)
+def learning_curves(folders: Mapping[str, Sequence[Path]]) -> xr.Dataset:
+    """The progress of the trainings of each system, one for each seed, at each validation."""
+    curves = [[_curve(read_log(folder)) for folder in several] for several in folders.values()]
+    longest = max(len(curve["updates"]) for several in curves for curve in several)
 
     def padded(name: str) -> np.ndarray:
-        rows = (curve[name] for curve in curves)
-        return np.stack([np.pad(row, (0, longest - len(row)), constant_values=np.nan) for row in rows])
+        empty = np.full(longest, np.nan)
+        return np.array([[[*curve[name], *empty[len(curve[name]) :]] for curve in several] for several in curves])
 
-    arrays = {name: (("system", "validation"), padded(name)) for name in (*_METRICS, "updates", *_SPENT)}
-    return xr.Dataset(arrays, coords={"system": list(folders)})
+    by, found = ("system", "validation"), dict[str, Any]()
+    for name in (*_METRICS, "updates", *_SPENT):
+        each = padded(name)
+        found[name] = by, each.mean(1)
+        if name in _METRICS:
+            found |= _with_ends(name, by, each)
+    losses = [[curve["loss"] for curve in several] for several in curves]
+    means = np.array([[loss.mean() if len(loss) else np.nan for loss in several] for several in losses])
+    for name, each in {"mean_loss": means, "difference": means - means[:1]}.items():
+        found |= {name: (by[:1], each.mean(1))} | _with_ends(name, by[:1], each)
+    found["loss_of_seed"] = ("system", "seed", "validation"), padded("loss")
+    return xr.Dataset(found, coords={"system": list(folders)})
+
+
+def _with_ends(name: str, by: tuple[str, ...], each: np.ndarray) -> dict[str, Any]:
+    """Both ends of the interval over seeds, the second axis."""
+    reach = reach_of_mean(np.moveaxis(each, 1, 0))
+    return {f"{name}_lower": (by, each.mean(1) - reach), f"{name}_upper": (by, each.mean(1) + reach)}
 
 
 def training_effort(folder: Path) -> dict[str, float]:
@@ -382,8 +423,8 @@ class Work:
     device: str | None
     tell: Tell
 
-    def output_of(self, system: System) -> SystemOutput:
-        """Train the system, translate and align, skipping finished steps."""
+    def train(self, system: System) -> None:
+        """Train the system, or find it trained."""
         if not system.trained and system.config is not None:
             changed = {"threads": self.threads, "device": self.device}
             train(
@@ -392,6 +433,9 @@ class Work:
                 progress=lambda at: self.tell(Progress(f"train {system.name}", _TRAINING * at.share, at.details)),
                 **{name: value for name, value in changed.items() if value is not None},
             )
+
+    def output_of(self, system: System) -> SystemOutput:
+        """Translate and align with a trained system, skipping finished steps."""
         with own_threads(self.threads or threads_of_one()):
             loaded = load_model(system.folder, device=self.device)
             if not loaded.model.config.is_encoder_decoder:
@@ -525,6 +569,22 @@ def read_systems(
     return list(found.values())
 
 
+def _trainings(system: System, seeds: int) -> list[System]:
+    """The system, and the same with the seeds that follow."""
+    if seeds > 1 and (system.as_it_is or system.config is None):
+        raise AttnscopeError(f"{system.name} is trained already; --seeds needs settings: pass its config.yaml")
+    others = (
+        [
+            replace(system, folder=system.folder.with_name(f"{system.name}, seed {seed}"), config=config)
+            for seed in range(system.config.seed + 1, system.config.seed + seeds)
+            for config in [system.config.model_copy(update={"seed": seed})]
+        ]
+        if system.config
+        else []
+    )
+    return [system, *others]
+
+
 def check_untrained(systems: Sequence[System]) -> None:
     """Reject invalid settings of any system before hours of training of the first."""
     for system in systems:
@@ -555,8 +615,13 @@ def _read(name: str, system: str | Path | TrainConfig, out: Path) -> System:
     if isinstance(system, TrainConfig):
         return System(name, own, _of_translation(system, name))
     path = Path(system)
+    if not path.exists() and (scheme := SCHEMES.get(str(system))):
+        return System(name, own, scheme)
     if not path.exists():
-        raise AttnscopeError(f"{path}: no such file or folder; expected YAML files of settings, or trained folders")
+        raise AttnscopeError(
+            f"{path}: no such file or folder; expected YAML files of settings, trained folders, or "
+            f"a position scheme ({', '.join(SCHEMES)})"
+        )
     if not path.is_dir():
         return System(name, own, _of_translation(read_config(path), path))
     if not (path / "config.json").is_file():

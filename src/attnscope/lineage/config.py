@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -261,6 +261,11 @@ _OF_PRESETS: dict[str, dict[str, Any]] = {
     "Transformer": _TRANSFORMER | {"positions": "rope", "updates": 1500},  # sinusoidal: worse on long sentences
 }
 PRESETS = {name: TrainConfig(**_TASK | settings) for name, settings in _OF_PRESETS.items()}
+_SHORT = {"task_longest": 12, "task_pairs": 10_000, "join": 1, "updates": 300, "validate_every": 50, "warmup": 50}
+SCHEMES = {  # a small Transformer for each position scheme, otherwise alike: systems of `compare`
+    name: TrainConfig(**_TASK | _TRANSFORMER | _SHORT | {"width": 64, "feed_forward": 128, "positions": name})
+    for name in get_args(TrainConfig.model_fields["positions"].annotation)
+}
 
 
 def shown_default(name: str, usual: str) -> str:

@@ -333,8 +333,9 @@ _EFFORT = (
 )
 #: Further quantities of a system, for JSON and CSV.
 _MORE = ("training_tokens", "alignment_diagonal", "alignment_chance", "alignment_chance_level", "sentences_cut")
+_ONCE, _OF_SEEDS = "Each system was trained once.", "Scores are of the first seed."
 _CARE = {
-    "Each system was trained once.": "Intervals and p-values cover sentences, not training seeds. Sizes and training "
+    _ONCE: "Intervals and p-values cover sentences, not training seeds. Sizes and training "
     "times differ too: see the table.",
     "BLEU by length is corpus BLEU over the sentences of a bucket.": "Few sentences give wide intervals.",
     "Attention was not trained to align.": "The output may depend on other words.",
@@ -368,35 +369,81 @@ def report(tree: xr.DataTree) -> Report:
     """The report of a comparison of systems."""
     scores, curves = tree["scores"].to_dataset(), tree["curves"].to_dataset()
     names = [str(name) for name in scores["system"].values]
+    along = [str(key) for key, values in curves.data_vars.items() if values.dims == ("system", "validation")]
     lines: list[Row] = [
-        {"system": name}
-        | {str(key): value_of(values.sel(system=name).values[at]) for key, values in curves.data_vars.items()}
+        {"system": name} | {key: value_of(curves[key].sel(system=name).values[at]) for key in along}
         for name in names
         for at in range(curves.sizes["validation"])
         if not math.isnan(float(curves["updates"].sel(system=name)[at]))
     ]
-    columns = [Quantity(str(name), detail="data") for name in ("system", *curves.data_vars)]
+    columns = [Quantity(str(name), detail="data") for name in ("system", *along)]
+    seeds = curves.sizes["seed"]
     sentence = tree["alignment"].to_dataset()
     sides = {"source": sentence["source"], "reference": sentence["target"]}
     texts: list[Row] = [{"system": name, "text": " ".join(map(str, words.values))} for name, words in sides.items()]
     texts += [{"system": name, "text": str(sentence["translation"].sel(system=name).item())} for name in names]
+    sentences = [*_sentences(scores), *_by_length(scores), *_sooner(curves)]
     notes = [_error_rate_note(scores)] if "alignment_error_rate" in scores else []
     return Report(
         command="compare",
         title=f"{counted(len(names), 'translation system')} compared",
         model=", ".join(names),
         read=counted(int(scores.attrs["sentences"]), "sentence"),
-        finding=Finding([*_sentences(scores), *_by_length(scores)], _certainty(scores), headline=_headline(scores)),
+        finding=Finding(sentences, _certainty(scores), headline=_headline(scores)),
         tables=[
             *_tables(scores, _EFFORT),
             Table("sentence", f"One sentence: line {sentence.attrs['line']}", _SENTENCE, texts, terminal=0),
+            *([_seed_table(curves)] if seeds > 1 else []),
             _gradient_table(tree["gradients"].to_dataset()),
             Table("learning_curves", "Learning curves", columns, lines, terminal=0, page=0),
         ],
         result=tree,
         notes=[*notes, *_cut_sentences(scores), *_signatures(scores.attrs["signature"])],
-        care=_CARE,
+        care={_OF_SEEDS if seeds > 1 and name == _ONCE else name: why for name, why in _CARE.items()},
     )
+
+
+_SEEDS = (
+    Quantity("system"),
+    Quantity("mean_loss", "loss over training", "loss", low="mean_loss_lower", high="mean_loss_upper", interval=True),
+    Quantity(
+        "difference", unit="change", meaning="difference from the first system", low="difference_lower",
+        high="difference_upper", interval=True,
+    ),
+)  # fmt: skip
+
+
+def _seed_table(curves: xr.Dataset) -> Table:
+    of = curves[[name for name, values in curves.data_vars.items() if values.dims == ("system",)]]
+    rows: list[Row] = [
+        {"system": str(name)} | {str(key): value_of(values.sel(system=name).item()) for key, values in of.items()}
+        for name in of["system"].values
+    ]
+    title = f"Validation loss in nats per token, mean over training and {curves.sizes['seed']} seeds"
+    return Table("seeds", title, _SEEDS, rows)
+
+
+def _sooner(curves: xr.Dataset) -> list[str]:
+    """Which system learns sooner, over seeds, where all were validated after the same updates."""
+    updates = curves["updates"].values
+    if curves.sizes["seed"] == 1 or not np.array_equal(updates, np.broadcast_to(updates[:1], updates.shape)):
+        return []
+    first, *others = curves["system"].values.tolist()
+    sentences: list[str] = []
+    for name in others:
+        at = curves.sel(system=name)
+        value, low, high = (float(at[f"difference{end}"]) for end in ("", "_lower", "_upper"))
+        which = (
+            f"{first if low > 0 else name} learns sooner"
+            if low > 0 or high < 0
+            else "neither learns sooner beyond chance"
+        )
+        sentences.append(
+            f"Over training, the validation loss of {name} is {abs(value):.2f} nats per token "
+            f"{'above' if value > 0 else 'below'} that of {first} (95% interval of the difference {low:.2f} to "
+            f"{high:.2f}, {curves.sizes['seed']} seeds): {which}."
+        )
+    return sentences
 
 
 _GRADIENTS = (

@@ -112,6 +112,8 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
                 curve = curves.isel(system=row)
                 if bool(np.isnan(curve[metric]).all()):
                     continue
+                low, high = curve[f"{metric}_lower"], curve[f"{metric}_upper"]
+                axes.fill_between(curve[along], low, high, color=colour, alpha=0.18, linewidth=0)
                 axes.plot(
                     curve[along],
                     curve[metric],
@@ -184,7 +186,8 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
         "length": ("BLEU by source length", f"{without * bool(fixed)}Bands are 95% intervals over sentences."),
         "learning": (
             "Learning curves",
-            "Greedy translations of the validation text. The validation points decide which weights are saved.",
+            "Greedy translations of the validation text. The validation points decide which weights are saved."
+            + " Bands are 95% intervals over training seeds." * (report.result["curves"].sizes["seed"] > 1),
         ),
         "gradients": ("Gradient of the loss by source position", _GRADIENTS + _FORWARD * bool(fixed)),
         "alignment": ("Alignments of one sentence", rows + " Squares are the known links." * ("gold" in alignment)),
