@@ -32,6 +32,7 @@ from attnscope.detection.common import LEAST_KEYS, ExamplePair, common_features
 from attnscope.explanation.analyses.position_content import FEWEST_EXACT, _exact_shares, _shares_of_means, split_halves
 from attnscope.explanation.analyses.wave_removal import _fits
 from attnscope.intervention.effects import heads_of, order_agreement
+from attnscope.lineage.compare import reach_of_mean
 from attnscope.lineage.links import _OUTSIDE, _interval, _interval_of_rate
 from attnscope.lineage.score import _intervals, _value
 from attnscope.measure.documents import (
@@ -114,6 +115,24 @@ def of_missing(random: np.random.Generator, units: int, kind: str) -> float:
     """A third of the values is not there; each column has draws of its own."""
     values = drawn(random, kind, (units, 3 * SOME))
     return holds(*interval(np.where(random.random(values.shape) < 1 / 3, np.nan, values), range(units)))
+
+
+def of_gradients(random: np.random.Generator, units: int, kind: str) -> float:
+    """Sentences whose tenths have norms of one distribution, so that each has a tenth of the gradient."""
+    spread = {"normal": 0.3, "skewed": 0.5, "very skewed": 1.0}[kind]  # gamma and exponential norms
+
+    def held(seed: int) -> float:
+        norms = np.maximum(1 + spread * drawn(random, kind, (MANY // SEEDS // 10, units, 10)), 1e-6)
+        shares = norms / norms.sum(-1, keepdims=True)
+        return holds(*np.stack([interval(of, range(units), seed=seed) for of in shares], 1), 0.1)
+
+    return over_seeds(held)
+
+
+def of_seeds(random: np.random.Generator, units: int, kind: str) -> float:
+    values = drawn(random, kind, (units, MANY))
+    reach = reach_of_mean(values)
+    return holds(values.mean(0) - reach, values.mean(0) + reach)
 
 
 def of_shares(random: np.random.Generator, units: int, kind: str) -> float:
@@ -481,6 +500,8 @@ INTERVALS: dict[str, tuple[str, Simulation]] = {
     "the same, documents of 1 to 5 windows": (BOOTSTRAP, of_windows),
     "the same, a third of the values missing": (BOOTSTRAP, of_missing),
     "`share` of `patch`": (BOOTSTRAP, of_shares),
+    "shares of the gradient, `compare`": (BOOTSTRAP, of_gradients),
+    "learning curves over training seeds, `compare --seeds`": ("Student", of_seeds),
     "`contrasts`, units of either side": ("Welch", of_contrasts),
     "`position_share`, `share` of `position_content`": ("jackknife", of_position),
     "the same, documents of 3 windows": ("jackknife", of_position_in_documents),

@@ -326,13 +326,31 @@ def test_curves_over_seeds_are_those_of_the_logs_with_student_s_intervals(tmp_pa
         ends = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
         at = curves.isel(system=int(name == "difference"))
         np.testing.assert_allclose([at[f"{name}_lower"], at[f"{name}_upper"]], ends)
-    (sentence,) = (line for line in report(found).finding.sentences if line.startswith("Over training"))
-    low, high = (curves[f"difference_{end}"].values[1] for end in ("lower", "upper"))
-    verdict = "neither learns" if low <= 0 <= high else f"{'none' if low > 0 else 'additive'} learns"
-    assert verdict in sentence
-    assert f"{low:.2f} to {high:.2f}, 3 seeds" in sentence
+    (sentence,) = (line for line in report(found).finding.sentences if "sooner" in line)
+    low, high = (float(curves[f"difference_{end}"][1]) for end in ("lower", "upper"))
+    assert sentence.startswith(
+        "Neither none nor additive" if low <= 0 <= high else "none learns" if low > 0 else "additive learns"
+    )
+    assert "3 seeds" in sentence
     with pytest.raises(AttnscopeError, match="none is trained already"):
         attnscope.compare([tmp_path / "systems" / "none"], out=tmp_path / "again", seeds=2, **OPTIONS)
+
+
+def test_trainings_at_once_are_those_one_after_another(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare_module, "threads_of_one", lambda: 2)
+    monkeypatch.setattr(compare_module, "train", None)  # each in a process of its own
+    shares = []
+    options = OPTIONS | {"threads": None, "device": "cpu", "resamples": 0}
+    found = attnscope.compare(
+        CONFIGS, out=tmp_path / "out", progress=lambda at: shares.append((at.name, at.share)), **options
+    )
+    for name in ("loss", "bleu", "updates", "tokens"):
+        np.testing.assert_array_equal(found["curves"][name], tree["curves"][name])
+    assert shares[0][0] == "train none, additive"
+    assert [share for _, share in shares] == sorted(share for _, share in shares)
+    diverging = {name: config.model_copy(update={"learning_rate": 1e30}) for name, config in CONFIGS.items()}
+    with pytest.raises(AttnscopeError, match=r"(none|additive): .*the loss of update"):
+        attnscope.compare(diverging, out=tmp_path / "diverging", **options)
 
 
 def test_position_schemes_are_systems_that_differ_in_them_alone(tmp_path):

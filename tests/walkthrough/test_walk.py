@@ -13,8 +13,9 @@ from attnscope.bundled import MODEL
 from attnscope.capture.load import load_model
 from attnscope.kernels.efficient import sliding_window_attention
 from attnscope.kernels.heads import MultiHeadAttention, SelfAttention
-from attnscope.lineage.steps import same_output
+from attnscope.lineage.steps import same_output, steps
 from attnscope.lineage.walk import walk, walk_inputs, walk_toy
+from tests import pictures, sounds
 from tests.families import MAKERS, inputs, tiny
 from tests.planted import overflowing_bert
 from tests.translation.small_translators import small_model, small_tokenizer
@@ -264,3 +265,58 @@ def test_watch_says_what_to_do_with_a_lesson(x):
 def test_others_are_rejected_with_what_to_do(module, given, said):
     with pytest.raises(AttnscopeError, match=said):
         attnscope.walk(module, given)
+
+
+@pytest.mark.parametrize("family", ["vit", "siglip"])
+def test_an_image_is_walked_by_its_patches(tmp_path, family):
+    """Against the weights of eager attention; tokens are patches by row and column."""
+    pictures.save_vision_model(family, tmp_path / family)
+    image = next(iter(sorted(pictures.write_pictures(tmp_path / "images").iterdir())))
+    found = walk(tmp_path / family, image, layer=1, head=1, device="cpu", query_token="r1c2")
+    eager = attnscope.weights(tmp_path / family, image, layer=1, head=1, device="cpu")
+    assert_allclose(found["weights"], eager, atol=1e-5)
+    assert found.tokens == tuple(eager.query_token.values)
+    assert found.tokens[found.token] == "r1c2"
+    said = steps(found)
+    assert said[0].title == "The image becomes patches"
+    assert "r0c1" in said[0].text[1]
+
+
+def test_a_sound_is_walked_by_its_frames(tmp_path):
+    sounds.save_whisper(tmp_path / "whisper")
+    sound = sounds.write_sounds(tmp_path / "sounds") / "0.wav"
+    found = walk(tmp_path / "whisper", sound, layer=1, head=0, device="cpu")
+    eager = attnscope.weights(tmp_path / "whisper", sound, layer=1, head=0, device="cpu")
+    assert_allclose(found["weights"], eager, atol=1e-5)
+    assert found.tokens[found.token] == "0.48s"  # half a second in frames of 20 ms; silence follows
+    assert steps(found)[0].title == "The sound becomes frames"
+    told = walk(tmp_path / "whisper", sound, layer=3, head=0, device="cpu", targets="The tide comes in.")
+    assert (told.kind, told.keys[1]) == ("cross", "0.02s")
+    assert "tide" in "".join(told.tokens)
+
+
+@pytest.mark.parametrize("model", [MODEL, "gpt2", "t5"])
+def test_a_batch_of_two_sentences_has_padding_in_the_shorter(model):
+    """The model's numbers are those of the sentence alone; without its mask, weight would go to the padding."""
+    tokenizer = load_model(MODEL, device="cpu").tokenizer
+    loaded = MODEL
+    if model != MODEL:
+        loaded = tiny(model)
+        loaded.resize_token_embeddings(len(tokenizer))
+    options = {"layer": 1, "head": 1, "tokenizer": tokenizer, "device": "cpu"}
+    options |= {"targets": "A cat."} if model == "t5" else {}
+    short, long = "The tide comes in.", "It goes out again, and the boats lie on the mud."
+    alone, found = walk(loaded, short, **options), walk(loaded, [long, short], **options)
+    length = len(alone.tokens)
+    assert found.tokens[:length] == alone.tokens
+    assert {*found.tokens[length:]} == {"<pad>"}
+    assert_allclose(found["head_output"][:length], alone["head_output"], atol=1e-5)
+    assert found["padding"].tolist() == [False] * length + [True] * (len(found.tokens) - length)
+    assert (found["weights"][:, length:][:length] == 0).all()
+    scores = np.where(np.tril(np.ones_like(found["scores"])) if model == "gpt2" else True, found["scores"], -np.inf)
+    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
+    assert_allclose(found["padded_weights"], exponentials / exponentials.sum(-1, keepdims=True), atol=1e-12)
+    assert (found["padded_weights"][:length, length:].sum() > 0) == (model != "gpt2")
+    assert "padding" in " ".join(next(step for step in steps(found) if step.title.startswith("Mask")).text)
+    with pytest.raises(AttnscopeError, match="all sentences have"):
+        walk(loaded, [short, short], **options)

@@ -13,7 +13,11 @@ from attnscope.support.errors import AttnscopeError
 @options.takes(
     "model", *options.LOADING,
     own={
-        "text": argument(str | None, None, "Sentence to follow, in quotes.", show_default="one about a tired animal"),
+        "text": argument(
+            list[str] | None, None,
+            "Sentence to follow, in quotes; of several, the shortest, with the padding of their batch. Or a file of an "
+            "image or sound.", show_default="one about a tired animal",
+        ),
         "target": option(
             str | None, None, "Sentence that the decoder of an encoder-decoder says, in quotes.",
             show_default="the model's own translation",
@@ -36,7 +40,8 @@ from attnscope.support.errors import AttnscopeError
 def walk(arguments: dict[str, Any], _: options.Output) -> None:
     """Follow one head over one sentence, every step in numbers."""
     toy, markdown, page, seed, *masks = map(arguments.pop, ("toy", "markdown", "page", "seed", "causal", "padding"))
-    text, target = arguments.pop("text"), arguments.pop("target")
+    given, target = arguments.pop("text") or [], arguments.pop("target")
+    text = given if len(given) > 1 else next((Path(one) if Path(one).is_file() else one for one in given), None)
     model, layer, head = (arguments[name] for name in ("model", "layer", "head"))
     conflicts = {
         "the sentence and --target": (text, target) != (None, None),

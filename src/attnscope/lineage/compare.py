@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,17 +21,17 @@ import xarray as xr
 from scipy import special
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.load import load_model
+from attnscope.capture.load import load_model, usable_device
 from attnscope.lineage.align import attends, best_aligning_head
-from attnscope.lineage.checkpoints import check_model, read_log
-from attnscope.lineage.config import PRESETS, SCHEMES, SETTINGS, TrainConfig, read_config
+from attnscope.lineage.checkpoints import LOG, check_model, read_log
+from attnscope.lineage.config import PRESETS, SCHEMES, SETTINGS, TrainConfig, config_bytes, read_config
 from attnscope.lineage.data import HELD_OUT, collate, encode_pairs, training_pairs
 from attnscope.lineage.links import Forcing
 from attnscope.lineage.parallel_text import Lines, ParallelText, TaskText, generate_task, lines_of_text, read_parallel
 from attnscope.lineage.score import NO_ATTENTION, score
 from attnscope.lineage.train import finished_metrics, threads_of_one, train
 from attnscope.lineage.translate import translate_lines
-from attnscope.measure.documents import LEAST
+from attnscope.measure.documents import LEAST, interval
 from attnscope.read.files import lines_of, shown
 from attnscope.store.arrays import packed
 from attnscope.store.files import SUFFIX, explained, json_bytes, local_folder
@@ -105,7 +108,8 @@ def compare(
     tokenize, lowercase, resamples
         As in `attnscope.score`; by default the tokenizer and case of the first system's validation.
     threads, device
-        For training and translating.
+        For training and translating, one system after another. By default systems of few threads are trained at once
+        on a CPU, each in a process of its own.
     progress
         Called with a `Progress` during the work; its name says which step of which system is running.
 
@@ -136,8 +140,8 @@ def compare(
         ``gradients``
             ``share (system, tenth)``: share of each tenth of the source in the gradient of the loss (its norm by the
             embedding of each token, under teacher forcing), mean over the 100 longest sentences of at least ten
-            tokens, with ``lower`` and ``upper``, Student's 95% interval over sentences, and ``sentences``, their
-            number. A fixed vector has a second row, with the gradient through its forward state alone.
+            tokens, with ``lower`` and ``upper``, the 95% interval over sentences, and ``sentences``, their number. A
+            fixed vector has a second row, with the gradient through its forward state alone.
 
         Attributes: ``signature`` (JSON) and ``run``, the folder.
 
@@ -179,9 +183,12 @@ def compare(
         with explained(f"write to {out}", "Choose another folder with --out"):
             folder.write({name: _lines(lines) for name, lines in sides.items()})
         outputs: dict[str, SystemOutput] = {}
+        untrained = [each for several in trainings.values() for each in several if not each.trained]
+        on_cpu = threads is None and usable_device(device).type == "cpu"
+        began = _TRAINING if on_cpu and _train_at_once(untrained, tell) else 0.0
         for number, system in enumerate(chosen):
             for place, training in enumerate(trainings[system.name]):
-                part = _part(tell, number * seeds + place, len(chosen) * seeds)
+                part = _part(tell, number * seeds + place, len(chosen) * seeds, began)
                 work = Work(folder, text, shown, beams, threads, device, part)
                 work.train(training)
             outputs[system.name] = work.output_of(system)
@@ -322,14 +329,14 @@ def reach_of_mean(values: np.ndarray) -> np.ndarray:
 
 
 def _gradients(outputs: Mapping[str, SystemOutput]) -> xr.Dataset:
-    """Mean shares with Student's intervals over sentences."""
+    """Mean shares with intervals over sentences."""
     rows = {name + end: of for name, output in outputs.items() for end, of in output.gradients.items()}
-    share, reach = (np.full((len(rows), _TENTHS), np.nan) for _ in range(2))
+    share, low, high = (np.full((len(rows), _TENTHS), np.nan) for _ in range(3))
     for row, of in enumerate(rows.values()):
         if len(of) >= LEAST:
-            share[row], reach[row] = of.mean(0), reach_of_mean(of)
+            share[row], (low[row], high[row]) = of.mean(0), interval(of, range(len(of)))
     by = ("system", "tenth")
-    variables = {"share": (by, share), "lower": (by, share - reach), "upper": (by, share + reach)}
+    variables = {"share": (by, share), "lower": (by, low), "upper": (by, high)}
     coordinates = {"system": list(rows), "tenth": np.arange(1, _TENTHS + 1)}
     counts = ("system", np.array([len(of) for of in rows.values()]))
     return xr.Dataset({**variables, "sentences": counts}, coordinates)
@@ -390,6 +397,44 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         for name in _METRICS
     }
     return {"updates": updates, **spent, **metrics}
+
+
+def _train_at_once(systems: Sequence[System], tell: Tell) -> bool:
+    """Train in processes of their own, as many at a time as there are threads for; false if for one only."""
+    configs = [system.config for system in systems if system.config is not None]
+    most = threads_of_one() // max((config.threads or threads_of_one() for config in configs), default=1)
+    if most < 2 or len(systems) < 2:  # noqa: PLR2004 nothing to do at once
+        return False
+    waiting, running = list(zip(systems, configs, strict=True)), dict[str, subprocess.Popen[bytes]]()
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            while waiting or running:
+                while waiting and len(running) < most:
+                    system, config = waiting.pop(0)
+                    folder = system.folder
+                    file = Path(place) / f"{folder.name}.yaml"
+                    file.write_bytes(config_bytes(config))
+                    words = [sys.executable, "-m", "attnscope", "train", file, "--out", folder, "--device", "cpu"]
+                    with file.with_suffix(".txt").open("wb") as told:
+                        running[folder.name] = subprocess.Popen(words, stdout=told, stderr=subprocess.STDOUT)  # noqa: S603
+                time.sleep(0.2)
+                for name in [name for name, process in running.items() if process.poll() is not None]:
+                    if running.pop(name).returncode:
+                        told = (Path(place) / f"{name}.txt").read_text(encoding="utf-8").split("\n")
+                        raise AttnscopeError(f"{name}: {' '.join(told[-3:]).strip()}")
+                at = [_updates(folder.folder) / config.updates for folder, config in zip(systems, configs, strict=True)]
+                tell(Progress(f"train {', '.join(running)}", _TRAINING * sum(at) / len(at)))
+        finally:
+            for process in running.values():
+                process.terminate()
+                process.wait()
+    return True
+
+
+def _updates(folder: Path) -> int:
+    """Updates of a training so far, by its log, whose last line may be unfinished."""
+    lines = (folder / LOG).read_bytes().split(b"\n")[:-1] if (folder / LOG).exists() else []
+    return max((json.loads(line)["update"] for line in lines), default=0)
 
 
 _TRAINING, _TRANSLATING = 0.85, 0.1  # shares of a system's work, about; the rest is aligning
@@ -512,9 +557,9 @@ class Work:
         ).weights, "mean of all heads" if layer is None else f"layer {layer}, head {head}"
 
 
-def _part(tell: Tell, number: int, count: int) -> Tell:
-    """Report the progress of one of several equal parts of the work."""
-    return lambda at: tell(replace(at, share=0.99 * (number + at.share) / count))
+def _part(tell: Tell, number: int, count: int, began: float) -> Tell:
+    """Report the progress of one of several equal parts of the work, of which a share is done."""
+    return lambda at: tell(replace(at, share=began + (0.99 - began) * (number + at.share) / count))
 
 
 def _lines(lines: Sequence[str]) -> bytes:

@@ -393,7 +393,6 @@ def report(tree: xr.DataTree) -> Report:
         tables=[
             *_tables(scores, _EFFORT),
             Table("sentence", f"One sentence: line {sentence.attrs['line']}", _SENTENCE, texts, terminal=0),
-            *([_seed_table(curves)] if seeds > 1 else []),
             _gradient_table(tree["gradients"].to_dataset()),
             Table("learning_curves", "Learning curves", columns, lines, terminal=0, page=0),
         ],
@@ -401,26 +400,6 @@ def report(tree: xr.DataTree) -> Report:
         notes=[*notes, *_cut_sentences(scores), *_signatures(scores.attrs["signature"])],
         care={_OF_SEEDS if seeds > 1 and name == _ONCE else name: why for name, why in _CARE.items()},
     )
-
-
-_SEEDS = (
-    Quantity("system"),
-    Quantity("mean_loss", "loss over training", "loss", low="mean_loss_lower", high="mean_loss_upper", interval=True),
-    Quantity(
-        "difference", unit="change", meaning="difference from the first system", low="difference_lower",
-        high="difference_upper", interval=True,
-    ),
-)  # fmt: skip
-
-
-def _seed_table(curves: xr.Dataset) -> Table:
-    of = curves[[name for name, values in curves.data_vars.items() if values.dims == ("system",)]]
-    rows: list[Row] = [
-        {"system": str(name)} | {str(key): value_of(values.sel(system=name).item()) for key, values in of.items()}
-        for name in of["system"].values
-    ]
-    title = f"Validation loss in nats per token, mean over training and {curves.sizes['seed']} seeds"
-    return Table("seeds", title, _SEEDS, rows)
 
 
 def _sooner(curves: xr.Dataset) -> list[str]:
@@ -433,16 +412,18 @@ def _sooner(curves: xr.Dataset) -> list[str]:
     for name in others:
         at = curves.sel(system=name)
         value, low, high = (float(at[f"difference{end}"]) for end in ("", "_lower", "_upper"))
-        which = (
-            f"{first if low > 0 else name} learns sooner"
-            if low > 0 or high < 0
-            else "neither learns sooner beyond chance"
-        )
-        sentences.append(
-            f"Over training, the validation loss of {name} is {abs(value):.2f} nats per token "
-            f"{'above' if value > 0 else 'below'} that of {first} (95% interval of the difference {low:.2f} to "
-            f"{high:.2f}, {curves.sizes['seed']} seeds): {which}."
-        )
+        ends = f"{min(abs(low), abs(high)):.2f} to {max(abs(low), abs(high)):.2f}, {curves.sizes['seed']} seeds"
+        if low <= 0 <= high:
+            sentences.append(
+                f"Neither {first} nor {name} learns sooner beyond chance: the validation loss over training differs by "
+                f"{value:.2f} nats per token (95% interval {low:.2f} to {high:.2f}, {curves.sizes['seed']} seeds)."
+            )
+        else:
+            sooner, later = (first, name) if value > 0 else (name, first)
+            sentences.append(
+                f"{sooner} learns sooner than {later}: its validation loss over training is {abs(value):.2f} nats per "
+                f"token lower (95% interval {ends})."
+            )
     return sentences
 
 

@@ -34,6 +34,7 @@ _SAME = 1e-3  # tolerance for equal factors
 
 _LONGEST_NAME = 12  # columns of a terminal
 _MOST_ROWS = 6  # of a matrix with one row a token
+_LISTED = 100  # tokens of a list; of more, the first half and the last three
 _WHOLE_ROW = 12  # longest row shown in full
 _LARGEST = 10  # weights shown of longer rows
 _CONTRIBUTIONS = 4
@@ -158,12 +159,17 @@ class _Writer:
         """The text in tokens; in a decoder the target too."""
         walk = self.walk
         if not (walk.target and walk.of_decoder):
-            return self._step("tokens", self._list("tokens.text", walk.tokens))
-        of_source = self._list("tokens.text", walk.keys) if walk.kind == "cross" else []
+            return self._step(self._sensed("tokens"), self._list(self._sensed("tokens.text"), walk.tokens))
+        of_source = self._list(self._sensed("tokens.text"), walk.keys) if walk.kind == "cross" else []
         return self._step(f"tokens.{walk.kind}", [*of_source, *self._list("tokens.target", walk.tokens)])
 
+    def _sensed(self, key: str) -> str:
+        """The key of the wording for an image or sound, if there is one."""
+        return own if (own := f"{key}.{self.walk.reads}") in self.wording else key
+
     def _list(self, key: str, tokens: tuple[str, ...]) -> list[str]:
-        shown = " · ".join(f"{i} {visible(token)}" for i, token in enumerate(tokens))
+        named = [f"{i} {visible(token)}" for i, token in enumerate(tokens)]
+        shown = " · ".join(named if len(named) <= _LISTED else [*named[: _LISTED // 2], "…", *named[-3:]])
         text = [self.say(key, count=len(tokens), first=spoken(tokens[0])), shown]
         pieces = split_character(tokens)
         return [*text, self.say("tokens.pieces", pieces=" ".join(pieces))] if pieces else text
@@ -172,6 +178,7 @@ class _Writer:
         """X, and in cross-attention M."""
         walk = self.walk
         first = "X.decoder" if walk.of_decoder else "X.first"
+        first = self._sensed(first)
         key = "X.toy" if walk.is_toy else first if walk.starts_stack else "X.later"
         text, tables = [self.say(key, layer=walk.layer)], [self._of_queries("X", "X")]
         if "memory" in walk:

@@ -22,7 +22,8 @@ from attnscope.bundled import MODEL, MODELS
 from attnscope.capture.borrow import LoadedModel, inner_model, verb
 from attnscope.capture.forward import decoder_start
 from attnscope.capture.load import Model, load_model
-from attnscope.capture.parameters import TextModelOptions
+from attnscope.capture.modalities import Sense, modality_of
+from attnscope.capture.parameters import Loading, ScanSettings, TextModelOptions
 from attnscope.capture.verify import TOLERANCE, position_table_length, verify
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import watching_inputs
@@ -34,6 +35,8 @@ from attnscope.kernels.positions import Rotation, layout_permutation, sinusoidal
 from attnscope.kernels.reference import masked_softmax
 from attnscope.lineage.translate import translate_lines
 from attnscope.measure.forms import compare_call
+from attnscope.measure.passes import WindowBatch
+from attnscope.measure.scan import READERS
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, Windows, shifted
@@ -58,7 +61,7 @@ Matrices = dict[str, tuple[np.ndarray, np.ndarray]]  # matrix and bias by "Q", "
 @verb()
 def walk(
     model: Model | None = None,
-    texts: str | Tensor | None = None,
+    texts: str | Sequence[str] | Path | Tensor | None = None,
     *,
     targets: str | None = None,
     layer: int | None = None,
@@ -79,8 +82,11 @@ def walk(
         See `attnscope.scan`; or a module of one head, with linear layers for queries, keys and values, which maps X to
         its output, or to its output and weights.
     texts
-        One sentence of at least two tokens; by default a sentence about a tired animal. For a module, X of shape
-        ``(text, token, width)``, whose first text is shown.
+        One sentence of at least two tokens; by default a sentence about a tired animal. Of several sentences, which
+        differ in length, the shortest is shown, with the padding of their batch. Or one image or sound, in any form of
+        `attnscope.scan`, for a model that reads it: tokens are then patches (``r0c0`` in row 0 and column 0) or frames
+        (named by the second at which they begin). For a module, X of shape ``(text, token, width)``, whose first text
+        is shown.
     targets
         Target text of an encoder-decoder, which the decoder reads shifted by one token, as in training. By default the
         model's own greedy translation.
@@ -118,26 +124,40 @@ def walk(
         check_number("head", head, 1)
         walked = walk_module(inner, texts, token=query_token)
         return with_forms(walked) if forms else walked
-    if isinstance(texts, Tensor):
-        raise AttnscopeError("texts is a tensor, which only your own modules accept; pass a sentence to a model")
     if layer is None:
         bundled = model is None or (isinstance(model, str | Path) and model in {*MODELS, MODEL})
         layer = _BUNDLED_LAYER if bundled else 0
     tell = progress or no_progress
     tell(Progress("loading the model", 0.0))
+    given = MODEL if model is None else model
+    sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
+    if sense is not None and not forms:
+        return _walk_sense(given, sense, targets, (layer, head), query_token, options)
+    if texts is not None and not (isinstance(texts, str) or all(isinstance(text, str) for text in texts)):
+        raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
+    sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
     loaded = load_model(model, **options)
     tell(Progress("walk", 0.5))
     if isinstance(loaded.model, RecurrentForConditionalGeneration):
-        if forms:
-            raise AttnscopeError(_NO_FORMS)
-        return _walk_recurrent(loaded, SENTENCE if texts is None else texts, targets, (layer, head), query_token)
-    source, target, translated = _read_texts(SENTENCE if texts is None else texts, targets, loaded)
-    sides = {"input_ids": source} if target is None else {"input_ids": source, "decoder_input_ids": target}
-    inputs = {name: torch.tensor([side.window.ids], device=loaded.model.device) for name, side in sides.items()}
+        if forms or others:
+            raise AttnscopeError(_NO_FORMS if forms else "a recurrent translator is followed over one sentence")
+        return _walk_recurrent(loaded, sentence, targets, (layer, head), query_token)
+    longest = None
+    if others:
+        sentence, longest = _shortest([sentence, *others], loaded.tokenizer)
+    source, target, translated = _read_texts(sentence, targets, loaded)
+    windows = [source.window] if longest is None else [source.window, longest]
+    if target is not None:  # both rows of a batch decode the same
+        windows = [replace(window, target=target.window) for window in windows]
+    pad = loaded.tokenizer.pad_token_id
+    batch = WindowBatch.of(windows, pad or 0, loaded.model.device)
+    inputs = batch.inputs(loaded.model)
     walked = walk_inputs(loaded.model, inputs, layer=layer, head=head, name=loaded.name)
     tell(Progress("walk", 1.0))
+    if longest is not None:
+        walked, source = _with_padding(walked, source, len(longest))
     queries = source if target is None or walked.kind == "self" else target
-    if query_token is None and texts in {None, SENTENCE} and queries is source:
+    if query_token is None and sentence == SENTENCE and queries is source:
         query_token = _FOLLOWED
     walked = replace(
         walked,
@@ -148,6 +168,57 @@ def walk(
         translated=translated,
     )
     return with_forms(walked) if forms else walked
+
+
+def _walk_sense(
+    model: Model, sense: Sense, targets: str | None, at: tuple[int, int], token: int | str | None, options: Any
+) -> Walk:
+    """`walk` of an image or sound."""
+    if len(sense) > 1:
+        raise AttnscopeError(f"found {len(sense)} {sense.called}; expected one")
+    loading = Loading(**{name: value for name, value in options.items() if name != "tokenizer"})
+    settings = ScanSettings(
+        limit=1, processor=options["tokenizer"], loading=loading, targets=targets, statistics=("entropy",)
+    )
+    reader = READERS[type(sense)](model, sense, settings)
+    read = reader.read([next(iter(reader.items()))], [0])
+    inputs = read.batch.inputs(reader.model)
+    walked = walk_inputs(reader.model, inputs, layer=at[0], head=at[1], name=reader.loaded.name)
+    first = read.windows[0]
+    source, target = _Side(f"the {sense.called}", "", first), _Side("the target", targets or "", first.target or first)
+    queries, keys = target if walked.kind != "self" else source, target if walked.kind == "causal" else source
+    if len(walked.tokens) != len(queries.window):  # pooled patches
+        return replace(walked, token=check_number("token", int(token or 0), len(walked.tokens)), reads=sense.called)
+    names = {"tokens": queries.window.tokens, "keys": keys.window.tokens, "target": target.text}
+    return replace(walked, **names, token=queries.position(token), reads=sense.called)
+
+
+def _shortest(sentences: Sequence[str], tokenizer: Any) -> tuple[str, Window]:
+    """The shortest of several sentences, and the longest in tokens."""
+    windows = [_window("a sentence", sentence, tokenizer, MOST_TOKENS) for sentence in sentences]
+    lengths = [len(window) for window in windows]
+    if min(lengths) == max(lengths):
+        raise AttnscopeError(f"all sentences have {lengths[0]} tokens; expected different lengths, for padding")
+    return sentences[lengths.index(min(lengths))], windows[lengths.index(max(lengths))]
+
+
+def _with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
+    """A walk of the shorter sentence of a batch, with its padding, and what it would weigh without the mask."""
+    window = source.window
+    more = length - len(window)
+    padded = replace(window, tokens=(*window.tokens, *["<pad>"] * more), special=(*window.special, *[True] * more))
+    padded = replace(padded, ids=window.ids + (0,) * more, spans=window.spans + ((0, 0),) * more)
+    walk, source = replace(walk, texts=2), replace(source, window=padded)
+    if len(walk.keys) != length:  # a decoder's own tokens
+        return walk, source
+    padding, bare = np.arange(length) >= len(window), walk["allowed"].copy()
+    bare[:, padding] = True
+    if walk.kind == "causal":
+        bare &= np.tril(bare)
+    more = {name: walk[name] for name in ("bias",) if name in walk}
+    unpadded = follow(walk["Q"], walk["K"], walk["V"], walk.scale, bare, softcap=walk.softcap, **more)
+    arrays = walk.arrays.assign(padding=("key", padding), padded_weights=unpadded["weights"])
+    return replace(walk, arrays=arrays), source
 
 
 _NO_FORMS = (
@@ -195,7 +266,7 @@ def walk_inputs(
     tokens: tuple[str, ...] | None = None,
     name: str | None = None,
 ) -> Walk:
-    """`walk` for the arguments of a forward pass with a batch of one, of a model in eval mode.
+    """`walk` for the first input of a forward pass, by its arguments, of a model in eval mode.
 
     `tokens` names the queries; by default their numbers do.
     """
@@ -216,6 +287,8 @@ def walk_inputs(
     with watching_inputs(model, observe):
         model(**inputs)
     call, *states = captured[0]
+    if len(call.query) != len(next(iter(inputs.values()))):
+        raise AttnscopeError(f"layer {layer} attends in {len(call.query)} windows of an image: choose another layer")
     heads, queries = call.query.shape[1:3]
     check_number("head", head, heads)
     check_number("token", token, queries)
@@ -334,7 +407,8 @@ def _own_result(model: PreTrainedModel, inputs: dict[str, Any], name: str, numbe
     outputs: list[Tensor] = []
     with model.get_submodule(name).register_forward_hook(lambda *arguments: outputs.append(arguments[2])):
         model(**inputs)
-    return _numbers(outputs[number].reshape(-1, outputs[number].shape[-1]))
+    whole = outputs[number].reshape(-1, outputs[number].shape[-1])
+    return _numbers(whole[: len(whole) // len(next(iter(inputs.values())))])  # of the first input
 
 
 @dataclass(frozen=True)
@@ -436,6 +510,8 @@ class Walk:
         Full, windowed, blocked and linear attention, from `attnscope.measure.forms.compare_call`, if requested.
     drawn
         Whether it is the example of `walk_toy`.
+    reads
+        ``"images"``, ``"sounds"`` or another input; empty for text.
     """
 
     model: str
@@ -459,6 +535,7 @@ class Walk:
     translated: bool = False
     forms: xr.Dataset | None = None
     drawn: bool = False
+    reads: str = ""
 
     @property
     def layers(self) -> int:
