@@ -82,7 +82,7 @@ def compare(
         YAML files of settings (`TrainConfig`), each trained in ``out/systems/NAME``; folders that `attnscope train`
         made, used as they are; names of position schemes (``rope``, ``learned``, ...), small Transformers that differ
         in it alone; or a mapping from names to these. None, the default, trains three that learn the generated task in
-        about a minute each: a recurrent model with one fixed vector, the same with additive attention, and a
+        a few minutes each: a recurrent model with one fixed vector, the same with additive attention, and a
         Transformer.
     texts, targets
         Sentences to translate and their references: lists of strings, or paths as `read_parallel` reads them.
