@@ -259,7 +259,7 @@ def test_watch_says_what_to_do_with_a_lesson(x):
         (Lesson(), torch.ones(1, 4, 7), "fails on X of shape"),
         (Lesson(), torch.ones(8), "expected real numbers"),
         (Lesson(), "A sentence.", "pass a tensor X"),
-        ("bundled", torch.ones(1, 4, 8), "pass a sentence to a model"),
+        ("bundled", torch.ones(1, 4, 8), "not images. Give it text"),
     ],
 )
 def test_others_are_rejected_with_what_to_do(module, given, said):
