@@ -299,7 +299,7 @@ def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
 
 
 POINTS = 1024
-_ROOM = 4_000_000  # points of all heads and windows
+_ROOM = 160_000  # points of all heads and windows
 _FEWEST = 128
 
 
