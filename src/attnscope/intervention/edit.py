@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from numbers import Integral
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 import torch
@@ -114,14 +114,14 @@ def edit(
             raise AttnscopeError(f"found {type(function).__name__} for {key}; expected a function of a tensor")
         if isinstance(key, str):
             site, what = hook_point(key, sites)
-            changes.setdefault(site.index, {})[what] = _as_of_transformer_lens(heads[key], what, key)
+            changes.setdefault(site.index, {})[what] = _as_of_transformer_lens(cast("Change", function), what, key)
             continue
         if not (isinstance(key, tuple) and len(key) == 2 and all(isinstance(number, Integral) for number in key)):  # noqa: PLR2004
             raise AttnscopeError(f"found the head {key!r}; expected (layer, head), such as (4, 2), or a name of a hook")
         site = chosen_site(sites, key[0], kind)
         if not 0 <= key[1] < site.heads:
             raise AttnscopeError(f"there is no head {key[1]} in layer {key[0]}: choose from 0 to {site.heads - 1}")
-        functions.setdefault(site.index, {})[key[1]] = heads[key]
+        functions.setdefault(site.index, {})[key[1]] = function
     for number, by_head in functions.items():
         changes.setdefault(number, {})[on] = _by_head(by_head, on, number)
     if not changes:
