@@ -423,7 +423,7 @@ def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int
                 if row < len(rows) - 1:
                     axes.set_xticklabels([])
             rows[0].set_title(rows[0].get_title("left"), loc="left")  # at its distance, not that of the column's
-        cycles = f"; cycles per {waves.sizes['position']} tokens, green: a wave"
+        cycles = f";\ncycles per {waves.sizes['position']} tokens, green: a wave"
         figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}", fontsize=8)
         panels.legend_above(figure, figure.axes[0], 2)
     return figure
