@@ -191,7 +191,7 @@ def compare(
                 part = _part(tell, number * seeds + place, len(chosen) * seeds, began)
                 work = Work(folder, text, shown, beams, threads, device, part)
                 work.train(training)
-            outputs[system.name] = work.output_of(system)
+            outputs[system.name] = work.output_of(system)  # pyright: ignore[reportPossiblyUnboundVariable] seeds > 0
         tell(Progress("score", 0.99))
         scores = scored({name: output.lines for name, output in outputs.items()}, resamples)
         scores = scores.isel(bucket=np.flatnonzero(scores.sentences.values))  # those with sentences

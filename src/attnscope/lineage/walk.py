@@ -133,7 +133,7 @@ def walk(
     sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
     if sense is not None and not forms:
         return _walk_sense(given, sense, targets, (layer, head), query_token, options)
-    if texts is not None and not (isinstance(texts, str) or all(isinstance(text, str) for text in texts)):
+    if isinstance(texts, Tensor | Path):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
     loaded = load_model(model, **options)
@@ -215,8 +215,8 @@ def _with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
     bare[:, padding] = True
     if walk.kind == "causal":
         bare &= np.tril(bare)
-    more = {name: walk[name] for name in ("bias",) if name in walk}
-    unpadded = follow(walk["Q"], walk["K"], walk["V"], walk.scale, bare, softcap=walk.softcap, **more)
+    bias = walk["bias"] if "bias" in walk else None
+    unpadded = follow(walk["Q"], walk["K"], walk["V"], walk.scale, bare, bias, walk.softcap)
     arrays = walk.arrays.assign(padding=("key", padding), padded_weights=unpadded["weights"])
     return replace(walk, arrays=arrays), source
 
