@@ -215,7 +215,7 @@ def _with_padding(walk: Walk, source: _Side, length: int) -> tuple[Walk, _Side]:
     bare[:, padding] = True
     if walk.kind == "causal":
         bare &= np.tril(bare)
-    bias = walk["bias"] if "bias" in walk else None
+    bias = walk["bias"] if "bias" in walk else None  # noqa: SIM401 it has no get
     unpadded = follow(walk["Q"], walk["K"], walk["V"], walk.scale, bare, bias, walk.softcap)
     arrays = walk.arrays.assign(padding=("key", padding), padded_weights=unpadded["weights"])
     return replace(walk, arrays=arrays), source
