@@ -27,7 +27,13 @@ FLAGS_ALONE = {
     "translate": {"out"},  # in Python: .texts of the result
     "walk": {"markdown", "page", "toy", "seed", "causal", "padding"},
 }
-PARAMETERS_ALONE = {"explain": {"intervention_texts"}, "find": {"query", "key"}, "translate": {"scores"}}
+PARAMETERS_ALONE = {
+    "attribute": {"direction"},  # a vector
+    "explain": {"intervention_texts"},
+    "find": {"query", "key"},
+    "intervene": {"metric"},  # a function, or pairs of answers
+    "translate": {"scores"},
+}
 
 
 def flags_of(command):

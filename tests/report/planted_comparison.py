@@ -53,10 +53,15 @@ def planted(*, known=True, attention=True, logs=True, intervals=True):
         ):
             scores[f"alignment_{name}"] = ("system", values)
     updates = np.array([[150, 300, 450], [150, 300, 450], [300, 600, np.nan]])
+    measured = {
+        "bleu": np.array([[2.0, 15, 28], [3, 60, 98], [20, 95, np.nan]]),
+        "loss": np.array([[2.0, 1.5, 1.2], [1.6, 0.5, 0.02], [1.2, 0.1, np.nan]]),
+    }
+    unknown = {f"{name}_{end}": by * np.nan for name, by in measured.items() for end in ("lower", "upper")}  # one seed
     curves = xr.Dataset(
         {
-            "bleu": (("system", "validation"), [[2.0, 15, 28], [3, 60, 98], [20, 95, np.nan]]),
-            "loss": (("system", "validation"), [[2.0, 1.5, 1.2], [1.6, 0.5, 0.02], [1.2, 0.1, np.nan]]),
+            **{name: (("system", "validation"), by) for name, by in (measured | unknown).items()},
+            "loss_of_seed": (("system", "seed", "validation"), measured["loss"][:, None]),
             "updates": (("system", "validation"), updates),
             "tokens": (("system", "validation"), updates * 1000),
             "seconds": (("system", "validation"), updates / 4),

@@ -133,7 +133,7 @@ def walk(
     sense = None if texts is None else modality_of(given, texts, revision=options["revision"])
     if sense is not None and not forms:
         return _walk_sense(given, sense, targets, (layer, head), query_token, options)
-    if isinstance(texts, Tensor | Path):
+    if isinstance(texts, Tensor | Path) or (texts is not None and not len(texts)):
         raise AttnscopeError(f"texts is a {type(texts).__name__}; pass a sentence, or an image or sound without forms")
     sentence, *others = [SENTENCE] if texts is None else [texts] if isinstance(texts, str) else texts
     loaded = load_model(model, **options)

@@ -109,7 +109,7 @@ def test_drawn_tokens_depend_on_the_seed_alone(made):
 def test_a_run_is_stored_opened_and_printed(saved):
     place, words, said = saved
     assert "2 prompts, 7 new tokens each, 8 heads" in said
-    assert "not tested: tests need 20 or more texts" in " ".join(said.split())
+    assert "a test needs 20 texts" in " ".join(said.split())
     assert "question" in said
     told = json.loads(command(*words, "--json", cwd=place).stdout)["tables"]
     assert [text["new_tokens"] for text in told["texts"]] == [7, 7]
