@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,10 +19,14 @@ import click
 import typer
 from sphinx.ext.napoleon import Config, NumpyDocstring
 
+import attnscope
 from attnscope.cli import app
 from attnscope.detection.role import ROLES
 from attnscope.explanation.study import Analysis
 from attnscope.measure.quantities import EQUAL, OF_GROUPS, OF_OFFSETS, PATCH_STATISTICS, STATISTICS, SUMMARIES
+from attnscope.results.reports import report_of
+from attnscope.results.schema import NO_NUMBERS, Table
+from attnscope.testing.catalogue import build
 from attnscope.verbs import VERBS
 
 #: Others that users import, by their group.
@@ -51,6 +56,7 @@ OF_ESTIMATES = (
 def write(folder: Path) -> None:
     """Write every generated page below the folder of the reference."""
     pages = {"statistics.md": statistics(), "role-definitions.md": roles(), **commands(), **functions()}
+    pages["card.schema.json"] = json.dumps(card_schema(), indent=1)
     for name, text in pages.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -62,6 +68,38 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [heading, ["---"] * len(heading), *rows]
     return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row) + " |" for row in lines)
+
+
+def card_schema() -> dict[str, Any]:
+    """JSON Schema of `attnscope card --json`, from the quantities of its tables; caches and ablations are patterns."""
+    model = build("previous-decoder-1")
+    reading: dict[str, Any] = {"texts": model.ids[:2].tolist(), "tokenizer": model.tokenizer, "controls": "none"}
+    report = report_of("card", attnscope.card(model.model, **reading, kept=[(2, 0)]))
+    tables = {table.name: _rows_schema(table) for table in report.tables}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Card of the heads of a model",
+        "type": "object",
+        "required": ["signature", "finding", "notes", "tables"],
+        "properties": {
+            "signature": {"type": "object", "required": ["command", "model", "corpus", "settings", "versions"]},
+            "finding": {"type": "object", "required": ["text", "certainty", "heads"]},
+            "notes": {"type": "array", "items": {"type": "string"}},
+            "tables": {"type": "object", "required": [*tables], "properties": tables},
+        },
+    }
+
+
+def _rows_schema(table: Table) -> dict[str, Any]:
+    """An array of rows, with the meaning of each column; other columns are of caches, controls or ablations."""
+    columns: dict[str, Any] = {}
+    for one in table.quantities:
+        kind = ["string", "null"] if one.unit in NO_NUMBERS - {"head"} else ["number", "null"]
+        columns |= {name: {"type": kind} for name in one.columns}
+        columns[one.name] |= {"description": one.meaning} if one.meaning else {}
+    columns = {name: kind for name, kind in columns.items() if not name.startswith("reach_")}
+    more = {"^reach_\\d+_\\d+": {"type": ["number", "null"]}}
+    return {"type": "array", "items": {"type": "object", "properties": columns, "patternProperties": more}}
 
 
 # Commands

@@ -35,6 +35,10 @@ VERBS = {
         "detection.roles", "Look", "verbs", "Dataset", ("role",), "detection.report", "results.figures.roles",
         load="store.runs:load_part",
     ),
+    "card": Verb(
+        "detection.card", "Look", "card", "Dataset", ("role", "half_score"), "detection.card_report",
+        "results.figures.roles", load="store.runs:load_part",
+    ),
     "examples": Verb(
         "detection.examples", "Look", "verbs", "Dataset", ("example", "feature"), "detection.example_report",
         load="store.runs:load_part",

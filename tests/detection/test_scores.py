@@ -9,7 +9,9 @@ from attnscope.detection.role import ROLES, Nearness, RepeatedCalls, TextCalls
 from attnscope.detection.roles import measured, sites_of
 from tests.families import tiny
 
-REACH = Nearness(near=3, sinks=2, recent=6)
+SINKS, RECENT = 2, 6
+REACH = Nearness(near=3, kept=((RECENT, SINKS), (4, 1)))
+REACHED = "reach_4_1"
 PERIOD, BEGINS = 10, 1
 FAMILIES = ("gpt2", "gemma2", "gpt_oss", "bert", "t5", "bloom")
 GENERATOR = np.random.default_rng(0)
@@ -47,8 +49,11 @@ def by_hand(name, weights):
         late = seen.sum(0) < count / 2
         return np.where(late, 0.0, weights.sum(1) / seen.sum(0).clip(1)).max(-1)
     if name == "streaming":
-        kept = (np.arange(count) < REACH.sinks) | (offset > -REACH.recent)
-        return (weights * kept).sum(-1)[:, REACH.sinks + REACH.recent :].mean(-1)
+        kept = (np.arange(count) < SINKS) | (offset > -RECENT)
+        return (weights * kept).sum(-1)[:, SINKS + RECENT :].mean(-1)
+    if name == REACHED:
+        lost = (np.arange(count) >= 1) & (offset <= -4)
+        return 1 - (weights * lost).sum(-1)[:, 5:].mean(-1)
     if name in {"duplicate_token", "induction"}:
         after = int(name == "induction")
         again = range(BEGINS + PERIOD, BEGINS + 2 * PERIOD)
@@ -77,11 +82,12 @@ def test_every_role_is_scored_as_the_matrix_says(family):
         Probe("needle", (plain_window(ANSWERED.ids, "prompt"),), lambda _, call: _calls(ANSWERED, call)),
     ]
     sites = sites_of(model, probes[0])
-    made = measured(model, sites, probes, list(ROLES), lambda _: None, with_equal=True)
+    names = [*ROLES, REACHED]
+    made = measured(model, sites, probes, names, lambda _: None, with_equal=True)
     for probe in probes:
         layers = matrices(model, list(probe.windows[0].ids))
         assert len(layers) == len(sites)
-        for name in (name for name in ROLES if ROLES[name].probe == probe.kind):
+        for name in (name for name in names if ROLES[name].probe == probe.kind):
             for site, weights in zip(sites, layers, strict=True):
                 score = made[name].isel({probe.kind: 0, "layer": site.index}).values
                 equal = made[f"equal_{name}"].isel({probe.kind: 0, "layer": site.index}).values

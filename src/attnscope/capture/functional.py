@@ -92,8 +92,7 @@ def of_scaled_dot_product(output: Tensor, *given: Any, **named: Any) -> Captured
 def of_flex(output: Any, *given: Any, **named: Any) -> CapturedCall:
     """A call of ``flex_attention`` with its output; see `call_of_flex`."""
     call = call_of_flex(*given, **named)
-    first = output[0] if isinstance(output, tuple) else output
-    return _seen(call, _allowed(call), None, first.detach())
+    return _seen(call, _allowed(call), None, (output[0] if isinstance(output, tuple) else output).detach())
 
 
 def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
@@ -366,8 +365,7 @@ class _Mode(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        aside = not self.running or any(is_pooling_head(module) for module in self.running)
-        if aside or self.watch.is_observing:
+        if (not self.running or any(is_pooling_head(module) for module in self.running)) or self.watch.is_observing:
             return func(*args, **options)
         try:
             if func is functional.multi_head_attention_forward:

@@ -420,6 +420,15 @@ class Hashed(Protocol):
         ...
 
 
+def check_same_model(result: Any, loaded: LoadedModel, what: str) -> None:
+    """Raise an error if a result of a verb is of another model."""
+    found = json.loads(result.attrs["signature"])["model"]
+    if {name: found.get(name) for name in loaded.identity} != loaded.identity:
+        raise AttnscopeError(
+            f"{what} is of {found['name']}, with other weights than {loaded.name}; expected the same model"
+        )
+
+
 def signature_of(
     command: str,
     loaded: LoadedModel,

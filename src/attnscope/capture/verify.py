@@ -237,8 +237,7 @@ def _check_output(name: str, expected: Tensor, output: Tensor, valid: Tensor | N
         expected, output = expected[valid], output[valid]
     limit = TOLERANCE.get(output.dtype, 1e-4)
     expected, output = expected.double(), output.double()
-    scale = max(1e-6, float(expected.abs().max()))
-    if not (difference := float((expected - output).abs().max()) / scale) <= limit:
+    if not (difference := float((expected - output).abs().max()) / max(1e-6, float(expected.abs().max()))) <= limit:
         raise OtherOutputError(
             f"the captured attention does not reproduce the output of {name} (largest difference {difference:.1e} of "
             f"the largest output, allowed {limit:.0e}), so part of its attention or its masks is not captured"

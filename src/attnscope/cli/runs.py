@@ -222,9 +222,10 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            metavar="parquet|csv|nc|zarr",
-            help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); or a Zarr "
-            "store (zarr), for large runs.",
+            metavar="FORMAT",
+            help="Format: tidy tables (parquet, csv), one for each set of dimensions; one netCDF file (nc); a Zarr "
+            "store (zarr), for large runs; or, of a card, heads as other tools read them (duo for DuoAttention and "
+            "kvpress, minference, qrhead, alignment, names).",
         ),
     ],
     out: Annotated[
@@ -236,7 +237,10 @@ def export(
         ),
     ] = None,
     variables: Annotated[
-        str | None, typer.Option(help="Variables to write, with commas between.", show_default="all")
+        str | None, typer.Option(help="Variables to write, with commas between; of a card, a role.", show_default="all")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(help="Number of heads in a list.", show_default="those at the threshold")
     ] = None,
 ) -> None:
     """Export a run's arrays to other tools: Parquet or CSV tables, netCDF or Zarr arrays."""
@@ -244,7 +248,7 @@ def export(
 
     chosen = None if variables is None else [name.strip() for name in variables.split(",")]
     with progress_bar("export") as show:
-        made = run_export(run, to, out=out, variables=chosen, progress=show)  # pyright: ignore[reportArgumentType] checked there
+        made = run_export(run, to, out=out, variables=chosen, top=top, progress=show)  # pyright: ignore[reportArgumentType] checked there
     files = [made] if made.is_file() else [file for file in made.rglob("*") if file.is_file()]
     size = decimal(sum(file.stat().st_size for file in files))
     new_console().print(Text(f"{made}: {translate(count(len(files), 'file'))}, {size}"), soft_wrap=True)

@@ -26,8 +26,13 @@ _NAMED = 4  # roles in the headline
 @reads("roles")
 def counts_of(roles: xr.Dataset) -> list[Row]:
     """How many heads have each role, next to uniform attention and the controls."""
+    return role_rows(roles)
+
+
+def role_rows(roles: xr.Dataset) -> list[Row]:
+    """The same of any result with the scores of roles."""
     rows: list[Row] = []
-    controls = _controls(roles)
+    controls = controls_of(roles)
     for name in map(str, roles.role.values):
         part = roles.sel(role=name)
         score, equal = part["score"].values, part["equal"].values
@@ -59,11 +64,11 @@ def _count(name: str, scores: np.ndarray, equal: np.ndarray) -> int | None:
     return None if ROLES[name].threshold is None else int(ROLES[name].reached(scores, equal).sum())
 
 
-def _controls(roles: xr.Dataset) -> list[str]:
+def controls_of(roles: xr.Dataset) -> list[str]:
     return [str(name) for name in roles.control.values] if "control" in roles.coords else []
 
 
-def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
+def counts_sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     """How many heads have each role, next to the controls."""
     if not (known := [row for row in rows if row["reached"] is not None]):
         return "No threshold is published for these roles."
@@ -73,7 +78,7 @@ def _sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     return f"Heads at the published threshold{most}: {', '.join(counts)}."
 
 
-def _headline(rows: Sequence[Row]) -> str:
+def headline_of(rows: Sequence[Row]) -> str:
     found = sorted((row for row in rows if row["reached"]), key=lambda row: -row["reached"])
     if not found:
         return "No head reaches a published threshold"
@@ -85,42 +90,58 @@ def _headline(rows: Sequence[Row]) -> str:
 @reads("roles")
 def report(roles: xr.Dataset) -> Report:
     """Which roles heads have."""
-    rows, controls = counts_of(roles), _controls(roles)
-    notes, model = json.loads(roles.attrs["notes"]), str(roles.attrs["model"])
-    least, most = notes["tokens"]
-    tokens = f"{least} to {most}" if least < most else str(most)
-    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
-    read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
-    read += [f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else []
-    columns = {name: roles[name] for name in ("score", "low", "high", "windows_reached", "equal")}
-    columns |= {name: roles.control_score.sel(control=name, drop=True) for name in controls}
-    titles = {name: ROLES[name].title if name in ROLES else name for name in skipped_of(roles)}
-    missing = skipped_note({titles[name]: reason for name, reason in skipped_of(roles).items()})
+    rows, controls, model = role_rows(roles), controls_of(roles), str(roles.attrs["model"])
     return Report(
         command="roles",
         title=f"Roles of the heads of {model}",
         model=model,
-        read=", ".join(read),
+        read=", ".join(texts_read(roles)),
         finding=Finding(
-            [_sentence(rows, controls)],
+            [counts_sentence(rows, controls)],
             "scores at a published threshold; no test",
             [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["reached"])],
-            headline=_headline(rows),
+            headline=headline_of(rows),
         ),
-        tables=[
-            Table("heads", "Scores", _scores(controls), rows_of(columns, roles.score), terminal=0, page=0),
-            Table("roles", "How many heads", _counts(controls), rows, terminal=len(rows)),
-            Table("definitions", "Definitions", _DEFINITIONS, rows, terminal=0),
-        ],
+        tables=role_tables(roles, rows),
         result=roles,
-        notes=[*notes_of(roles).values(), *missing],
-        care={
-            "A role reports where a head attends, not what it does.": "attnscope intervene measures whether a head "
-            "matters.",
-            "It is a score on these texts.": "A threshold is where its authors drew a line: a head just below is no "
-            "other kind of head.",
-        },
+        notes=role_notes(roles),
+        care=CARE,
     )
+
+
+CARE = {
+    "A role reports where a head attends, not what it does.": "attnscope intervene measures whether a head matters.",
+    "It is a score on these texts.": "A threshold is where its authors drew a line: a head just below is no other kind "
+    "of head.",
+}
+
+
+def texts_read(roles: xr.Dataset) -> list[str]:
+    """The texts of each probe."""
+    notes = json.loads(roles.attrs["notes"])
+    least, most = notes["tokens"]
+    tokens = f"{least} to {most}" if least < most else str(most)
+    read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
+    read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
+    return read + ([f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else [])
+
+
+def role_notes(roles: xr.Dataset) -> list[str]:
+    """Notes on the texts, and the roles that were left out."""
+    reasons = {name if name.endswith(" weights") else ROLES[name].title: why for name, why in skipped_of(roles).items()}
+    return [*notes_of(roles).values(), *skipped_note(reasons)]
+
+
+def role_tables(roles: xr.Dataset, rows: Sequence[Row]) -> list[Table]:
+    """Scores of all heads, number of heads with each role, and definitions."""
+    controls = controls_of(roles)
+    columns = {name: roles[name] for name in ("score", "low", "high", "windows_reached", "equal")}
+    columns |= {name: roles.control_score.sel(control=name, drop=True) for name in controls}
+    return [
+        Table("heads", "Scores", _scores(controls), rows_of(columns, roles.score), terminal=0, page=0),
+        Table("roles", "How many heads", _counts(controls), rows, terminal=len(rows)),
+        Table("definitions", "Definitions", _DEFINITIONS, rows, terminal=0),
+    ]
 
 
 _DEFINITIONS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from attnscope.kernels.call import AttentionCall, RowMeasures
 
-FIRST, SINKS, DELIMITERS = range(3)  # columns of keys
+FIRST, DELIMITERS = range(2)  # columns of keys, before those of the first tokens
 _ROWS = 512  # queries whose mask is written out at once
 
 
@@ -28,8 +29,12 @@ class Nearness:
     """Distances that count as near."""
 
     near: int = 8  # tokens on either side that a local head attends to
-    sinks: int = 4  # first tokens that a streaming head attends to
-    recent: int = 64  # latest tokens that a streaming head attends to
+    kept: tuple[tuple[int, int], ...] = ((64, 4),)  # latest and first tokens of a cache; the first: a streaming head
+
+    @property
+    def starts(self) -> list[int]:
+        """The distances from which weight is far."""
+        return sorted({self.near + 1, *(recent for recent, _ in self.kept)})
 
 
 def equal_call(call: AttentionCall) -> AttentionCall:
@@ -57,9 +62,9 @@ class TextCalls:
     def of(cls, call: AttentionCall, delimiters: Tensor, reach: Nearness) -> TextCalls:
         """Measure a call; `delimiters`, ``(batch, key)``, marks keys."""
         position = torch.arange(call.key.shape[2], device=call.key.device).expand(len(delimiters), -1)
-        columns = torch.stack([position == 0, position < reach.sinks, delimiters.to(position.device)], -1).float()
-        need = Need(band=1, columns=columns, bins=tuple(sorted({reach.near + 1, reach.recent})))
-        return cls(call, *measure(call, need), reach)
+        first = [position < sinks for _, sinks in reach.kept]
+        columns = torch.stack([position == 0, delimiters.to(position.device), *first], -1).float()
+        return cls(call, *measure(call, Need(band=1, columns=columns, bins=tuple(reach.starts))), reach)
 
     def mean(self, weights: Tensor) -> Tensor:
         """``(batch, head)``: mean over the rows with allowed keys."""
@@ -71,7 +76,7 @@ class TextCalls:
         return self.mean(_known(self.rows.band)[..., offset + 1])
 
     def on(self, column: int) -> Tensor:
-        """Share of the weight on the first token, the first few, or on delimiters."""
+        """Share of the weight on the first token, or on delimiters."""
         return self.mean(_known(self.rows.columns)[..., column])
 
     def near(self) -> Tensor:
@@ -80,8 +85,13 @@ class TextCalls:
 
     def streamed(self) -> Tensor:
         """Share of the weight on the first and the latest tokens, over rows with other allowed keys."""
-        near = self.rows.mass - self._beyond(self.reach.recent)[..., 0] + _known(self.rows.columns)[..., SINKS]
-        return near[..., self.reach.sinks + self.reach.recent :].mean(-1)
+        recent, sinks = self.reach.kept[0]
+        return self.rows.mass[..., sinks + recent :].mean(-1) - self.lost(recent, sinks)
+
+    def lost(self, recent: int, sinks: int) -> Tensor:
+        """Share of the weight beyond the latest and the first tokens, over rows with other allowed keys."""
+        first = _known(self.rows.columns)[..., 2 + self.reach.kept.index((recent, sinks))]
+        return (self._beyond(recent)[..., 0] - first)[..., sinks + recent :].mean(-1)
 
     def most_received(self) -> Tensor:
         """Largest mean weight that a key receives from its queries, among keys open to at least half of the queries."""
@@ -95,7 +105,7 @@ class TextCalls:
     def _beyond(self, distance: int) -> Tensor:
         """Weight from that distance on, to the left and to the right: ``(..., 2)``."""
         bins = _known(self.rows.bins)
-        starts = sorted({self.reach.near + 1, self.reach.recent})
+        starts = self.reach.starts
         wanted = len(starts) - starts.index(distance)  # bins of a side
         left, right = bins[..., :wanted].sum(-1), bins[..., -wanted:].sum(-1)
         return torch.stack([left, right], -1).double()
@@ -139,8 +149,7 @@ class NeedleCalls:
         """Measure a call at the queries that predict tokens of the needle, which are at ``matches (step, key)``."""
         weights = attend_in_full(of_queries(call, steps))[1]
         largest = (weights == weights.amax(-1, keepdim=True)).double()
-        share = (largest * matches).sum(-1) / largest.sum(-1)
-        return cls(measure(call, Need())[0], share, needle)
+        return cls(measure(call, Need())[0], (largest * matches).sum(-1) / largest.sum(-1), needle)
 
     def score(self) -> Tensor:
         """``(1, head)``: share of the needle's tokens that are copied."""
@@ -193,6 +202,7 @@ class Role:
     layers: tuple[str, ...] = LOOKS_AROUND  # kinds of attention calls that may have it
     otherwise: str = "no layer attends within one text"  # why it is left out where there are no such layers
     more: float = 0.0  # how many times uniform attention's score it must also be
+    exceeds: int = 0  # tokens that a window must exceed
 
     def reached(self, scores: np.ndarray, equal: np.ndarray) -> np.ndarray:
         """Which scores ``(..., layer, head)`` have the role, given those of uniform attention ``(..., layer)``."""
@@ -204,8 +214,29 @@ _CLARK = "Clark et al. 2019, What Does BERT Look At?"
 _SINK = "Gu et al. 2024, When Attention Sink Emerges in Language Models (sail-sg/Attention-Sink)"
 _LENS = "TransformerLens, head_detector"
 _ONE_SIDED = "every layer sees both sides or another text"
-ROLES: dict[str, Role] = {
-    role.name: role
+
+
+class _Roles(dict[str, Role]):
+    def __missing__(self, name: str) -> Role:
+        """The reach of a name such as ``reach_64_4``."""
+        if not (sizes := re.fullmatch(r"reach_(\d+)_(\d+)", name)):
+            raise KeyError(name)
+        recent, sinks = map(int, sizes.groups())
+        return Role(
+            name,
+            f"reach {recent}+{sinks}",
+            f"Share of the weight that a cache of the latest {recent} and the first {sinks} tokens keeps, for queries "
+            "that see more tokens.",
+            "Xiao et al. 2024, StreamingLLM (the cache)",
+            lambda shown: 1.0 - shown.lost(recent, sinks),
+            layers=LOOKS_BACK,
+            otherwise=_ONE_SIDED,
+            exceeds=recent + sinks,
+        )
+
+
+ROLES: dict[str, Role] = _Roles(
+    (role.name, role)
     for role in (
         Role(
             "previous_token",
@@ -278,6 +309,7 @@ ROLES: dict[str, Role] = {
             lambda shown: shown.streamed(),
             layers=LOOKS_BACK,
             otherwise=_ONE_SIDED,
+            exceeds=sum(Nearness().kept[0]),
         ),
         Role(
             "duplicate_token",
@@ -311,7 +343,7 @@ ROLES: dict[str, Role] = {
             otherwise=f"{_ONE_SIDED}: the model does not continue texts",
         ),
     )
-}
+)
 
 
 #: Descriptions of the controls' weights, by name.

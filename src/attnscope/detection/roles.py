@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -44,7 +43,7 @@ from attnscope.measure.texts import beyond_note, window_length
 from attnscope.read.encoded import Sources, texts_of, windows_of
 from attnscope.read.windows import Window
 from attnscope.store.arrays import padded_heads
-from attnscope.store.runs import RunFolder, load_part
+from attnscope.store.runs import RunFolder, at_once
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
@@ -64,7 +63,8 @@ if TYPE_CHECKING:
     Told = Callable[[int], None]
 
 _LONGEST, _TEXTS = 512, 32
-_PART, _OWN = "roles", "model"
+_OWN = "model"
+SHARED = "query_heads"  # of each layer: query heads that share one key-value head
 
 
 @verb(limit=_TEXTS)
@@ -134,28 +134,45 @@ def roles(
     >>> {name: int(index) for name, index in best.items()}, result["threshold"].values.tolist()
     ({'layer': 0, 'head': 3}, [0.5, 0.5])
     """
-    names = chosen("role", only, ROLES)
+    return scores_of("roles", chosen("role", only, ROLES), model, texts, needles, controls, batch_size, reading)
+
+
+def scores_of(
+    command: str,
+    names: Sequence[str],
+    model: Model | None,
+    texts: Sources,
+    needles: Needles | None,
+    controls: Sequence[str] | str | None,
+    batch_size: int | None,
+    reading: Reading,
+    kept: Sequence[tuple[int, int]] = (),
+    more: Callable[[xr.Dataset, xr.Dataset, list[str]], xr.Dataset] | None = None,
+    **settings: Any,
+) -> xr.Dataset:
+    """Scores of roles as the result of a command; `more` completes them from the scores of windows."""
     none = controls is not None and (controls == "none" or tuple(controls) in {(), ("none",)})
     drawn = [] if none else chosen("control", controls, CONTROLS)
-    limit, seed, out = reading["limit"] or _TEXTS, reading["seed"], reading["out"]
+    limit, seed = reading["limit"] or _TEXTS, reading["seed"]
     if needles is not None and all(ROLES[name].probe != "needle" for name in names):
         raise AttnscopeError("needles (--needles) need retrieval heads: add retrieval (--only)")
     hidden = needles_of(needles)
     field, inner = reading["field"], MODEL if model is None else model
-    reject_modalities("roles", inner, texts, field=field, revision=reading["revision"])
+    reject_modalities(command, inner, texts, field=field, revision=reading["revision"])
     corpus = texts_of(texts, field=field, by_line=reading["by_line"])
     loaded = load_model(model, **loading(reading))
     longest = window_length(loaded, reading["window"])
     length = longest if reading["window"] else min(_LONGEST, longest)
-    settings: dict[str, Any] = {"roles": names, "controls": drawn, "window": length, "limit": limit, "seed": seed}
+    reach = Nearness(kept=tuple(dict.fromkeys((*Nearness().kept, *kept))))
+    settings |= {"roles": [*names], "controls": drawn, "window": length, "limit": limit, "seed": seed}
     settings["needles"] = None if needles is None else [needle.text for needle in hidden]
     settings["batch_size"] = batch_size
-    signature = signature_of("roles", loaded, corpus, None, settings)
+    signature = signature_of(command, loaded, corpus, None, settings)
     windows = list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
     attributes = {"signature": signature.to_json(), "model": loaded.name, **beyond_note(loaded, length)}
 
     def scored(run: RunFolder | None) -> xr.Dataset:
-        text = text_probe(windows, length, Nearness(), batch_size)
+        text = text_probe(windows, length, reach, batch_size)
         sites = sites_of(loaded.model, text)
         skipped = _undefined(sites, names, text)
         probes, notes = [text], dict[str, Any]()
@@ -183,7 +200,7 @@ def roles(
         def tell(windows: int) -> None:
             nonlocal done
             done += windows
-            (reading["progress"] or no_progress)(Progress("roles", done / work, {"windows": done}))
+            (reading["progress"] or no_progress)(Progress(command, done / work, {"windows": done}))
 
         def of_model(name: str) -> xr.Dataset:
             with nullcontext() if name == _OWN else control(loaded.model, name, seed):
@@ -201,26 +218,21 @@ def roles(
         lengths = [len(window) for window in text.windows]
         notes |= {probe.kind: len(probe.windows) for probe in probes} | {"tokens": [min(lengths), max(lengths)]}
         left_out = left_out_note(windows, text.windows, length) if text in probes else {}
-        summary = summed_up(own, others, [window.source for window in text.windows], seed)
+        documents = [window.source for window in text.windows]
+        summary = summed_up(asked, own, others, documents, seed)
+        summary = summary if more is None else more(summary, own, documents)
         words_of = {"skipped": json.dumps(skipped), "notes": json.dumps(notes)}
         return summary.assign_attrs(words_of | left_out | attributes)
 
-    if out is None:
-        return scored(None)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
-        if not run.complete:
-            run.save(_PART, scored(run))
-            run.finish(parts=[_PART])
-        return load_part(run)
+    return at_once(reading["out"], signature, scored, repair=reading["repair"])
 
 
 def _undefined(sites: Sequence[Site], names: Sequence[str], text: Probe) -> dict[str, str]:
     """Roles that these layers or windows cannot have, each with the reason."""
-    kinds, longest, reach = {site.kind for site in sites}, max(map(len, text.windows)), Nearness()
-    skipped = {name: ROLES[name].otherwise for name in names if not kinds & set(ROLES[name].layers)}
-    if "streaming" in names and longest <= reach.sinks + reach.recent:
-        skipped.setdefault("streaming", f"windows of {longest} tokens hold no more than the first and latest ones")
-    return skipped
+    kinds, longest = {site.kind for site in sites}, max(map(len, text.windows))
+    short = f"windows of {longest} tokens hold no more than the first and latest ones"
+    skipped = {name: short for name in names if longest <= ROLES[name].exceeds}
+    return skipped | {name: ROLES[name].otherwise for name in names if not kinds & set(ROLES[name].layers)}
 
 
 def _continues(loaded: LoadedModel) -> bool:
@@ -269,11 +281,12 @@ def _on_probe(
 ) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
     """Scores ``(window, layer, head)``, and of uniform attention ``(window, layer)``."""
     heads: dict[int, int] = {}
+    groups: dict[int, int] = {}
     found: dict[tuple[str, int], np.ndarray] = {}  # by role and layer, ``(window[, head])``
     numbers: list[int] = []
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
-        heads[site.index] = call.query.shape[1]
+        heads[site.index], groups[site.index] = call.query.shape[1], call.group
         here = [name for name in names if site.kind in ROLES[name].layers]
         tokens = len(probe.windows[numbers[0]])
         if not here or call.query.shape[2] != tokens or call.key.shape[2] != tokens:
@@ -294,7 +307,8 @@ def _on_probe(
             inputs = _inputs(model, probe, numbers)
             forward(model, inputs, lambda row: probe.windows[numbers[row]].source, with_head=False)  # noqa: B023
         tell(len(numbers))
-    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
+    shared = np.array([groups[site.index] for site in sites])
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {SHARED: (("layer",), shared)}
     for name in names:
         windows = len(probe.windows)
         rows = [found.get((name, site.index), np.full((windows, heads[site.index]), np.nan)) for site in sites]
@@ -332,13 +346,13 @@ def control(model: PreTrainedModel, name: str, seed: int) -> Generator[None]:
 def _in_disorder(values: torch.Tensor) -> torch.Tensor:
     if values.ndim < 2:  # noqa: PLR2004
         return values
-    order = torch.randperm(values.numel()).to(values.device)
-    return values.flatten()[order].view_as(values)
+    return values.flatten()[torch.randperm(values.numel()).to(values.device)].view_as(values)
 
 
-def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int) -> xr.Dataset:
+def summed_up(
+    names: Sequence[str], own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Sequence[str], seed: int
+) -> xr.Dataset:
     """Scores of all heads from the scores of windows; see `roles`."""
-    names = [name for name in ROLES if name in own]
     cells = ("role", "layer", "head")
     columns: dict[str, list[np.ndarray]] = {}
     words = {
@@ -350,7 +364,7 @@ def summed_up(own: xr.Dataset, controls: Mapping[str, xr.Dataset], documents: Se
     }
     for name in names:
         scores = own[name].values
-        units = list(units_of(documents)[0]) if ROLES[name].probe == "text" else list(range(len(scores)))
+        units = units_of(documents)[0] if ROLES[name].probe == "text" else range(len(scores))
         mean, (low, high) = scores.mean(0), interval(scores, units, seed=seed)
         share = np.full_like(mean, np.nan)
         if ROLES[name].threshold is not None:

@@ -7,7 +7,6 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -32,7 +31,7 @@ from attnscope.explanation.stream import Fold, Layer, Point, fold_of, residual_s
 from attnscope.explanation.tables import embedding_projection, position_tables, word_embedding
 from attnscope.kernels.positions import pair_columns
 from attnscope.measure.texts import window_length
-from attnscope.store.runs import RunFolder, load_part
+from attnscope.store.runs import at_once
 from attnscope.support.arguments import Count
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -132,17 +131,11 @@ def circuits(
     signature = signature_of("circuits", named, _Nothing(), None, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
-    def measured() -> xr.Dataset:
+    def measured(_: object) -> xr.Dataset:
         weights = Weights(loaded.model, tokenizer, length, band, tokens, seed, reading["progress"] or no_progress)
         return weights.dataset().assign_attrs(attributes)
 
-    if out is None:
-        return measured()
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=reading["repair"]) as run:
-        if not run.complete:
-            run.save("circuits", measured())
-            run.finish(parts=["circuits"])
-        return load_part(run)
+    return at_once(out, signature, measured, repair=reading["repair"])
 
 
 class _Nothing:

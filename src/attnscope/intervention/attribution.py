@@ -179,8 +179,7 @@ def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor)
     gain, module = torch.from_numpy(fold.gain).to(at), norm.module
     bias = module((received[:1] * 0).to(next(module.parameters(), received).dtype))[0].double()
     rows = (received - received.mean(-1, keepdim=True) if fold.centred else received) * gain
-    inverse = ((returned - bias) * rows).sum(-1) / (rows * rows).sum(-1).clamp(min=_TINY)
-    before = at * gain * inverse[:, None]
+    before = at * gain * (((returned - bias) * rows).sum(-1) / (rows * rows).sum(-1).clamp(min=_TINY))[:, None]
     return before - before.mean(-1, keepdim=True) if fold.centred else before, at @ bias
 
 
@@ -422,8 +421,7 @@ class _Attribution:
         variables: dict[str, Any] = {
             name: ((dims[0], *dims[2:][: own.ndim - 1]), np.nanmean(placed(own), 1)) for name, own in found.items()
         }
-        apart = (found["part"].sum(1) - found["total"]).abs()
-        variables["difference"] = "window", np.nanmax(placed(apart), 1)
+        variables["difference"] = "window", np.nanmax(placed((found["part"].sum(1) - found["total"]).abs()), 1)
         variables |= {f"lens_{name}": ((*dims[:2], "depth"), placed(own)) for name, own in lens.items()}
         variables |= {"query": (dims[:2], placed(asked.positions[at].double())), "token": (dims[:2], names)}
         if self.by_position:
@@ -470,8 +468,7 @@ def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
         }
         variables |= effect_variables(values, units, ("component",), words, **own)
     coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
-    attributes = {"intervals_over": called, "windows": measured.sizes["window"]}
-    return xr.Dataset(variables, coordinates, attributes)
+    return xr.Dataset(variables, coordinates, {"intervals_over": called, "windows": measured.sizes["window"]})
 
 
 def lens_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:

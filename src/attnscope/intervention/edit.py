@@ -309,8 +309,7 @@ def head_outputs(
     reject_modalities("head_outputs", model if model is not None else "bundled", texts, revision=reading["revision"])
     loaded = load_model(model, **loading(reading))
     windows = _windows(loaded, texts, reading)
-    first = WindowBatch.of(windows[:1], 0, loaded.model.device).inputs(loaded.model)
-    sites, outputs = _layers(loaded.model, first)
+    sites, outputs = _layers(loaded.model, WindowBatch.of(windows[:1], 0, loaded.model.device).inputs(loaded.model))
     if "." in on:
         (one, what), layer = hook_point(on, sites), 0
         chosen = [one]
@@ -369,7 +368,6 @@ def _windows(loaded: LoadedModel, texts: Sources, reading: SessionReading) -> li
     length = window_length(loaded, reading["window"])
     if target is None or isinstance(corpus, EncodedTexts):
         return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    start = decoder_start(loaded.model)
-    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+    pairs = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=limit)
     pairs.check()
     return list(islice(pairs, limit))

@@ -432,8 +432,7 @@ class Runs:
 
     def sweep(self, cells: Sequence[Any], edits: Callable[..., Mapping[int, Any]], *, of: Any = "calls") -> np.ndarray:
         """Answer minus wrong answer ``(pair, cell)`` with each cell patched."""
-        found = self.passes.sweep(cells, self.most, edits, self.encoded.difference, of=of)
-        return found.T.double().cpu().numpy()
+        return self.passes.sweep(cells, self.most, edits, self.encoded.difference, of=of).T.double().cpu().numpy()
 
 
 def _received(runs: Runs, sender: int, senders: range, receiver: int) -> Tensor:

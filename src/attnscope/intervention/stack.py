@@ -261,8 +261,7 @@ def mlp_of(block: nn.Module) -> nn.Module | None:
     for module in reversed(list(block.children())):
         if is_attention(module) or is_norm(module) or next(module.parameters(), None) is None:
             continue
-        mixed = any(is_norm(one) or is_attention(one) for one in module.modules())
-        found = mlp_of(module) if mixed else module
+        found = mlp_of(module) if any(is_norm(one) or is_attention(one) for one in module.modules()) else module
         if found is not None:
             return found
     return None

@@ -32,8 +32,7 @@ def bin_ranges(band: int, reach: int) -> list[tuple[int, int]]:
 @lru_cache(maxsize=32)
 def segments(starts: tuple[int, ...]) -> np.ndarray:
     """First offset of each segment from left to right, and one past the last: bins, the middle between them, bins."""
-    left = [1 - start for start in starts[::-1]]
-    return np.array([-_FAR, *left, *starts, _FAR], dtype=np.int64)
+    return np.array([-_FAR, *[1 - start for start in starts[::-1]], *starts, _FAR], dtype=np.int64)
 
 
 @torch.no_grad()

@@ -270,14 +270,12 @@ def without_flat_curves(
     run: Pass, call: AttentionCall, need: Need, *, shows_scores: bool = False, wide: Pass | None = None
 ) -> tuple[Tensor, RowMeasures]:
     """Run a pass in which exactly the rows that may attend to a number that is not finite are NaN."""
-    safe = call.sinks is None or bool((call.sinks < torch.inf).all())
-    if safe and (shows_scores or _has_finite_scores(call)):
+    if (call.sinks is None or bool((call.sinks < torch.inf).all())) and (shows_scores or _has_finite_scores(call)):
         output, rows = run(call, need)
         if bool(magnitude(output if output.numel() else rows.mass) < torch.inf):  # values may have no width
             return output, rows
     # run the pass on finite numbers alone, and find the affected rows from their scores
-    sides = (call.query, call.key, call.value)
-    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in sides)
+    query, key, value = (side.nan_to_num(0.0, posinf=0.0, neginf=0.0) for side in (call.query, call.key, call.value))
     finite = replace(call, query=query, key=key, value=value)
     if wide is not None and not _has_finite_scores(finite):
         run = wide
@@ -351,8 +349,7 @@ def weights_at(
             at_keys = place.expand(-1, grid.shape[1], -1)[..., None]
             values = grid.expand(batch, *grid.shape[1:]).gather(3, at_keys)[..., 0]
             seen, scores = (seen & values, scores) if grid is call.mask else (seen, scores + values.to(wide))
-        weights = torch.exp(scores.double() - log_sum_exp)
-        columns.append(torch.where(seen.expand(-1, heads, -1), weights, 0.0).to(wide))
+        columns.append(torch.where(seen.expand(-1, heads, -1), torch.exp(scores.double() - log_sum_exp), 0.0).to(wide))
     return torch.stack(columns, -1)
 
 

@@ -120,8 +120,7 @@ def block_sparse_attention(
     scores = [rows @ cut.around(key).transpose(-2, -1), rows @ key[..., None, chosen, :].transpose(-2, -1)]
     weights = masked_softmax(torch.cat(scores, dim=-1), allowed)
     count = cut.offset.shape[-1]
-    mixed = weights[..., :count] @ cut.around(value) + weights[..., count:] @ value[..., None, chosen, :]
-    output = cut.join(mixed)
+    output = cut.join(weights[..., :count] @ cut.around(value) + weights[..., count:] @ value[..., None, chosen, :])
     seen = torch.arange(length, device=query.device) <= chosen[:, None] if causal else None
     of_global = masked_softmax(scale * query[..., chosen, :] @ key.transpose(-2, -1), seen) @ value
     return output.index_copy(-2, chosen, of_global)

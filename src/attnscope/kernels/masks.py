@@ -64,8 +64,7 @@ def _bounds(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     count = bits.sum(-1)
     start = torch.where(count > 0, bits.argmax(-1), 0)
     stop = torch.where(count > 0, keys - bits.flip(-1).argmax(-1), 0)
-    contiguous = (stop - start == count).all() & (mask.shape[1] == 1)
-    return start.amin(1), stop.amax(1), contiguous
+    return start.amin(1), stop.amax(1), (stop - start == count).all() & (mask.shape[1] == 1)
 
 
 ATEN = torch.ops.aten

@@ -196,8 +196,7 @@ class Sums:
 
     def view(self, cut: Callable[[Tensor], Tensor]) -> Sums:
         """A part, or another shape; additions to it change the whole."""
-        columns = None if self.columns is None else cut(self.columns)
-        return Sums(cut(self.output), columns, self.state.view(cut))
+        return Sums(cut(self.output), None if self.columns is None else cut(self.columns), self.state.view(cut))
 
     def rows(self, block: slice) -> Sums:
         """The part of some queries."""
@@ -268,8 +267,7 @@ def batched_operands(call: AttentionCall, dtype: torch.dtype, need: Need | None 
 
 def by_group(call: AttentionCall, tensor: Tensor) -> Tensor:
     """A view with the heads, dimension 1, as ``(kv_head, group)``."""
-    shared = tensor.shape[1] != call.query.shape[1]
-    return tensor.unflatten(1, (1, 1) if shared else (call.key.shape[1], -1))
+    return tensor.unflatten(1, (1, 1) if (tensor.shape[1] != call.query.shape[1]) else (call.key.shape[1], -1))
 
 
 def rows_at_once(call: AttentionCall) -> int:

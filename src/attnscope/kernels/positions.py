@@ -97,8 +97,7 @@ def rotation(length: int, width: int, *, base: float = 10000.0, layout: str = "h
     if layout not in {"half", "pairs"}:
         raise AttnscopeError(f"layout {layout!r} is not known: choose 'half' or 'pairs'")
     rotated = int(width * partial) // 2 * 2
-    rates = rotation_rates(rotated // 2, max(1, rotated), base)
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rotation_rates(rotated // 2, max(1, rotated), base)
     return Rotation(angles.cos(), angles.sin(), layout)
 
 
@@ -217,8 +216,7 @@ def alibi_bias(heads: int, queries: int, keys: int) -> Float[Tensor, "head query
     Tensor
         ``(head, query, key)``, nats, to add to the scores.
     """
-    distance = offsets(queries, keys).abs()
-    return -alibi_slopes(heads)[:, None, None] * distance
+    return -alibi_slopes(heads)[:, None, None] * offsets(queries, keys).abs()
 
 
 def alibi_by_offset(heads: int, queries: int, keys: int) -> Float[Tensor, "head offset"]:

@@ -151,8 +151,7 @@ def walk(
         windows = [replace(window, target=target.window) for window in windows]
     pad = loaded.tokenizer.pad_token_id
     batch = WindowBatch.of(windows, pad or 0, loaded.model.device)
-    inputs = batch.inputs(loaded.model)
-    walked = walk_inputs(loaded.model, inputs, layer=layer, head=head, name=loaded.name)
+    walked = walk_inputs(loaded.model, batch.inputs(loaded.model), layer=layer, head=head, name=loaded.name)
     tell(Progress("walk", 1.0))
     if longest is not None:
         walked, source = _with_padding(walked, source, len(longest))

@@ -375,8 +375,7 @@ def effective_labels(shares: Float[np.ndarray, "*any cluster"]) -> Float[np.ndar
 
 def sign_agreement(values: Float[np.ndarray, "window head"]) -> Float[np.ndarray, " head"]:
     """Share of texts in which the sign agrees with that of the head's median; NaN for heads with NaN in a text."""
-    agrees = (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0)
-    return np.where(np.isnan(values).any(0), np.nan, agrees)
+    return np.where(np.isnan(values).any(0), np.nan, (np.sign(values) == np.sign(np.median(values, axis=0))).mean(0))
 
 
 @dataclass(frozen=True)
@@ -471,8 +470,7 @@ def label_information(
     """Share of the labels' entropy that the head explains, I(label; head) / H(label), and its chance level."""
     heads = np.broadcast_to(np.arange(labels.shape[1]), labels.shape).ravel()
     flat = labels.ravel()
-    counts = np.bincount(flat) / flat.size
-    if (entropy := -sum(share * np.log(share) for share in counts if share > 0)) == 0:
+    if (entropy := -sum(share * np.log(share) for share in np.bincount(flat) / flat.size if share > 0)) == 0:
         return float("nan"), float("nan")
     rng = np.random.default_rng(seed)
     chance = [_mutual_information(rng.permutation(flat), heads) for _ in range(permutations)]

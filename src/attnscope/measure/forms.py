@@ -99,8 +99,7 @@ def _statistics(weights: Tensor, full: Tensor, output: Tensor, expected: Tensor,
 
 def _rows(weights: Tensor, band: int, columns: Tensor) -> RowMeasures:
     queries, keys = weights.shape[-2:]
-    offset = torch.arange(-band, band + 1, device=weights.device)
-    at = torch.arange(queries, device=weights.device)[:, None] + offset
+    at = torch.arange(queries, device=weights.device)[:, None] + torch.arange(-band, band + 1, device=weights.device)
     near = weights.gather(-1, at.clamp(0, keys - 1).expand(*weights.shape[:2], -1, -1)) * ((at >= 0) & (at < keys))
     return RowMeasures(
         log_sum_exp=torch.zeros_like(weights[..., 0]),  # no statistic here reads it

@@ -67,8 +67,7 @@ def measure_patches(call: AttentionCall, grid: Grid, band: int) -> dict[str, Ten
         sums["on_patches"] += by_row.sum(-1)
         sums["same_row"] += by_row[..., row]
         sums["same_column"] += by_column.diagonal(dim1=-2, dim2=-1).sum(-1)
-        distance = (below[:, None] ** 2 + aside[:, None] ** 2).sqrt()
-        sums["distance"] += patches.flatten(2) @ distance.flatten()
+        sums["distance"] += patches.flatten(2) @ (below[:, None] ** 2 + aside[:, None] ** 2).sqrt().flatten()
         sums["down"] += by_row @ below
         sums["right"] += by_column.flatten(2) @ aside.flatten()
         sums["registers"] += weights[..., grid.registers].sum((-1, -2))

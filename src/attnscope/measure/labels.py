@@ -272,8 +272,7 @@ def direction(band_sums: Float[np.ndarray, "*any offset"]) -> Float[np.ndarray, 
     centre = _centre(band_sums)
     left, right = band_sums[..., :centre].sum(-1), band_sums[..., centre + 1 :].sum(-1)
     both = left + right
-    known = np.where(np.isnan(both), both, 0.0)
-    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), known)
+    return np.where(both > 0, (right - left) / np.where(both > 0, both, 1.0), np.where(np.isnan(both), both, 0.0))
 
 
 def _centre(profiles: np.ndarray) -> int:

@@ -215,8 +215,7 @@ def stacked(measured: Sequence[dict[str, Tensor]]) -> dict[str, np.ndarray]:
         if name.startswith(EQUAL):
             arrays[name] = np.concatenate(layers, axis=1)
             continue
-        shape = (layers[0].shape[0], len(layers), heads, *layers[0].shape[2:])
-        arrays[name] = np.full(shape, np.nan)
+        arrays[name] = np.full((layers[0].shape[0], len(layers), heads, *layers[0].shape[2:]), np.nan)
         for index, layer in enumerate(layers):
             arrays[name][:, index, : layer.shape[1]] = layer
     return arrays
@@ -230,8 +229,7 @@ def _marks(text: Batch, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if text.valid.shape != shape:
         real = torch.ones(shape, dtype=torch.bool, device=device)
         return real, ~real, ungrouped
-    groups = ungrouped if text.groups is None else text.groups.to(device)
-    return text.valid.to(device), text.special.to(device), groups
+    return text.valid.to(device), text.special.to(device), ungrouped if text.groups is None else text.groups.to(device)
 
 
 def labelled(

@@ -183,8 +183,7 @@ class ChosenHeads:
         whole, coords = padded_heads(list(values)), {**layer_coordinates(sites), **coords}
         array = xr.DataArray(whole, coords, ("layer", "head", *dims), name, attrs)
         array = array.assign_coords(head=np.arange(array.sizes["head"]) if self.head is None else [self.head])
-        chosen = ({} if self.layer is None else {"layer": 0}) | ({} if self.head is None else {"head": 0})
-        return array.isel(chosen)
+        return array.isel(({} if self.layer is None else {"layer": 0}) | ({} if self.head is None else {"head": 0}))
 
 
 def _check(site: Site, call: AttentionCall, head: int | None, layers: int) -> None:

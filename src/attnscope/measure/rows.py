@@ -494,8 +494,7 @@ def reduce_call(
 ) -> dict[str, Tensor]:
     """Statistics of one attention call: ``(batch, head)`` or with more dimensions, float64."""
     counted = query_valid[:, None] & (rows.mass > 0)
-    sizes = query_valid.sum(1), key_valid.sum(1)
-    whole = Rows(rows, counted, *sizes, first_of(key_valid), groups, second, eligible)
+    whole = Rows(rows, counted, *(query_valid.sum(1), key_valid.sum(1)), first_of(key_valid), groups, second, eligible)
 
     def of(name: str, own: Rows) -> Tensor:
         return ((KNOWN[name].of_equal if equal else None) or KNOWN[name].reduce)(own)

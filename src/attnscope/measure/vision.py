@@ -295,8 +295,7 @@ def _original(text: PicturedText, placed: Placed, tile: Tile) -> np.ndarray:
     if tile.kind == IMAGE:
         return text.pixels()[tile.image - 1]
     frames = text.videos[tile.image - 1].pixels()
-    steps = sum((other.kind, other.image) == (VIDEO, tile.image) for other in placed.tiles)
-    together = -(-len(frames) // steps)
+    together = -(-len(frames) // sum((other.kind, other.image) == (VIDEO, tile.image) for other in placed.tiles))
     return frames[min(len(frames) - 1, (tile.number - 1) * together)]
 
 

@@ -259,8 +259,7 @@ def _folded(text: str) -> str:
 
 def special_ids(tokenizer: Any) -> set[int]:
     """Special tokens without text; unknown and mask tokens replace text."""
-    names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-    ids = {getattr(tokenizer, name) for name in names}
+    ids = {getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")}
     if tokenizer.pad_token_id != tokenizer.unk_token_id:
         ids.add(tokenizer.pad_token_id)
     return ids - {None}

@@ -160,8 +160,7 @@ def video_of(source: Any, rate: object, where: str, folder: Path | None) -> Vide
     if isinstance(source, str | Path):
         frames = images_of(_files(_path(source, folder), where))
     else:
-        listed = isinstance(source, list | tuple)
-        parts = list(cast("Sequence[Any]", source)) if listed else [source]
+        parts = list(cast("Sequence[Any]", source)) if isinstance(source, list | tuple) else [source]
         paths = [_path(part, folder) if isinstance(part, str | Path) else part for part in parts]
         gone = next((path for path in paths if isinstance(path, Path) and not is_path(path, "is_file")), None)
         if gone is not None:

@@ -17,10 +17,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from attnscope.detection.head_files import FORMATS, head_files
 from attnscope.results.open import Node, Run, chosen, in_memory, known_run, nodes_of, read_run
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import explained, json_bytes, local_folder, read_as, sync
-from attnscope.support.arguments import validated
+from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import check_installed, check_kind
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.numbers import safe_cell
@@ -113,7 +114,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr"]
+Format: TypeAlias = Literal["parquet", "csv", "nc", "zarr", "duo", "minference", "qrhead", "alignment", "names"]
 ABOUT = "about.json"
 _SAFE = "The run is unchanged, and no partial export remains. Free some disk space, or use another --out"
 _TABLES = {"parquet": parquet_file, "csv": csv_file}
@@ -126,6 +127,7 @@ def export(
     *,
     out: str | Path | None = None,
     variables: Sequence[str] | None = None,
+    top: Count | None = None,
     progress: Tell | None = None,
 ) -> Path:
     """Export the arrays of a finished run for other tools.
@@ -141,11 +143,18 @@ def export(
         scan, so is ``kind``, the name of the number in ``label``. Each node of a tree has a folder, as have the windows
         of a scan with pools. ``about.json`` has the signature, attributes and units. ``nc`` writes one netCDF file;
         open it with `xarray.open_dataset` (a tree with `xarray.open_datatree`). ``zarr`` writes a Zarr 3 store; open it
-        with `xarray.open_zarr`. Each head is a chunk, so that one head can be read over a million windows.
+        with `xarray.open_zarr`. Each head is a chunk, so that one head can be read over a million windows. A card
+        (`attnscope.card`) becomes a folder with the heads as a tool reads them: ``duo`` (DuoAttention and kvpress) from
+        the lowest reach or highest score of the query heads that share a key-value head; ``minference``; ``qrhead``;
+        ``alignment`` (Whisper's generation config); ``names`` (TransformerLens).
     out
         The folder or file to write; by default in the current folder, named after the run.
     variables
-        Names of the variables to write; by default all.
+        Names of the variables to write; by default all. For files of heads, the role that chooses them: by default the
+        first reach for ``duo`` and ``minference``, else ``retrieval``.
+    top
+        Number of heads in a list, and of limited heads for ``minference``; by default those that reach the role's
+        threshold, or a reach of 0.95.
     progress
         Called with a `Progress` from time to time.
 
@@ -178,19 +187,29 @@ def export(
     window_layer_head_offset.csv window,layer,head,offset,layer_kind,layer_name,source,start,profile
     """
     check_kind("a folder", str, Path, path=path)
-    if to not in {*_TABLES, "nc", "zarr"}:
-        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected parquet, csv, nc or zarr")
+    if to not in {*_TABLES, "nc", "zarr", *FORMATS}:
+        raise AttnscopeError(f"to (--to) is {to!r:.40}; expected {', '.join([*_TABLES, 'nc', 'zarr', *FORMATS])}")
     if to in _NEEDED:
         check_installed(f"to (--to) {to}", *_NEEDED[to])
-    return _exported(known_run(local_folder(path)), to, out, variables, progress or no_progress)
+    return _exported(known_run(local_folder(path)), to, out, variables, top, progress or no_progress)
 
 
-def _exported(run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, tell: Tell) -> Path:
+def _write_heads(run: Run, to: str, names: list[str] | None, top: int | None, folder: Path) -> None:
+    folder.mkdir()
+    for name, text in head_files(read_run(run), to, None if names is None else names[0], top).items():  # pyright: ignore[reportArgumentType] checked there
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _exported(
+    run: Run, to: Format, out: str | Path | None, variables: Sequence[str] | None, top: int | None, tell: Tell
+) -> Path:
     name = run.path.resolve().name
     usual = f"{name}.{to}" if to in {"nc", "zarr"} else f"{name}-{to}"
     made, names = local_folder(usual if out is None else out), None if variables is None else list(variables)
     with _whole(made) as new, read_as(run.path):
-        if to == "nc":
+        if to in FORMATS:
+            _write_heads(run, to, names, top, new)
+        elif to == "nc":
             _write_netcdf(run, names, new)
         elif to == "zarr":
             write_zarr(chosen(nodes_of(run), names), new, lambda share: tell(Progress("export", share)))

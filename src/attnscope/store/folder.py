@@ -243,8 +243,7 @@ class OwnedFolder:
                 content: bytes = file.read(expected.size + 1)
         except OSError:
             return None
-        whole = expected == (len(content), hashlib.sha256(content).hexdigest())
-        return content if whole else None
+        return content if (expected == (len(content), hashlib.sha256(content).hexdigest())) else None
 
     def _has_changed(self, name: str, expected: Checksum | None) -> bool:
         """Whether another process has written the file, or begun to, since the manifest was read."""

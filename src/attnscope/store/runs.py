@@ -171,6 +171,19 @@ def _sidecar(piece: str, kind: str) -> str:
     return f"{kind}/{piece.removeprefix(files.PIECES)}"
 
 
+def at_once(
+    out: Any, signature: Signature, make: Callable[[RunFolder | None], xr.Dataset], *, repair: bool = False
+) -> xr.Dataset:
+    """A result that is made at once, and kept in the folder `out` (or that `out` names) if there is one."""
+    if out is None:
+        return make(None)
+    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+        if not run.complete:
+            run.save(run.command, make(run))
+            run.finish(parts=[run.command])
+        return load_part(run)
+
+
 def is_finished(path: Path) -> bool:
     """Whether a folder holds a run that was finished."""
     try:

@@ -1,0 +1,163 @@
+"""`card`: what is known of every head, for other tools: roles, reach, effects, stability, a published list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from attnscope.capture.borrow import verb
+from attnscope.capture.load import check_same_model, load_model
+from attnscope.capture.parameters import Reading, loading
+from attnscope.detection.head_files import agreement, listing_of, read_heads
+from attnscope.detection.role import ROLES
+from attnscope.detection.roles import SHARED, scores_of
+from attnscope.intervention.ablation import half_of
+from attnscope.measure.documents import LEAST, jackknife_interval, units_of, without_each
+from attnscope.read.encoded import Sources
+from attnscope.store.signature import short_hash
+from attnscope.support.arguments import Count
+from attnscope.support.checks import check_whole
+
+if TYPE_CHECKING:
+    from attnscope.capture.load import Model
+    from attnscope.detection.probes import Needles
+
+KEPT = ((64, 4), (16, 4), (64, 0), (256, 4))
+_MOST = 10**6
+_CLOSE = 1 - 1e-9  # correlation from which Fisher's z counts as finite
+_EQUAL = 12  # digits to which equal scores are equal
+_ENDS = ("_low", "_high")
+_EFFECTS = ("effect", "effect_low", "effect_high", "shown", "tested")
+
+
+@verb(limit=32)
+def card(
+    model: Model | None = None,
+    texts: Sources = None,
+    *,
+    kept: Sequence[tuple[int, int]] = KEPT,
+    effects: xr.DataTree | None = None,
+    published: str | Path | None = None,
+    needles: Needles | None = None,
+    controls: Sequence[str] | str | None = None,
+    batch_size: Count | None = None,
+    **reading: Unpack[Reading],
+) -> xr.Dataset:
+    """Measure the card of every head of a model: roles, reach, stability over texts, and effects where measured.
+
+    Reach is the share of a head's weight that a cache of the latest w and the first s tokens keeps, for queries that
+    see more tokens.
+
+    Parameters
+    ----------
+    model, texts, needles, controls, window, limit, batch_size, seed
+        See `attnscope.roles`.
+    kept
+        Sizes of the caches whose reach is measured: latest tokens, the query's own included, and first tokens.
+    effects
+        Result of `attnscope.intervene` on the same model, whose effects the card repeats.
+    published
+        File of heads, such as a published list, to compare with every score: DuoAttention's table, MInference's
+        patterns, a list of QRHead, Whisper's generation config, or names of heads (L5H1 or 5.1).
+
+    Returns
+    -------
+    xarray.Dataset
+        The scores of `attnscope.roles`, with the further roles ``reach_W_S``. Over ``layer``: ``query_heads``, the
+        number of query heads that share one key-value head. Over ``half, role, layer, head``: ``half_score``, from
+        alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
+        jackknife interval over documents (of Fisher's z). Over ``ablation, layer, head``: ``effect`` and its interval,
+        where given. With a published list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and
+        ``auroc_p``, of random lists of as many heads, corrected for all roles.
+
+    Raises
+    ------
+    AttnscopeError
+        If `effects` are of another model, the file lists heads that the model lacks, or as `attnscope.roles` does.
+
+    Examples
+    --------
+    >>> from attnscope.testing.catalogue import build
+    >>> planted = build("previous-decoder-2")
+    >>> made = card(planted.model, planted.ids.tolist(), tokenizer=planted.tokenizer, kept=[(4, 1)], controls="none")
+    >>> bool((made.score.sel(role="reach_4_1") > made.equal.sel(role="reach_4_1")).any())
+    True
+    """
+    for recent, sinks in kept:
+        check_whole(1, _MOST, kept=recent)
+        check_whole(0, _MOST, kept=sinks)
+    loaded = load_model(model, **loading(reading))
+    if effects is not None:
+        check_same_model(effects, loaded, "effects (--effects)")
+    listing = None if published is None else listing_of(Path(published))
+
+    def more(summary: xr.Dataset, own: xr.Dataset, documents: list[str]) -> xr.Dataset:
+        halves = [
+            stability(own[name].values, documents if ROLES[name].probe == "text" else None)
+            for name in map(str, summary.role.values)
+        ]
+        means, *agreements = (np.stack(parts) for parts in zip(*halves, strict=True))
+        added: dict[str, Any] = {
+            SHARED: own[SHARED].variable,
+            "half_score": (("half", "role", "layer", "head"), means.swapaxes(0, 1)),
+            **{f"stability{end}": ("role", part) for end, part in zip(("", *_ENDS), agreements, strict=True)},
+        }
+        made = summary.assign(added)
+        if effects is not None:
+            heads = effects["heads"].to_dataset().transpose("ablation", "layer", "head")
+            made = made.assign({name: (heads[name].dims, heads[name].values) for name in _EFFECTS})
+            made = made.assign_coords(ablation=heads.ablation.values)
+        if listing is not None:
+            listed = read_heads(listing, made.assign_attrs(model=loaded.name))
+            cells = np.isfinite(listed)
+            scores = made.score.values[:, cells]
+            defined = np.isfinite(scores).all(1)
+            columns = np.full((4, len(scores)), np.nan)
+            columns[:, defined] = agreement(listed[cells] > 0, scores[defined], seed=reading["seed"])
+            found = {f"auroc{end}": ("role", part) for end, part in zip(("", *_ENDS, "_p"), columns, strict=True)}
+            made = made.assign({"listed": (("layer", "head"), listed), **found})
+        return made
+
+    return scores_of(
+        "card",
+        [*ROLES, *dict.fromkeys(f"reach_{recent}_{sinks}" for recent, sinks in kept)],
+        loaded,
+        texts,
+        needles,
+        controls,
+        batch_size,
+        reading,
+        kept,
+        more,
+        effects=None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
+        published=None if listing is None else short_hash(listing[1]),
+    )
+
+
+def stability(scores: np.ndarray, documents: Sequence[str] | None) -> tuple[np.ndarray, float, float, float]:
+    """Means of scores ``(text, layer, head)`` over halves of the texts; rank correlation of both with its interval."""
+    texts = [*map(str, range(len(scores)))] if documents is None else documents
+    half, flat = half_of(texts), scores.reshape(len(scores), -1)
+    known = flat[:, np.isfinite(flat).all(0)]
+    if not half.any():
+        return np.full((2, *scores.shape[1:]), np.nan), np.nan, np.nan, np.nan
+    means = np.stack([flat[half == side].mean(0) for side in (0, 1)]).reshape(2, *scores.shape[1:])
+
+    def correlation(weights: np.ndarray) -> float:
+        sides = [np.average(known[half == side], 0, weights[half == side]) for side in (0, 1)]
+        ranks = [stats.rankdata(side.round(_EQUAL)) for side in sides]
+        return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(rank) > 0 for rank in ranks) else np.nan
+
+    whole, left = correlation(np.ones(len(half))), without_each(units_of(texts)[0])
+    if len(left) < LEAST:
+        return means, whole, np.nan, np.nan
+    z = np.arctanh(np.clip([whole, *(correlation(weights) for weights in left)], -_CLOSE, _CLOSE))
+    half_width = np.diff(jackknife_interval(z[0], z[1:]), axis=0)[0] / 2
+    low, high = np.tanh(z[0] - half_width), np.tanh(z[0] + half_width)
+    return means, whole, float(low), float(high)

@@ -1,0 +1,140 @@
+"""The report of `card`: every head with its roles, reach and effects, and the agreement of halves of the texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import xarray as xr
+
+from attnscope.detection.head_files import STREAMS
+from attnscope.detection.report import (
+    CARE,
+    controls_of,
+    counts_sentence,
+    headline_of,
+    role_notes,
+    role_rows,
+    role_tables,
+    texts_read,
+)
+from attnscope.detection.role import ROLES
+from attnscope.detection.roles import SHARED
+from attnscope.results.schema import (
+    Finding,
+    Quantity,
+    Report,
+    Row,
+    Table,
+    effect_columns,
+    effect_quantity,
+    rows_of,
+    value_of,
+)
+from attnscope.support.arguments import reads
+
+
+@reads("card")
+def report(card: xr.Dataset) -> Report:
+    """What is known of every head."""
+    counts, model, controls = role_rows(card), str(card.attrs["model"]), controls_of(card)
+    by_role = [_agreement_row(card, name) for name in map(str, card.role.values)]
+    scores, *others = role_tables(card, counts)
+    sentences = [counts_sentence(counts, controls), *_kept(card)]
+    if "auroc" in card:
+        best = max((row for row in by_role if row["auroc"] is not None), key=lambda row: abs(row["auroc"] - 0.5))
+        sentences.append(
+            f"The published heads differ from the others most in {best['title']}: AUROC {best['auroc']:.2f} "
+            f"({best['auroc_low']:.2f} to {best['auroc_high']:.2f}), p = {best['auroc_p']:.3f} next to random lists."
+        )
+    reached = [*dict.fromkeys((row["layer"], row["head"]) for row in counts if row["reached"])]
+    return Report(
+        command="card",
+        title=f"Card of the heads of {model}",
+        model=model,
+        read=", ".join(texts_read(card)),
+        finding=Finding(sentences, "scores at a published threshold", reached, headline=headline_of(counts)),
+        tables=[
+            Table("heads", "Heads", _heads(card), _head_rows(card)),
+            replace(scores, name="scores"),
+            *others,
+            Table("stability", "Agreement between halves of the texts", _AGREEMENT, by_role, terminal=len(by_role)),
+        ],
+        result=card,
+        notes=role_notes(card),
+        care=CARE,
+    )
+
+
+def _kept(card: xr.Dataset) -> list[str]:
+    """How many heads keep nearly all of their weight in each cache."""
+    sentences: list[str] = []
+    for name in _reaches(card):
+        score, (recent, sinks) = card.score.sel(role=name).values, name.split("_")[1:]
+        sentences.append(
+            f"A cache of the latest {recent} and the first {sinks} tokens keeps 95% of the weight or more for "
+            f"{int((score >= STREAMS).sum())} of {int(np.isfinite(score).sum())} heads."
+        )
+    return sentences
+
+
+def _head_rows(card: xr.Dataset) -> list[Row]:
+    every = zip(map(str, card.role.values), card.score.values, card["equal"].values, strict=True)
+    reached = np.stack([ROLES[name].reached(score, equal) for name, score, equal in every])
+    titles = [", ".join(card.title.values[own]) for own in reached.reshape(len(reached), -1).T]
+    cells = xr.where(card.score.notnull().any("role"), 0.0, np.nan)
+    columns: dict[str, xr.DataArray | None] = {
+        "key_head": card["head"] // card[SHARED],
+        "roles": cells.copy(data=np.array(titles, dtype=object).reshape(cells.shape)),
+        "listed": card.get("listed"),
+    }
+    for name in _reaches(card):
+        part = card.sel(role=name)
+        columns |= {name: part.score, f"{name}_low": part.low, f"{name}_high": part.high}
+    for ablation in map(str, card.ablation.values) if "effect" in card else ():
+        columns |= effect_columns(card.sel(ablation=ablation), ablation)
+    return rows_of(columns, cells)
+
+
+def _reaches(card: xr.Dataset) -> list[str]:
+    return [name for name in map(str, card.role.values) if name.startswith("reach_")]
+
+
+def _heads(card: xr.Dataset) -> list[Quantity]:
+    meaning = "share of the weight that a cache of these latest + first tokens keeps"
+    lost = "change of the loss in nats without the head"
+    return [
+        Quantity("layer", unit="count", detail="data"),
+        Quantity("head", unit="head"),
+        Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
+        Quantity("roles", meaning="published roles whose threshold it reaches"),
+        Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),
+        *(
+            Quantity(name, ROLES[name].title, "share", meaning, low=f"{name}_low", high=f"{name}_high")
+            for name in _reaches(card)
+        ),
+        *(
+            effect_quantity(name, heading=name, meaning=lost)
+            for name in (map(str, card.ablation.values) if "effect" in card else ())
+        ),
+    ]
+
+
+def _interval(name: str, heading: str, meaning: str) -> Quantity:
+    return Quantity(name, heading, "share", meaning, low=f"{name}_low", high=f"{name}_high", interval=True)
+
+
+_AGREEMENT = (
+    Quantity("role", detail="data"),
+    Quantity("title", "role"),
+    _interval("stability", "halves agree", "rank correlation over heads between scores on two halves of the texts"),
+    _interval("auroc", "published", "AUROC: pairs of a published and another head that it ranks so; 0.5 by chance"),
+    Quantity("auroc_p", "p", "p", "chance of a distance from 0.5 as large with random lists, corrected for all roles"),
+)
+
+
+def _agreement_row(card: xr.Dataset, name: str) -> Row:
+    part = card.sel(role=name)
+    columns = [column for one in _AGREEMENT[2:] for column in one.columns]
+    numbers = {column: value_of(part[column].item()) if column in part else None for column in columns}
+    return {"role": name, "title": ROLES[name].title, **numbers}

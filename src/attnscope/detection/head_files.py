@@ -1,0 +1,190 @@
+"""Files of heads that other tools read: DuoAttention and kvpress, MInference, QRHead, Whisper, TransformerLens.
+
+Layers have the numbers of the model's modules, and key-value heads pool the query heads that share them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from attnscope.detection.role import ROLES
+from attnscope.detection.roles import SHARED
+from attnscope.measure.documents import reach as deviations
+from attnscope.store.signature import Signature
+from attnscope.support.arguments import reads
+from attnscope.support.errors import AttnscopeError
+
+STREAMS = 0.95  # reach from which MInference's pattern limits a head, unless their number is given
+_DENSE = ("vertical_and_slash", 1000, 6096)  # MInference's pattern of a head without one
+_GATE, _RETRIEVES = 0.5, 0.1  # from which DuoAttention and Wu et al. list a head
+#: Files for DuoAttention and kvpress, MInference, QRHead, Whisper in transformers, and TransformerLens.
+FORMATS = ("duo", "minference", "qrhead", "alignment", "names")
+
+
+def pooled(card: xr.Dataset, scores: np.ndarray, *, lowest: bool) -> np.ndarray:
+    """Highest or lowest score ``(layer, key_head)`` of the query heads that share a key-value head."""
+    groups = [row[np.isfinite(row)].reshape(-1, size) for row, size in zip(scores, card[SHARED].values, strict=True)]
+    made = np.full((len(groups), max(map(len, groups))), np.nan)
+    for layer, group in enumerate(groups):
+        made[layer, : len(group)] = group.min(1) if lowest else group.max(1)
+    return made
+
+
+def _numbers(card: xr.Dataset, to: str = "") -> dict[int, int]:
+    """Row of each layer by its number in the model: cross-attention for alignment heads, else causal layers if any."""
+    kinds = card.layer_kind.values.tolist()
+    wanted = next((kind for kind in ("cross" if to == "alignment" else "causal", "causal") if kind in kinds), "self")
+    parts = [(re.search(r"\d+", str(name)), kind) for name, kind in zip(card.layer_name.values, kinds, strict=True)]
+    return {int(part[0]) if part else row: row for row, (part, kind) in enumerate(parts) if kind == wanted}
+
+
+@reads("card")
+def head_files(card: xr.Dataset, to: str, role: str | None = None, top: int | None = None) -> dict[str, str]:
+    """Names and texts of the files of a format, from the scores of a role; see `attnscope.results.export.export`."""
+    reaches = [str(name) for name in card.role.values if str(name).startswith("reach_")]
+    role = role or next(iter(reaches if to in {"duo", "minference"} else ["retrieval"]), "reach")
+    if role not in card.role.values:
+        raise AttnscopeError(f"the card has no {role!r} (--variables); it has {', '.join(map(str, card.role.values))}")
+    is_reach, rows = role in reaches, _numbers(card, to)
+    recent, sinks = (int(size) for size in role.split("_")[1:]) if is_reach else (256, 128)
+    scores = card.score.sel(role=role).values
+    if to == "duo":
+        full = pooled(card, scores, lowest=is_reach)[[*rows.values()]]
+        table = io.StringIO()
+        np.savetxt(table, 1 - full if is_reach else full, delimiter="\t")
+        signature = Signature.from_json(card.attrs["signature"]).format()
+        config = {"model_name": card.attrs["model"], "sink_size": sinks, "recent_size": recent, "signature": signature}
+        return {"full_attention_heads.tsv": table.getvalue(), "config.json": json.dumps(config)}
+    if to == "minference":
+        if not is_reach:
+            raise AttnscopeError(f"minference needs a reach, such as {next(iter(reaches), 'reach_64_4')} (--variables)")
+        least = STREAMS if top is None else np.sort(scores[[*rows.values()]], axis=None)[-top]
+        patterns = [
+            {
+                str(head): [*(("stream_llm", sinks, recent) if score >= least else _DENSE), round(float(score), 4)]
+                for head, score in enumerate(scores[row])
+            }
+            for row in rows.values()
+        ]
+        return {"best_pattern.json": json.dumps(patterns)}
+    chosen = _best(scores, rows, ROLES[role].threshold, top)
+    if not chosen:
+        raise AttnscopeError(
+            f"no head is to be listed by {role!r}: give their number (--top), or another (--variables)"
+        )
+    if to == "qrhead":
+        heads, name = ",".join(f"{layer}-{head}" for layer, head in chosen), json.dumps(card.attrs["model"])
+        return {"heads.yaml": f'attn_head_set: "{heads}"\nmodel_base_class: {name}\nmodel_name_or_path: {name}\n'}
+    if to == "alignment":
+        return {"generation_config.json": json.dumps({"alignment_heads": [[*head] for head in chosen]})}
+    return {"heads.txt": "".join(f"L{layer}H{head}\n" for layer, head in chosen)}
+
+
+def _best(scores: np.ndarray, rows: dict[int, int], threshold: float | None, top: int | None) -> list[tuple[int, int]]:
+    """The heads with the highest scores: `top` of them, or those at the threshold."""
+    cells = [
+        (float(score), layer, head)
+        for layer, row in rows.items()
+        for head, score in enumerate(scores[row])
+        if np.isfinite(score) and (top is not None or (threshold is not None and score >= threshold))
+    ]
+    return [(layer, head) for _, layer, head in sorted(cells, key=lambda cell: -cell[0])[:top]]
+
+
+def listing_of(path: Path) -> tuple[Path, str]:
+    """The file, and its text, at a path, or in a folder that `attnscope.results.export.export` wrote."""
+    file = next(iter(sorted(path.glob("*"), key=lambda one: one.suffix != ".tsv")), path) if path.is_dir() else path
+    try:
+        return file, file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise AttnscopeError(f"cannot read the published heads in {file}: {error}") from error
+
+
+def read_heads(listing: tuple[Path, str], card: xr.Dataset) -> np.ndarray:
+    """Which heads a file lists, ``(layer, head)``, 1 or 0; NaN in other layers."""
+    file, text = listing
+    try:
+        pairs = _table(text, card) if file.suffix == ".tsv" else _pairs(text)
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        raise AttnscopeError(f"{file} lists no heads ({error}); expected one of {', '.join(FORMATS)}") from error
+    rows = _numbers(card, "alignment" if "alignment_heads" in text else "")
+    known = card.score.notnull().any("role").values
+    listed = np.where(known & np.isin(np.arange(len(known)), [*rows.values()])[:, None], 0.0, np.nan)
+    for layer, head in pairs:
+        if layer not in rows or head >= known.shape[1] or not known[rows[layer], head]:
+            raise AttnscopeError(
+                f"{file} lists head {layer}.{head}, which {card.attrs.get('model', 'the model')} lacks"
+            )
+        listed[rows[layer], head] = 1.0
+    if np.nanmin(listed) == np.nanmax(listed):
+        raise AttnscopeError(f"{file} lists {'all' if pairs else 'none'} of the heads; expected some of them")
+    return listed
+
+
+def _table(text: str, card: xr.Dataset) -> list[tuple[int, int]]:
+    """Heads of a table of gates, layers by key-value heads, from 0.5 on."""
+    gates, numbers = np.atleast_2d(np.loadtxt(io.StringIO(text), delimiter="\t")), _numbers(card)
+    sizes = [(int(card[SHARED].values[row]), int(card.score[0, row].size)) for row in numbers.values()]
+    shape = len(numbers), sizes[0][1] // sizes[0][0]
+    if gates.shape != shape:
+        raise ValueError(f"a table of {gates.shape[0]} x {gates.shape[1]}, and the model has {shape[0]} x {shape[1]}")
+    listed = zip(numbers, gates, sizes, strict=True)
+    return [
+        (layer, head) for layer, row, (size, _) in listed for head in np.where(row.repeat(size) >= _GATE)[0].tolist()
+    ]
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    """Heads of the other formats, as layer and head."""
+    if text.lstrip().startswith("["):
+        patterns = enumerate(json.loads(text))
+        return [(layer, int(head)) for layer, row in patterns for head, one in row.items() if one[0] == "stream_llm"]
+    if text.lstrip().startswith("{"):
+        known = json.loads(text)
+        if "alignment_heads" in known:
+            return [(int(layer), int(head)) for layer, head in known["alignment_heads"]]
+        text = " ".join(name for name, scores in known.items() if np.mean(scores) >= _RETRIEVES)
+    if named := re.search(r"attn_head_set:([^#\n]*)", text):
+        text = named[1]
+    return [(int(layer), int(head)) for layer, head in re.findall(r"\b[La]?(\d+)\s*[-.H]\s*[hH]?(\d+)\b", text)]
+
+
+class Agreement(NamedTuple):
+    """How well scores rank listed heads above the others: AUROC with its 95% interval, and p of random lists."""
+
+    auroc: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    p: np.ndarray  # corrected for all scores
+
+
+_DRAWS, _GRID = 2000, np.linspace(0, 1, 4001)
+
+
+def agreement(listed: np.ndarray, scores: np.ndarray, *, seed: int = 0) -> Agreement:
+    """AUROC of scores ``(role, head)`` for listed heads, next to random lists of as many heads.
+
+    The interval is Newcombe's (2006, method 5), which also holds at 0 and 1; p is that of the largest distance from
+    one half among all scores.
+    """
+    count, others = int(listed.sum()), int((~listed).sum())
+    ranks = stats.rankdata(scores, axis=-1)
+    generator = np.random.default_rng(seed)
+    lists = np.stack([listed, *(generator.permutation(listed) for _ in range(_DRAWS))])
+    areas = (ranks @ lists.T - count * (count + 1) / 2) / (count * others)
+    value, largest = areas[:, 0], np.abs(areas[:, 1:] - 0.5).max(0)
+    p = (1 + (largest >= np.abs(value - 0.5)[:, None] - 1e-12).sum(1)) / (1 + _DRAWS)
+    pairs = (1 - _GRID) / (2 - _GRID) + _GRID / (1 + _GRID)
+    variance = _GRID * (1 - _GRID) * (1 + ((count + others) / 2 - 1) * pairs) / (count * others)
+    inside = np.abs(_GRID - value[:, None]) <= deviations() * np.sqrt(variance) + 1e-12
+    low = np.where(inside.any(1), _GRID[inside.argmax(1)], value)
+    high = np.where(inside.any(1), _GRID[-1 - inside[:, ::-1].argmax(1)], value)
+    return Agreement(value, np.minimum(low, value), np.maximum(high, value), p)

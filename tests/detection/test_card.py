@@ -1,0 +1,216 @@
+"""Cards of heads: reach, stability, files of other tools, published lists, and the loss with limited keys."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from benchmarks.compression import changes_by_limits, loss_by_size
+from scipy import stats
+
+import attnscope
+from attnscope import AttnscopeError
+from attnscope.capture.load import load_model
+from attnscope.detection.card import stability
+from attnscope.detection.head_files import agreement, head_files, listing_of, pooled, read_heads
+from attnscope.intervention.predictions import prediction_session
+from attnscope.measure.documents import LEVEL
+from attnscope.read.encoded import texts_of
+from attnscope.results.export import export
+from attnscope.results.reports import report_of
+from attnscope.testing.catalogue import build
+from tests.cli.command import attnscope as command
+from tests.families import tiny
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A decoder with a head on the previous token, its card and the effects of its heads."""
+    model = build("previous-decoder-2")
+    reading = {"texts": model.ids[:12].tolist(), "tokenizer": model.tokenizer}
+    effects = attnscope.intervene(model.model, **reading, ablations=["mean"], steps=0, why=False)
+    card = attnscope.card(model.model, **reading, kept=[(2, 0), (4, 1)], effects=effects, controls="shuffled")
+    score = card.score.sel(role="previous_token").values
+    place = np.unravel_index(np.argmax(score), score.shape)
+    return model, reading, card, effects, place
+
+
+def test_a_local_head_has_reach_1_in_its_window_and_uniform_heads_have_its_share(planted):
+    _, _, card, _, place = planted
+    reach = card.score.sel(role="reach_2_0")
+    assert float(reach[place]) > 0.8
+    assert float(reach[place]) > float(card.control_score.sel(role="reach_2_0").max()) + 0.5
+    length = json.loads(card.attrs["notes"])["tokens"][0]
+    np.testing.assert_allclose(card["equal"].sel(role="reach_2_0"), np.mean(2 / np.arange(3, length + 1)), rtol=1e-6)
+    assert bool((card.score.sel(role="reach_4_1") >= reach - 1e-6).all())
+
+
+def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):
+    _, _, card, effects, place = planted
+    assert (card.effect.values == effects["heads"].effect.values).all()
+    report = report_of("card", card)
+    rows = report.tables[0].rows
+    assert len(rows) == card.layer.size * card["head"].size
+    row = next(row for row in rows if (row["layer"], row["head"]) == place)
+    assert "previous token" in row["roles"]
+    assert row["mean_low"] <= row["mean_mean"] <= row["mean_high"]
+    assert {row["key_head"] for row in rows} == set(range(4))
+    assert float(card.stability.sel(role="previous_token")) > 0.5
+    assert "2 and the first 0 tokens keeps 95%" in " ".join(report.finding.sentences)
+
+
+def test_effects_are_of_the_same_model(planted):
+    _, reading, _, effects, _ = planted
+    with pytest.raises(AttnscopeError, match="expected the same model"):
+        attnscope.card(build("previous-decoder-1").model, **reading, effects=effects, controls="none")
+
+
+@pytest.fixture
+def grouped():
+    """A card of a Llama whose two key-value heads are shared by two heads each."""
+    generator = np.random.default_rng(0)
+    score = generator.random((2, 3, 4))
+    roles = ["reach_64_4", "retrieval"]
+    return xr.Dataset(
+        {"score": (("role", "layer", "head"), score), "query_heads": ("layer", [2, 2, 2])},
+        {
+            "role": roles,
+            "head": range(4),
+            "layer_kind": ("layer", ["causal"] * 3),
+            "layer_name": ("layer", [f"model.layers.{layer}.self_attn" for layer in (0, 2, 4)]),
+        },
+        {"model": "small", "signature": json.dumps({"command": "card", "model": {"name": "small"}})},
+    ).assign({"half_score": (("half", "role", "layer", "head"), np.stack([score, score]))})
+
+
+def test_every_format_is_read_back_as_it_was_written(grouped, tmp_path):
+    retrieval, reach = grouped.score.sel(role="retrieval").values, grouped.score.sel(role="reach_64_4").values
+    best = np.sort(retrieval, axis=None)[-3]
+    for to in ("qrhead", "alignment", "names"):
+        folder = tmp_path / to
+        folder.mkdir()
+        for name, text in head_files(grouped, to, top=3).items():
+            (folder / name).write_text(text)
+        np.testing.assert_array_equal(read_heads(listing_of(folder), grouped) > 0, retrieval >= best)
+    assert 'attn_head_set: "' in head_files(grouped, "qrhead", top=3)["heads.yaml"]
+    files = head_files(grouped, "duo")
+    table = np.loadtxt(files["full_attention_heads.tsv"].splitlines(), delimiter="\t")
+    np.testing.assert_allclose(table, 1 - reach.reshape(3, 2, 2).min(-1))  # all that share it stay in the cache
+    assert {name: json.loads(files["config.json"])[name] for name in ("sink_size", "recent_size")} == {
+        "sink_size": 4,
+        "recent_size": 64,
+    }
+    (tmp_path / "gates.tsv").write_text(files["full_attention_heads.tsv"])
+    listed = read_heads(listing_of(tmp_path / "gates.tsv"), grouped)
+    np.testing.assert_array_equal(listed[:, ::2] > 0, table >= 0.5)
+    patterns = json.loads(head_files(grouped, "minference", top=5)["best_pattern.json"])
+    limited = [[row[str(head)][0] == "stream_llm" for head in range(4)] for row in patterns]
+    np.testing.assert_array_equal(limited, reach >= np.sort(reach, axis=None)[-5])
+    assert {tuple(one[1:3]) for row in patterns for one in row.values() if one[0] == "stream_llm"} == {(4, 64)}
+    assert pooled(grouped, retrieval, lowest=False).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("heads.txt", "L1H0", "lists head 1.0, which small lacks"),  # the model's layers are 0, 2 and 4
+        ("heads.txt", "none", "lists none of the heads"),
+        ("heads.json", "[1", "lists no heads"),
+        ("heads.tsv", "0.1\t0.2", "3 x 2"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_explained(name, text, message, grouped, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(AttnscopeError, match=message):
+        read_heads(listing_of(tmp_path / name), grouped)
+
+
+def test_scores_of_other_authors_list_the_heads_at_their_threshold(grouped, tmp_path):
+    (tmp_path / "retrieval.json").write_text('{"0-3": [0.2, 0.1], "2-1": [0.0, 0.1], "4-0": [0.9]}')
+    listed = read_heads(listing_of(tmp_path / "retrieval.json"), grouped)
+    assert np.argwhere(listed > 0).tolist() == [[0, 3], [2, 0]]
+
+
+def test_areas_are_those_of_the_rank_test_and_their_intervals_cover():
+    generator = np.random.default_rng(0)
+    truth, listed, hits, alarms = stats.norm.cdf(1 / np.sqrt(2)), np.arange(72) < 8, [], []
+    for seed in range(200):
+        scores = generator.standard_normal((2, 72))
+        scores[0] += listed
+        found = agreement(listed, scores, seed=seed)
+        hits.append(found.low[0] <= truth <= found.high[0])
+        alarms.append(found.p[1] < 0.05)
+    statistic = stats.mannwhitneyu(scores[0, listed], scores[0, ~listed]).statistic
+    assert found.auroc[0] == pytest.approx(statistic / (8 * 64))
+    assert np.mean(hits) > LEVEL - 0.04
+    assert np.mean(alarms) < 0.05 + 0.04
+    whole = agreement(listed, listed[None].astype(float))
+    assert whole.auroc[0] == whole.high[0] == 1
+    assert 0.7 < whole.low[0] < 1
+    assert whole.p[0] < 0.01
+
+
+def test_intervals_of_stability_cover_its_expected_value():
+    generator = np.random.default_rng(0)
+    truth = generator.random((1, 40))
+
+    def drawn(texts=12):
+        scores = truth + 0.5 * generator.standard_normal((texts, 1, 40))
+        return stability(scores, [f"document {number}" for number in range(texts)])
+
+    expected = np.mean([drawn()[1] for _ in range(400)])
+    intervals = np.array([drawn()[2:] for _ in range(100)])
+    assert np.mean((intervals[:, 0] <= expected) & (expected <= intervals[:, 1])) >= LEVEL
+    assert stability(truth[None], ["one"])[1:] == pytest.approx((np.nan,) * 3, nan_ok=True)
+
+
+def test_limited_keys_are_those_of_a_model_with_a_sliding_window():
+    whole, sliding = tiny("mistral"), tiny("mistral")
+    whole.config.sliding_window = None
+    tokenizer = build("previous-decoder-2").tokenizer
+    texts = texts_of(torch.randint(3, 19, (4, 24)).tolist(), field=None, by_line=False)
+    sessions = [
+        prediction_session(load_model(model, tokenizer=tokenizer), texts, window=24, limit=4)
+        for model in (whole, sliding)
+    ]
+    sets = np.arange(8) < np.array([[0], [8], [2]])
+    changes = changes_by_limits(sessions[0], sets, 8, 0)
+    losses = []
+    for session in sessions:
+        with session.passes(slice(0, 4)) as batch:
+            losses.append(batch.loss[0].numpy())
+    assert np.abs(changes[:, 0]).max() < 1e-6
+    np.testing.assert_allclose(changes[:, 1], losses[1] - losses[0], atol=1e-5)
+    assert np.abs(changes[:, 1]).min() > 1e-3
+    assert (np.abs(changes[:, 2] - changes[:, 1]) > 1e-4).all()
+
+
+def test_the_order_of_the_card_loses_less_than_random_orders(planted):
+    model, reading, card, _, _ = planted
+    texts = texts_of(reading["texts"], field=None, by_line=False)
+    session = prediction_session(load_model(model.model, tokenizer=model.tokenizer), texts, window=512, limit=100)
+    result = loss_by_size(session, card).sel(cache=["2+0"])
+    assert result.limited.values.tolist() == [2, 4, 6, 8]
+    every = result.effect.isel(point=-1)
+    assert float(every[0, 0]) == pytest.approx(float(every[0, 1]))  # in any order all heads are limited at last
+    assert bool((result.effect_low <= result.effect).all())
+    first = float(result.predicted[0, 0, 0])
+    lost = 1 - card.score.sel(role="reach_2_0").values
+    two = np.argsort(lost, axis=None)[:2]
+    assert first == pytest.approx(float((lost * card.effect[0].values).flat[two].sum()))
+
+
+def test_the_commands_make_a_card_a_list_and_a_comparison(tmp_path):
+    model, texts = build("previous-decoder-2"), tmp_path / "texts.txt"
+    model.model.save_pretrained(tmp_path / "model")
+    model.tokenizer.save_pretrained(tmp_path / "model")
+    texts.write_text("\n\n".join(" ".join(f"t{token}" for token in row) for row in model.ids[:8].tolist()))
+    common = ("card", "model", texts, "--kept", "2+0", "--controls", "none", "--window", model.ids.shape[1])
+    done = command(*common, "--out", "first", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    tables = json.loads(done.stdout)["tables"]
+    assert {"heads", "scores", "stability"} <= set(tables)
+    export(tmp_path / "first", "names", out=tmp_path / "names", variables=["previous_token"])
+    done = command(*common, "--out", "second", "--published", "names", cwd=tmp_path)
+    assert "previous token: AUROC 1.00" in done.stdout.replace("\n", " "), done.stderr + done.stdout
