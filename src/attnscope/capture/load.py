@@ -357,8 +357,8 @@ def _class_of(config: Any, repository: Repository, *, trust_remote_code: bool) -
     for name in named:
         for package in (transformers, models):
             maker = getattr(package, name, None)
-            is_model = isinstance(maker, type) and issubclass(maker, transformers.PreTrainedModel)
-            if is_model and maker.config_class is not None and isinstance(config, maker.config_class):
+            kind = getattr(maker, "config_class", None) or ()
+            if isinstance(maker, type) and issubclass(maker, transformers.PreTrainedModel) and isinstance(config, kind):
                 return maker
     code: Any = getattr(config, "auto_map", None) if trust_remote_code else None
     for auto in _AUTO_CLASSES:

@@ -323,7 +323,7 @@ class PicturedModel:
 
     def processing(self) -> str:
         """Hash of the settings of the processor, without its tokenizer."""
-        plain = str | int | float | bool | dict | list | None
+        plain = (str, int, float, bool, dict, list, type(None))
         settings = {name: value for name, value in vars(self.processor).items() if isinstance(value, plain)}
         readers = (getattr(self.processor, f"{kind}_processor", None) for kind in (IMAGE, VIDEO))
         return hash_of_settings(settings, *(reader.to_dict() for reader in readers if reader is not None))

@@ -47,5 +47,6 @@ def card(arguments: dict[str, Any], output: options.Output) -> None:
 
     if arguments["effects"] is not None:
         arguments["effects"] = attnscope.open_run(arguments["effects"])
-    kept = _caches(arguments.pop("kept"))
-    run("card", output, **arguments, **({} if kept is None else {"kept": kept}))
+    if (kept := _caches(arguments.pop("kept"))) is not None:
+        arguments["kept"] = kept
+    run("card", output, **arguments)

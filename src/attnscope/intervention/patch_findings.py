@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -17,9 +18,10 @@ from attnscope.support.numbers import are, count
 
 _OF_CHANGES = "change of answer minus wrong answer by patching, logits"
 _OF_SUMS = "sum of the changes over the sum of the differences between both runs"
+_TWO: Any = (("effect", "change", "logits", _OF_CHANGES), ("recovered", "recovered", "percent", _OF_SUMS))
 _EFFECT, RECOVERED = (
     Quantity(name, *more, low=f"{name}_low", high=f"{name}_high", significant="shown", interval=name == "recovered")
-    for name, *more in (("effect", "change", "logits", _OF_CHANGES), ("recovered", "recovered", "percent", _OF_SUMS))
+    for name, *more in _TWO
 )
 _PAIRS = (
     Quantity("pair", unit="count"),

@@ -261,9 +261,11 @@ _OF_PRESETS: dict[str, dict[str, Any]] = {
     "Transformer": _TRANSFORMER | {"positions": "rope", "updates": 1500},  # sinusoidal: worse on long sentences
 }
 PRESETS = {name: TrainConfig(**_TASK | settings) for name, settings in _OF_PRESETS.items()}
-_SHORT = {"task_longest": 12, "task_pairs": 10_000, "join": 1, "updates": 300, "validate_every": 50, "warmup": 50}
+_SHORT: Any = {"task_longest": 12, "task_pairs": 10_000, "updates": 300, "validate_every": 50, "warmup": 50}
 SCHEMES = {  # a small Transformer for each position scheme, otherwise alike: systems of `compare`
-    name: TrainConfig(**_TASK | _TRANSFORMER | _SHORT | {"width": 64, "feed_forward": 128, "positions": name})
+    name: TrainConfig(
+        **_TASK | _TRANSFORMER | _SHORT | {"join": 1, "width": 64, "feed_forward": 128, "positions": name}
+    )
     for name in get_args(TrainConfig.model_fields["positions"].annotation)
 }
 

@@ -539,8 +539,7 @@ def _bar(weight: float) -> str:
 def shown_tokens(row: np.ndarray, followed: int | None, count: int) -> list[int]:
     """Positions to show: the followed one, the first and last, and those of the largest weights, in order."""
     ends = [0, len(row) - 1] if followed is None else [followed, 0, len(row) - 1]
-    wanted = list(dict.fromkeys([*ends, *np.argsort(-row, kind="stable").tolist()]))
-    return sorted(wanted[:count])
+    return sorted([*dict.fromkeys([*ends, *np.argsort(-row, kind="stable").tolist()])][:count])
 
 
 def number(value: float, decimals: int) -> str:

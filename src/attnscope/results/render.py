@@ -211,8 +211,9 @@ def _column(quantity: Quantity) -> Column:
 def _cell(quantity: Quantity, row: Row, like: Quantity | None) -> Cell:
     value, kind = row.get(quantity.name), _column(quantity).kind
     if quantity.unit == "profile":
-        top = max((weight for _, weight in value or ()), default=0.0) or 1.0
-        bars = [(float(n), round(_HIGH * weight / top, 1), at == 0) for n, (at, weight) in enumerate(value or ())]
+        profile: Any = value or ()
+        top = max((weight for _, weight in profile), default=0.0) or 1.0
+        bars = [(float(n), round(_HIGH * weight / top, 1), at == 0) for n, (at, weight) in enumerate(profile)]
         return Cell("", "", kind, profile=bars)
     text, interval = text_of(quantity, row, like)
     if value is None:

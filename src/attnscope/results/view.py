@@ -267,8 +267,7 @@ def _widget_class() -> Any:
             from attnscope.results.page.parts import picture
 
             image = picture(self.figure())
-            shown = f'<img src="{image.source}" alt="{html.escape(repr(self))}">'
-            return {**data, "text/html": shown}, metadata
+            return {**data, "text/html": f'<img src="{image.source}" alt="{html.escape(repr(self))}">'}, metadata
 
     return AttentionView
 

@@ -177,7 +177,8 @@ def at_once(
     """A result that is made at once, and kept in the folder `out` (or that `out` names) if there is one."""
     if out is None:
         return make(None)
-    with RunFolder(Path(out(signature) if callable(out) else out), signature, repair=repair) as run:
+    folder: Any = out(signature) if callable(out) else out
+    with RunFolder(Path(folder), signature, repair=repair) as run:
         if not run.complete:
             run.save(run.command, make(run))
             run.finish(parts=[run.command])

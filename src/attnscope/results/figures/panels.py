@@ -59,8 +59,7 @@ def write_cells(image: AxesImage, texts: Callable[[float], str], values: np.ndar
             continue
         shade = shades[row, column]
         red, green, blue, _ = image.cmap(image.norm(shade)) if np.isfinite(shade) else image.cmap.get_bad()
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < _DARK
-        colour = "white" if dark else "black"
+        colour = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < _DARK else "black"
         image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=7, color=colour)
 
 
