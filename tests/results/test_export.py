@@ -155,7 +155,7 @@ def test_what_cannot_be_exported_is_rejected(scan, tmp_path, no_types):
     ):
         with pytest.raises(AttnscopeError, match=says):
             export(run, "csv", out=tmp_path / out)
-    with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv, nc or zarr"):
+    with pytest.raises(AttnscopeError, match="'xlsx'; expected parquet, csv, nc, zarr, duo"):
         export(scan, "xlsx", out=tmp_path / "out")
 
 
