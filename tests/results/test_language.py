@@ -111,6 +111,9 @@ COMMANDS = {
     "intervene": ("--limit", "6"),
     "roles": ("--limit", "2"),
     "patch": (),
+    "attribute": ("--limit", "4"),
+    "card": ("--limit", "2", "--kept", "16+4", "--controls", "none"),
+    "circuits": (),
 }
 
 

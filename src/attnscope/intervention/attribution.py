@@ -459,13 +459,7 @@ def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for name, words, values in both:
         prefix = "" if name == "excess" else "part_"
-        own: dict[str, Any] = {
-            "seed": seed,
-            "name": name,
-            "prefix": prefix,
-            "unit": "logits",
-            "corrected": "all components",
-        }
+        own: Any = {"seed": seed, "name": name, "prefix": prefix, "unit": "logits", "corrected": "all components"}
         variables |= effect_variables(values, units, ("component",), words, **own)
     coordinates = {name: measured[name] for name in ("component", "kind", "layer", "head")}
     return xr.Dataset(variables, coordinates, {"intervals_over": called, "windows": measured.sizes["window"]})

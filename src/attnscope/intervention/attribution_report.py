@@ -80,12 +80,20 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row]) -> li
     sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in _KINDS]
     whole, *own = (f"{value:+.2f}" for value in (float(predictions.total.mean()), *sums))
     shown, most = sum(bool(row["excess_shown"]) for row in heads), f"{heads[0]['layer']}.{heads[0]['head']}"
-    largest = f"{heads[0]['excess_mean']:+.2f}"
-    sentences = [
+    largest, tested = f"{heads[0]['excess_mean']:+.2f}", heads[0]["excess_shown"] is not None
+    if "random" in predictions:
+        found = (
+            f"Heads that favour the token over the mean token significantly, or oppose it: {shown} of {len(heads)}, "
+            f"most {most} ({largest} logits)."
+            if tested
+            else f"The head with the largest part beyond the mean token is {most}: {largest} logits."
+        )
+    elif tested:
+        found = f"Heads with a significant part: {shown} of {len(heads)}, the largest {most} ({largest} logits)."
+    else:
+        found = f"The largest part of a head is that of {most}: {largest} logits."
+    return [
         f"Mean logit: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}.",
-        f"The largest part of a head is that of {most}: {largest} logits."
-        if heads[0]["excess_shown"] is None
-        else f"Heads with a significant part: {shown} of {len(heads)}, the largest {most} ({largest} logits).",
+        found,
+        f"The parts add up to the logits within {float(predictions.difference.max()):.0e}.",
     ]
-    exact = f"The parts add up to the logits within {float(predictions.difference.max()):.0e}."
-    return [*(one.replace("-", "−") for one in sentences), exact]

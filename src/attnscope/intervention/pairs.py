@@ -251,10 +251,9 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
     known: dict[str, int] = tokenizer.get_vocab()
     if word in known:
         return int(known[word])
-    names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
+    names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids[:4])))
     raise AttnscopeError(
-        f"{what} {shortly(word)} has {len(ids)} tokens ({shortly(names)}); expected one. Try it with or without a "
-        "space in front"
+        f"{what} {shortly(word)} has {len(ids)} tokens ({names}); expected one. Try it with or without a space in front"
     )
 
 

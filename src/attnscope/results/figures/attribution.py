@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 _CAPTIONS = {
     "heads": (
         "What each head adds to the logit",
-        "Part of the logit of the token above that of the mean token of the texts. Dots: significant.",
+        "Part of the logit above that of the mean token; of a difference, the part itself. Dots: significant.",
     ),
     "lens": (
         "Logit lens",
-        (
-            "Mean logit and probability of the token if the stream ended after this many attention layers, with 95% "
-            "intervals over documents."
-        ),
+        "Mean logit and probability if the stream ended after so many attention layers, with 95% intervals.",
     ),
 }
 
@@ -48,10 +45,9 @@ def grid(report: Report) -> Figure:
     for row in heads:
         at = layers.index(row["layer"]), row["head"]
         values[at], shown[at] = row["excess_mean"], bool(row["excess_shown"])
-    cell = float(np.clip(1.9 / max(values.shape), 0.06, 0.3))  # inches
     with figure_style():
         reach = float(np.nanmax(np.abs(values))) or 1.0
-        return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, cell=cell, mark=MARK)
+        return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, mark=MARK)
 
 
 def _lens(report: Report) -> Figure:
