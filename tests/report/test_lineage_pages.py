@@ -99,6 +99,15 @@ def test_the_table_says_what_was_found(compared):
     assert "Baselines: diagonal 50.0%, random words 80.0% (below 75.0% in 1 of 100)." in compared
 
 
+def test_the_best_is_held_against_the_first_or_the_first_against_the_second_best():
+    tree = planted()
+    best = str(tree["scores"].score.sel(metric="BLEU").idxmax("system").item())
+    assert report_of("compare", tree).finding.headline.startswith(f"{best} has the highest BLEU")
+    assert f"(against {NAMES[0]}: p = 0.001)" in report_of("compare", tree).finding.headline
+    tree["scores"].score[0] = 99.5
+    assert f"(against {best}: p = 0.001)" in report_of("compare", tree).finding.headline
+
+
 def test_scores_stand_by_length(compared):
     heading, first, *_, last = cells(compared, 1)
     assert heading[:4] == ["System", "Length", "Sentences", "BLEU"]

@@ -475,22 +475,22 @@ def _sentences(scores: xr.Dataset) -> list[str]:
 
 
 def _headline(scores: xr.Dataset) -> str:
-    """The best system, and whether it differs from the first beyond chance."""
+    """The best system, and whether it differs from the first, or the first from the second best, beyond chance."""
     bleu = scores.sel(metric=scores["metric"].values[0])
-    best = int(np.argmax(bleu["score"].values))
+    best, *others = np.argsort(-bleu["score"].values, kind="stable").tolist()
     name, score = str(bleu["system"].values[best]), float(bleu["score"].values[best])
-    p = float(bleu["p_value"].values[best])
-    if bleu.sizes["system"] == 1:
+    if not others:
         return f"{name}: {bleu['metric'].item()} {score:.1f}"
-    against = f" (against {bleu['system'].values[0]}: p {'< 0.001' if p < 0.001 else f'= {p:.3f}'})" if p == p else ""  # noqa: PLR0124, PLR2004
+    rival, p = 0 if best else others[0], float(bleu["p_value"].values[best or others[0]])
+    size = "< 0.001" if p < 0.001 else f"= {p:.3f}"  # noqa: PLR2004
+    against = "" if math.isnan(p) else f" (against {bleu['system'].values[rival]}: p {size})"
     return f"{name} has the highest {bleu['metric'].item()}, {score:.1f}{against}"
 
 
 def _certainty(scores: xr.Dataset) -> str:
     tested = bool(scores["p_value"].notnull().any())
-    return (
-        "p: paired bootstrap over sentences against the first system; one training of each" if tested else "not tested"
-    )
+    name = "p: paired bootstrap over sentences against the first system; scores of one training each"
+    return name if tested else "not tested"
 
 
 def _signatures(text: str) -> list[str]:
