@@ -20,7 +20,7 @@ _CAPTIONS = {
     ),
     "lens": (
         "Logit lens",
-        "Mean logit and probability if the stream ended after so many attention layers, with 95% intervals.",
+        "Mean logit and probability if the stream ended after that number of attention layers, with 95% intervals.",
     ),
 }
 
