@@ -56,6 +56,7 @@ LIBRARIES = (
     "Commands",
     "Show this message and exit.",
     "no such option: {0}",
+    "no such option: {0} (Possible options: {1})",
     "no such command {0}",
     "missing argument {0}",
     "missing option {0}",

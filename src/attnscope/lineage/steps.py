@@ -370,7 +370,7 @@ class _Writer:
         rows = [(name, number(right[row], 2), number(other[row], 2)) for row, name in self.rows]
         headings = (self.wording["dim.rows"], "dim=-1", "dim=-2")
         table = Table(self.wording["dim.sums"], headings, tuple(rows), marked=_index(self.rows, self.at))
-        formula = {"latex": r"\sum_j A_{ij} = 1 \neq \sum_i A_{ij}", "characters": "Σ_j A_ij = 1,  but  Σ_i A_ij ≠ 1"}
+        formula = {"latex": r"\sum_j A_{ij} = 1 \neq \sum_i A_{ij}", "characters": "Σ_j A_ij = 1 ≠ Σ_i A_ij"}
         return self._step("dim", text, self._square("weights", "softmax(S, dim=-2)", wrong), table, **formula)
 
     def convex(self) -> Step:
