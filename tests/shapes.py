@@ -15,7 +15,7 @@ from dataclasses import is_dataclass
 from unittest.mock import patch
 
 import jaxtyping
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 from jaxtyping import AbstractArray, _import_hook, config
 
 _CONTEXT = jaxtyping.jaxtyped("context")  # one object for all calls: it holds nothing
@@ -80,7 +80,8 @@ def checked(decorated=None, *, typechecker=None):
 def _checking(function):
     """The function with its types checked, and whether there are shapes among them."""
     hints = {name: _resolved(hint, function.__globals__) for name, hint in function.__annotations__.items()}
-    return beartype(_annotated(function, hints)), any(map(_is_array, hints.values()))
+    check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # a whole number is a float, as for type checkers
+    return check(_annotated(function, hints)), any(map(_is_array, hints.values()))
 
 
 def _resolved(hint, names):
