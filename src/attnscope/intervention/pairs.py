@@ -253,7 +253,7 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
         return int(known[word])
     names = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids[:4])))
     raise AttnscopeError(
-        f"{what} {shortly(word)} has {len(ids)} tokens ({names}); expected one: choose another word, or a token as listed"
+        f"{what} {shortly(word)} has {len(ids)} tokens ({names}); expected one: choose another word, or a listed token"
     )
 
 
