@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +16,17 @@ import torch
 from torch import Tensor
 
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores
-from attnscope.kernels.plain import KEY_TILE, QUERY_TILE, Operands, Sums, add_weighted, adjust
+from attnscope.kernels.plain import (
+    KEY_TILE,
+    QUERY_TILE,
+    Operands,
+    Sums,
+    add_weighted,
+    adjust,
+    batched_operands,
+    by_group,
+    rows_at_once,
+)
 
 if TYPE_CHECKING:
     from attnscope.kernels.compiled import CompiledRows
@@ -213,10 +223,73 @@ def _own(tensor: Tensor | None, text: int, heads: int | slice) -> Tensor | None:
     return of_text[0 if len(of_text) == 1 else heads]
 
 
-def each_head(call: AttentionCall, work: Callable[[int, int], None]) -> None:
-    """Process the heads of every text with as many threads as PyTorch uses."""
+def each_tile(
+    call: AttentionCall, log_sum_exp: Tensor, into: Sequence[Tensor], add: Callable[..., None], size: int = 1
+) -> None:
+    """Recompute the weights tile by tile: ``add(weights, rows, keys, *into)`` gets the part of their heads of `into`.
+
+    Rows with an infinite log-sum-exp are left out. Tiles consist of whole blocks of `size` tokens, or of part of one.
+    """
+    wide = torch.promote_types(call.query.dtype, torch.float32)
+    level = log_sum_exp.to(wide)
+    # what float32 cannot hold of a log-sum-exp is a factor of its row
+    factor = torch.where(level < torch.inf, torch.exp(level - log_sum_exp), 0.0).to(wide)
+    if call.query.device.type != "cpu" or wide == torch.float64:
+        level, factor, *into = (by_group(call, each) for each in (level, factor, *into))
+        _add_tiles(batched_operands(call, wide), level, factor, into, add, rows_at_once(call), size)
+        return
     texts, heads = call.query.shape[:2]
-    _in_threads(range(texts * heads), lambda number: work(*divmod(number, heads)))
+
+    def work(number: int) -> None:
+        text, head = divmod(number, heads)
+        own = [part[text, head] for part in into]
+        operands = operands_of_head(call, text, head)
+        _add_tiles(operands, level[text, head], factor[text, head], own, add, QUERY_TILE, size)
+
+    _in_threads(range(texts * heads), work)
+
+
+def _add_tiles(
+    operands: Operands,
+    level: Tensor,
+    factor: Tensor,
+    into: Sequence[Tensor],
+    add: Callable[..., None],
+    most: int,
+    size: int,
+) -> None:
+    """Tiles that are masked entirely, and single rows at either end that do not count, are skipped."""
+    counted = (level < torch.inf).reshape(-1, level.shape[-1])
+    for rows in _cuts(level.shape[-1], size, most):
+        if not len(at := counted[:, rows].any(0).nonzero()):
+            continue
+        if size == 1:
+            rows = slice(rows.start + int(at[0]), rows.start + int(at[-1]) + 1)  # noqa: PLW2901
+        start, stop = operands.start[..., rows, None], operands.stop[..., rows, None]
+        first, last, is_whole = int(start.min()), int(stop.max()), bool(counted[:, rows].all())
+        inner = int(start.max()), int(stop.min())
+        scores: Tensor | None = None
+        for keys in _cuts(operands.key.shape[-2], size, KEY_TILE):
+            if keys.start >= last or keys.stop <= first:
+                continue
+            if scores is not None and scores.shape[-1] != keys.stop - keys.start:
+                scores = None
+            scores = operands.scores(rows, keys, scores)
+            weights = scores.sub_(level[..., rows, None]).exp_().mul_(factor[..., rows, None])
+            if not (is_whole and inner[0] <= keys.start and keys.stop <= inner[1]):
+                index = torch.arange(keys.start, keys.stop, device=weights.device)
+                hidden = (index < start) | (index >= stop) | (level[..., rows, None] == torch.inf)
+                weights.masked_fill_(hidden, 0.0)
+            add(weights, rows, keys, *into)
+
+
+def _cuts(length: int, size: int, most: int) -> Iterator[slice]:
+    """Pieces of at most `most` tokens, each of whole blocks or part of one block."""
+    step = size if size > most else most - most % size
+    for first in range(0, length, step):
+        last = min(first + step, length)
+        for start in range(first, last, most):
+            yield slice(start, min(start + most, last))
 
 
 def _in_threads(numbers: range, work: Callable[[int], None]) -> None:

@@ -3,9 +3,6 @@
 Reductions are written as plain loops that LLVM turns into vector code; that needs three things which
 NumPy semantics would forbid: sums may be reordered, NaN may be ignored (but by `_row_maximum`, which looks for it),
 and exp is a polynomial.
-
-The loops of later passes are here too, next to the parts that they share: Numba reuses compiled code until the file of
-its function changes, and ignores changes in other files.
 """
 
 # pyright: basic, reportCallIssue=false
@@ -144,12 +141,11 @@ def _add_bins(row, first, last, p, zero, edges, into):
 
 
 @njit(**_OPTIONS)
-def _row_exp(row, level, factor):
+def _row_exp(row, level):
     """Replace scores by weights, exp(score - level)."""
     for j in range(row.shape[0]):
         distance = row[j] - level
-        p = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
-        row[j] = p * factor
+        row[j] = _exp(_maximum(distance, _F(-87))) if distance > _F(-87) else _F(0)
 
 
 @njit(**_OPTIONS)
@@ -239,7 +235,7 @@ def _finish(bounds, top, sinks, state, output, columns, measures, weighted):
         elif not np.isfinite(level):
             band[at] = _F(np.nan)
         else:
-            _row_exp(band[at], _F(level), _F(1))
+            _row_exp(band[at], _F(level))
 
 
 _INDEX = np.arange(4096, dtype=np.float32)
@@ -270,102 +266,3 @@ class CompiledRows:
         """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` belong to their heads."""
         sinks = _NO_SINKS if sinks is None else sinks
         _finish(bounds, top, sinks, self.state, self.output, self.columns, self.measures, self.weighted)
-
-
-@njit(**_OPTIONS)
-def _row_weights(row, level):
-    total = _F(0)
-    largest = _F(0)
-    for j in range(row.shape[0]):
-        distance = row[j] - level
-        below = _maximum(distance, _F(-87))
-        p = _exp(below) if distance > _F(-87) else _F(0)
-        total += p
-        largest = _maximum(largest, p)
-    return total, largest
-
-
-@njit(**_OPTIONS)
-def _blocks(scores, start, stop, level, column, size, total, largest):
-    queries, keys = scores.shape
-    for i in range(queries):
-        if level[i] == np.inf:
-            continue
-        first = min(max(start[i] - column, 0), keys)
-        last = max(min(stop[i] - column, keys), first)
-        for low in range(first - first % size, last, size):
-            sums, most = _row_weights(scores[i, max(low, first) : min(low + size, last)], level[i])
-            total[i // size, low // size] += sums
-            largest[i // size, low // size] = max(largest[i // size, low // size], most)
-
-
-def block_compiled(
-    scores: Tensor, start: Tensor, stop: Tensor, level: Tensor, column: int, size: int, total: Tensor, largest: Tensor
-) -> None:
-    """Add a tile of scores of one head, of whole blocks or part of one, to its blocks: see `blocks`."""
-    tensors = (scores, start, stop, level)
-    _blocks(*(tensor.numpy() for tensor in tensors), column, size, total.numpy(), largest.numpy())
-
-
-@njit(**_OPTIONS)
-def _band(query, key, start, stop, level, band):
-    reach = band.shape[1] // 2
-    for i in range(query.shape[0]):
-        if level[i] == np.inf:
-            continue
-        for j in range(max(start[i], i - reach), min(stop[i], i + reach + 1)):
-            score = _F(0)
-            for column in range(query.shape[1]):
-                score += query[i, column] * key[j, column]
-            band[i, j - i + reach] = math.exp(score - level[i])
-
-
-def band_compiled(query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor) -> None:
-    """Fill `band`, ``(query, offset)``, with the weights of one head at these offsets; `query` is scaled."""
-    _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))
-
-
-@njit(**_OPTIONS)
-def _add_row(row, into):
-    for j in range(row.shape[0]):
-        into[j] += row[j]
-
-
-@njit(**_OPTIONS)
-def _sums(scores, start, stop, level, factor, column, by_key, by_offset):
-    queries, keys = scores.shape
-    for i in range(queries):
-        first = min(max(start[i] - column, 0), keys)
-        last = max(min(stop[i] - column, keys), first)
-        if level[i] == np.inf or first == last:
-            continue
-        row = scores[i, first:last]
-        _row_exp(row, level[i], factor[i])
-        if by_key.shape[0]:
-            _add_row(row, by_key[first:last])
-        if by_offset.shape[0]:
-            # offsets count from the lower left corner, the last row's: row i begins i later
-            lowest = queries - 1 - i
-            _add_row(row, by_offset[lowest + first : lowest + last])
-
-
-def sums_compiled(
-    scores: Tensor,
-    start: Tensor,
-    stop: Tensor,
-    level: Tensor,
-    factor: Tensor,
-    column: int,
-    by_key: Tensor | None,
-    by_offset: Tensor | None,
-) -> None:
-    """Add the weights of a tile of one head to the sums of its keys and of its offsets, float64."""
-    queries, keys = scores.shape
-    columns = np.zeros(0 if by_key is None else keys, _F)
-    diagonals = np.zeros(0 if by_offset is None else queries + keys - 1, _F)
-    tensors = (scores, start, stop, level, factor)
-    _sums(*(tensor.numpy() for tensor in tensors), column, columns, diagonals)
-    if by_key is not None:
-        by_key.numpy()[:keys] += columns
-    if by_offset is not None:
-        by_offset.numpy()[: len(diagonals)] += diagonals

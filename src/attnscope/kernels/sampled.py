@@ -10,7 +10,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnscope.kernels.bins import weights_at_offsets
-from attnscope.kernels.by_head import each_head, operands_of_head
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, magnitude
 from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import can_fuse, fused_attention
@@ -30,7 +29,9 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
     return output, RowMeasures(
         log_sum_exp=log_sum_exp,
         mass=mass,
-        band=None if need.band is None else _band(call, log_sum_exp, need.band),
+        band=None
+        if need.band is None
+        else weights_at_offsets(call, log_sum_exp, range(-need.band, need.band + 1)).float(),
         columns=None if need.columns is None else _columns(call, log_sum_exp, need.columns),
     )
 
@@ -81,24 +82,6 @@ def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
     query, key, value = call.query[:, :, rows], call.key[:, :, keys], call.value[:, :, keys]
     mask = None if bool(allowed.all()) else allowed
     return fused_attention(replace(call, query=query, key=key, value=value, causal=False, mask=mask))
-
-
-def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
-    """Weights at the offsets ``-band..band``, ``(batch, head, query, offset)``, float32."""
-    if call.query.device.type != "cpu" or not call.is_contiguous:
-        return weights_at_offsets(call, log_sum_exp, range(-band, band + 1)).float()
-    from attnscope.kernels.compiled import band_compiled  # numba is loaded when it is first needed
-
-    weights = torch.zeros(*call.query.shape[:3], 2 * band + 1, dtype=torch.float32)
-    level = log_sum_exp.masked_fill(log_sum_exp == -torch.inf, torch.inf).float()
-
-    def work(text: int, head: int) -> None:
-        operands = operands_of_head(call, text, head)
-        of_rows = operands.start, operands.stop, level[text, head]
-        band_compiled(operands.query, operands.key, *of_rows, weights[text, head])
-
-    each_head(call, work)
-    return weights
 
 
 def _columns(call: AttentionCall, log_sum_exp: Tensor, columns: Tensor) -> Tensor:

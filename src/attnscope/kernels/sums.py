@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnscope.kernels.by_head import each_head, operands_of_head
+from attnscope.kernels.by_head import each_tile
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.masks import transposed
-from attnscope.kernels.plain import KEY_TILE, QUERY_TILE, Operands, batched_operands, by_group, rows_at_once
 from attnscope.kernels.reference import masked_softmax
 from attnscope.kernels.triton import can_triton, triton_tiles
 from attnscope.support.checks import check_least
 from attnscope.support.errors import AttnscopeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def column_sums(
@@ -63,19 +60,15 @@ def weight_sums(
     nowhere = log_sum_exp < torch.finfo(torch.float32).min / 2
     level = log_sum_exp.masked_fill(nowhere if counted is None else nowhere | ~counted[:, None], torch.inf)
     by_kernel = received and _can_exchange(call)
-    nothing = call.query.new_zeros(0, dtype=torch.float64)
-    sums = WeightSums(
-        nothing.new_zeros(batch, heads, keys) if received and not by_kernel else None,
-        nothing.new_zeros(batch, heads, queries + keys - 1) if offsets else None,
-    )
-    if sums.received is not None or sums.offsets is not None:
-        on_cpu = call.query.device.type == "cpu" and call.query.dtype != torch.float64
-        (_by_head if on_cpu else _batched)(call, level, sums)
+    of_keys, of_offsets = keys * (received and not by_kernel), (queries + keys - 1) * offsets
+    sums = [call.query.new_zeros(batch, heads, size, dtype=torch.float64) for size in (of_keys, of_offsets)]
+    if of_keys or of_offsets:
+        each_tile(call, level, sums, partial(_add, queries=queries))
     if by_kernel:
-        sums = replace(sums, received=triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp())
+        sums[0] = triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp()
     strange = level.isnan().any(-1, keepdim=True)
-    parts = (sums.received, sums.offsets)
-    return WeightSums(*(None if part is None else part.masked_fill_(strange, torch.nan) for part in parts))
+    parts = zip(sums, (received, offsets), strict=True)
+    return WeightSums(*(part.masked_fill_(strange, torch.nan) if wanted else None for part, wanted in parts))
 
 
 def _can_exchange(call: AttentionCall) -> bool:
@@ -108,73 +101,16 @@ def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> 
     )
 
 
-def _by_head(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
-    """Spread heads over threads; a compiled loop reads each tile once."""
-    from attnscope.kernels.compiled import sums_compiled  # numba is loaded when it is first needed
-
-    single = level.float()
-    # what float32 cannot hold of a log-sum-exp is a factor of its row
-    factor = torch.where(level < torch.inf, torch.exp(single - level), 0.0).float()
-    queries = call.query.shape[2]
-
-    def work(text: int, head: int) -> None:
-        operands = operands_of_head(call, text, head)
-        own = single[text, head]
-        columns = None if into.received is None else into.received[text, head]
-        diagonals = None if into.offsets is None else into.offsets[text, head]
-        for rows, keys, scores in _tiles(operands, own < torch.inf, QUERY_TILE):
-            bounds = operands.start[rows], operands.stop[rows]
-            levels = own[rows], factor[text, head, rows]
-            first = keys.start - rows.stop + queries  # of the offset at the tile's lower left corner
-            by_key = columns if columns is None else columns[keys]
-            by_offset = diagonals if diagonals is None else diagonals[first:]
-            sums_compiled(scores, *bounds, *levels, keys.start, by_key, by_offset)
-
-    each_head(call, work)
-
-
-def _batched(call: AttentionCall, level: Tensor, into: WeightSums) -> None:
-    """All heads at once in PyTorch, on any device and in any float type."""
-    operands = batched_operands(call, torch.promote_types(call.query.dtype, torch.float32))
-    level = by_group(call, level)
-    columns, diagonals = (None if part is None else by_group(call, part) for part in (into.received, into.offsets))
-    queries = call.query.shape[2]
-    for rows, keys, scores in _tiles(operands, (level < torch.inf).flatten(0, -2).any(0), rows_at_once(call)):
-        weights = scores.sub_(level[..., rows, None]).exp_()
-        index = torch.arange(keys.start, keys.stop, device=weights.device)
-        start, stop = operands.start[..., rows, None], operands.stop[..., rows, None]
-        weights.masked_fill_((index < start) | (index >= stop) | (level[..., rows, None] == torch.inf), 0.0)
-        if columns is not None:
-            columns[..., keys] += weights.sum(-2, dtype=torch.float64)
-        if diagonals is not None:
-            first = keys.start - rows.stop + queries
-            diagonal_sums = _diagonals(weights)
-            diagonals[..., first : first + diagonal_sums.shape[-1]] += diagonal_sums
-
-
-def _diagonals(weights: Tensor) -> Tensor:
-    """Sums over the diagonals of a tile, from the lower left corner to the upper right; float64."""
-    queries = weights.shape[-2]
-    # rows in turn, each of one entry less than the padding makes it: every row moves one to the right
-    sheared = torch.nn.functional.pad(weights.flip(-2), (0, queries)).flatten(-2)
-    return sheared[..., :-queries].unflatten(-1, (queries, -1)).sum(-2, dtype=torch.float64)
-
-
-def _tiles(operands: Operands, counted: Tensor, most: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Tiles of scores, between the first counted row and the last, where a key is allowed."""
-    if not len(at := counted.nonzero()):
-        return
-    first, last = int(at[0]), int(at[-1]) + 1
-    for low in range(first, last, most):
-        rows = slice(low, min(low + most, last))
-        left, right = int(operands.start[..., rows].min()), int(operands.stop[..., rows].max())
-        buffer: Tensor | None = None
-        for column in range(left - left % KEY_TILE, right, KEY_TILE):
-            keys = slice(column, min(column + KEY_TILE, operands.key.shape[-2]))
-            if buffer is not None and buffer.shape[-1] != keys.stop - column:
-                buffer = None
-            buffer = operands.scores(rows, keys, buffer)
-            yield rows, keys, buffer
+def _add(weights: Tensor, rows: slice, keys: slice, columns: Tensor, diagonals: Tensor, *, queries: int) -> None:
+    """Add a tile to the sums of its keys and of its offsets, as far as they are requested."""
+    if columns.shape[-1]:
+        columns[..., keys] += weights.sum(-2)
+    if diagonals.shape[-1]:
+        count, width = weights.shape[-2:]
+        sheared = weights.new_zeros(*weights.shape[:-2], count, count + width)  # row i begins in column count - 1 - i
+        sheared.flatten(-2)[..., count - 1 : -1].unflatten(-1, (count, -1))[..., :width] = weights
+        first = keys.start - rows.stop + queries  # of the offset at the lower left corner
+        diagonals[..., first : first + count + width - 1] += sheared.sum(-2)[..., :-1]
 
 
 class RowWeights(NamedTuple):
