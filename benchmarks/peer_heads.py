@@ -265,7 +265,7 @@ def pattern_scores(
     import numpy as np
 
     from attnscope.capture.watching import watching
-    from attnscope.kernels.engines import attend_in_full
+    from attnscope.kernels.full import attend_in_full
 
     layers = []
 

@@ -219,7 +219,8 @@ def attended(
 ) -> tuple[np.ndarray, list[int], float]:
     """Weights ``(layer, head, token, frame)`` of the predictions of a text and its end; its tokens; its loss."""
     from attnscope.capture.watching import watching
-    from attnscope.kernels.engines import attend_in_full, output_of
+    from attnscope.kernels.engines import output_of
+    from attnscope.kernels.full import attend_in_full
 
     ids = tokenizer(text, add_special_tokens=False).input_ids
     start = tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])

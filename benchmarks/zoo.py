@@ -41,7 +41,8 @@ from attnscope.intervention.ablation import effects, search_heads
 from attnscope.intervention.predictions import ABLATIONS, PredictionSession, Questions
 from attnscope.intervention.tokens import token_contributions
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.engines import measure
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.documents import by_document
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.rows import indicator_columns, reduce_call

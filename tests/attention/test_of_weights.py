@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from attnscope.kernels.call import Need, call_of_weights
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.engines import measure
+from attnscope.kernels.full import attend_in_full
 from tests.attention.oracle import from_weights
 
 BAND, BINS = 4, (5, 9, 17)

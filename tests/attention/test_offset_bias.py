@@ -10,12 +10,13 @@ import torch
 from attnscope import AttnscopeError
 from attnscope.kernels.bins import weights_at_offsets
 from attnscope.kernels.blocks import block_weights
-from attnscope.kernels.call import AttentionCall, Need, RowMeasures, of_queries, weights_at
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, weights_at
 from attnscope.kernels.engines import measure
+from attnscope.kernels.full import row_weights
 from attnscope.kernels.masks import OffsetBias
 from attnscope.kernels.positions import RelativeBias, alibi_bias, alibi_by_offset
 from attnscope.kernels.sampled import measure_rows
-from attnscope.kernels.sums import row_weights, weight_sums
+from attnscope.kernels.sums import weight_sums
 from tests.attention.largest import Largest
 
 QUERIES, KEYS = 4, 6
@@ -144,8 +145,7 @@ LATER = {
     "chosen keys": lambda call, level: weights_at(call, level, torch.zeros(1, N, 1, dtype=torch.int64)),
     "rows of key heads": lambda call, _: measure_rows(call, Need(entropy=True), ROWS.expand(1, 2, -1)),
     "some rows": lambda call, _: measure(call.take(ROWS[None]), Need(entropy=True)),
-    "some queries": lambda call, _: of_queries(call, ROWS),
-    "the last rows": lambda call, _: row_weights(call, N - 30),
+    "the last rows": lambda call, _: row_weights(call, slice(N - 30, None), torch.float64),
 }
 
 

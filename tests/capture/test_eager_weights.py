@@ -14,7 +14,8 @@ from attnscope.capture.load import load_model
 from attnscope.capture.verify import verify
 from attnscope.capture.watching import capture_of, watching
 from attnscope.intervention.intervene import intervene
-from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.kernels.engines import output_of
+from attnscope.kernels.full import attend_in_full
 from tests.every_family.inputs import inputs_of
 from tests.every_family.judge import EAGER, FAST, REFUSED, judge, larger
 from tests.every_family.models import tiny_model

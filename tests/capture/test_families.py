@@ -9,7 +9,8 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watching import watching
 from attnscope.kernels.bins import far_starts
 from attnscope.kernels.call import Need, RowMeasures
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.engines import measure
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.passes import StatisticsObserver, WindowBatch
 from attnscope.measure.quantities import DEFAULT, STATISTICS
 from attnscope.measure.rows import indicator_columns, reduce_call

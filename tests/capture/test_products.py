@@ -20,7 +20,8 @@ from attnscope.capture.notes import capture_notes
 from attnscope.capture.verify import verify
 from attnscope.capture.watch import Watch, way_of
 from attnscope.capture.watching import capture_of, watching
-from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.kernels.engines import output_of
+from attnscope.kernels.full import attend_in_full
 from tests.every_family.inputs import inputs_of
 from tests.every_family.judge import EAGER, FAST, judge, larger
 from tests.every_family.models import tiny_model

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from attnscope.capture.watching import watching
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 
 
 def block(weights, values, output, residual, *, bias=0.0, norm=None, place="sum", gain=1.0, shift=0.0, epsilon=1e-5):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from attnscope.intervention import calls as _calls
-from attnscope.intervention.calls import attended, output_by_rows, weight_tiles, weights_of
+from attnscope.intervention.calls import output_by_rows, weight_tiles
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full, attended, weights_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -16,7 +16,7 @@ from attnscope.intervention.pairs import EncodedPairs, Pair, pairs_of_input
 from attnscope.intervention.patch import check_pairs_differ, patch, patched_of
 from attnscope.intervention.patch_findings import patched_positions
 from attnscope.intervention.stack import mlp_of, stacked_passes
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.results.figures.patch import captions
 from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError

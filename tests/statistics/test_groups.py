@@ -10,7 +10,7 @@ import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.forward import decoder_start
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.reference import causal_mask, padding_mask, window_mask
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.rows import GroupMarks

@@ -6,7 +6,7 @@ import torch
 
 import attnscope
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.reference import causal_mask, padding_mask
 from attnscope.measure.passes import Marks, measure_call
 from attnscope.measure.sample import merge_call

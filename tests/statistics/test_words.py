@@ -12,7 +12,7 @@ from attnscope import AttnscopeError
 from attnscope.bundled import MODEL
 from attnscope.capture.forward import decoder_start
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.sample import merge_call
 from attnscope.measure.watched import measure_weights
 from attnscope.read.encoded import texts_of, windows_of

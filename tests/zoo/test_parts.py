@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnscope.capture.watching import watching
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.positions import rotation
 from attnscope.testing.architectures import model_of, weights_of
 from attnscope.testing.circuits import cancel, induction

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnscope.capture.watching import watching
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.testing.catalogue import build, names
 
 SOME = 3  # texts for what is slow

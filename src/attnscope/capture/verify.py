@@ -29,8 +29,9 @@ from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.placement import parameters_of, plain
 from attnscope.capture.watch import way_of
 from attnscope.capture.watching import capture_of, only_weights, watching
-from attnscope.kernels.call import AttentionCall, Need, of_queries
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.call import AttentionCall, Need
+from attnscope.kernels.engines import measure
+from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.positions import LearnedPositions
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_state, random_state, same_random_numbers
@@ -253,10 +254,10 @@ def _check_rows(where: str, site: Site, call: AttentionCall, output: Tensor) -> 
     queries, keys = call.query.shape[2], call.key.shape[2]
     rows = torch.linspace(0, queries - 1, min(_ROWS, queries), device=call.query.device).long().unique()
     future = torch.arange(keys, device=rows.device) > rows[:, None]
-    some = of_queries(call, rows)
+    some = call.take(rows[None])
     captured = output[:, :, rows].unflatten(1, (-1, call.group))
     for head in range(call.key.shape[1]):
-        expected, weights = attend_in_full(some.of_key_head(head))
+        expected, weights = attend_in_full(some.part(slice(head * call.group, (head + 1) * call.group)))
         total = weights.sum(-1)
         wrong = (total - 1).abs() > 1e-3 if call.sinks is None else total > 1 + 1e-3  # noqa: PLR2004
         empty = total == 0

@@ -14,7 +14,7 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import ScanSettings, StudyReading
 from attnscope.detection.examples import matcher, scan_settings
 from attnscope.intervention.effects import by_layer, effect_variables
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.documents import units_in
 from attnscope.measure.texts import TextReader
 from attnscope.read.words import in_words

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.kernels.call import Need, of_queries, weights_at
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.call import Need, weights_at
+from attnscope.kernels.engines import measure
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.labels import LOCAL, MORE
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class NeedleCalls:
     @classmethod
     def of(cls, call: AttentionCall, steps: Tensor, matches: Tensor, needle: int) -> NeedleCalls:
         """Measure a call at the queries that predict tokens of the needle, which are at ``matches (step, key)``."""
-        weights = attend_in_full(of_queries(call, steps))[1]
+        weights = attend_in_full(call.take(steps[None]))[1]
         largest = (weights == weights.amax(-1, keepdim=True)).double()
         return cls(measure(call, Need())[0], (largest * matches).sum(-1) / largest.sum(-1), needle)
 
@@ -169,7 +170,7 @@ def received(call: AttentionCall, log_sum_exp: Float[Tensor, "batch head query"]
     if call.mask is not None or call.bias is not None or call.softcap is not None:
         sums = log_sum_exp.new_zeros(*call.query.shape[:2], call.key.shape[2])
         for rows in torch.arange(call.query.shape[2], device=call.query.device).split(_RECEIVED_ROWS):
-            sums += attend_in_full(of_queries(call, rows))[1].sum(2, dtype=torch.float64)
+            sums += attend_in_full(call.take(rows[None]))[1].sum(2, dtype=torch.float64)
         return sums
     query = call.query.float() * call.scale
     key = call.key.float().repeat_interleave(call.group, 1)

@@ -59,18 +59,6 @@ def centred_keys(call: AttentionCall, keys: Sequence[Tensor]) -> list[Tensor]:
     return [key - key.mean(-2, keepdim=True) for key in keys]
 
 
-def one_text(call: AttentionCall, text: int) -> AttentionCall:
-    own = slice(text, text + 1)
-    return replace(
-        call,
-        query=call.query[own],
-        key=call.key[own],
-        value=call.value[own],
-        mask=call.mask if call.mask is None or len(call.mask) == 1 else call.mask[own],
-        bias=call.bias if call.bias is None or len(call.bias) == 1 else call.bias[own],
-    )
-
-
 def visible_offsets(call: AttentionCall, band: int) -> Bool[np.ndarray, " offset"]:
     """Offsets from ``-band`` to ``band`` that the mask allows for some query of some text."""
     start, stop = (bound.cpu() for bound in call.extent)

@@ -23,9 +23,10 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import projections
-from attnscope.intervention.calls import attended, check_matrices, output_by_rows, values_of
+from attnscope.intervention.calls import check_matrices, output_by_rows
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
+from attnscope.kernels.full import attended, values_of
 from attnscope.support.errors import AttnscopeError
 
 Form = Literal["sum", "normalised sum", "normalised attention"]

@@ -18,23 +18,21 @@ from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import ids_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
-from attnscope.kernels.reference import attend, causal_mask, masked_softmax
+from attnscope.kernels.full import attended, values_of, weights_of
+from attnscope.kernels.reference import causal_mask
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
 
 
 def output_with_gradient(call: AttentionCall) -> Tensor:
     """The differentiable output of a call, ``(batch, head, query, value_width)``."""
-    by_hand = call.softcap is not None or call.sinks is not None
+    if call.softcap is not None or call.sinks is not None:
+        return attended(call)[0]
     mask, causal = call.mask, call.causal
     square = call.query.shape[2] == call.key.shape[2]
-    if causal and (by_hand or mask is not None or call.bias is not None or not square):
+    if causal and (mask is not None or call.bias is not None or not square):
         past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
         mask, causal = past if mask is None else mask & past, False
-    if by_hand:
-        key, value = (side.repeat_interleave(call.group, 1) for side in (call.key, call.value))
-        sinks = None if call.sinks is None else call.sinks[:, None, None]
-        return attend(call.query, key, value, mask, call.scale, bias=call.bias, softcap=call.softcap, sinks=sinks)[0]
     if call.bias is not None:
         added = call.bias.to(call.query.dtype)
         mask = added if mask is None else added.masked_fill(~mask, torch.finfo(added.dtype).min)
@@ -81,34 +79,6 @@ def _holds(given: Tensor, output: Tensor) -> bool:
 _WEIGHTS_AT_ONCE = 1 << 22  # 16 MiB in float32, all heads of some rows
 
 
-def scores_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-    """Scores of all heads of a call, with scale, soft cap and bias, -inf where masked; float32 or wider."""
-    wide = torch.promote_types(call.query.dtype, torch.float32)
-    first, last, _ = rows.indices(call.query.shape[2])
-    query, key = call.query[:, :, first:last].to(wide), call.key.to(wide)
-    grouped = query.unflatten(1, (key.shape[1], call.group))
-    scores = (call.scale * grouped @ key[:, :, None].transpose(-2, -1)).flatten(1, 2)
-    if call.softcap is not None:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
-    if call.bias is not None:
-        scores = scores + call.bias[:, :, first:last].to(wide)
-    mask = None if call.mask is None else call.mask[:, :, first:last]
-    if call.causal:
-        past = torch.arange(key.shape[2], device=key.device) <= torch.arange(first, last, device=key.device)[:, None]
-        mask = past if mask is None else mask & past
-    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-
-
-def softmax_of(call: AttentionCall, scores: Float[Tensor, "batch head row key"]) -> Float[Tensor, "batch head row key"]:
-    """Weights that follow from scores, with the sinks of the call."""
-    return masked_softmax(scores, None, None if call.sinks is None else call.sinks.to(scores.dtype)[:, None, None])
-
-
-def weights_of(call: AttentionCall, rows: slice = slice(None)) -> Float[Tensor, "batch head row key"]:
-    """Weights of all heads of a call; float32 or wider."""
-    return softmax_of(call, scores_of(call, rows))
-
-
 def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
     """Weights of the first text, some rows of all heads at a time, so that no whole matrix is in memory."""
     _, heads, queries, _ = call.query.shape
@@ -116,19 +86,6 @@ def weight_tiles(call: AttentionCall) -> Iterator[tuple[slice, Float[Tensor, "he
     for first in range(0, queries, height):
         rows = slice(first, min(queries, first + height))
         yield rows, weights_of(call, rows)[0]
-
-
-def values_of(call: AttentionCall) -> Float[Tensor, "batch head key value_width"]:
-    """Values of every head, repeated where heads share them; float32 or wider."""
-    return call.value.to(torch.promote_types(call.value.dtype, torch.float32)).repeat_interleave(call.group, 1)
-
-
-def attended(
-    call: AttentionCall,
-) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
-    """Output, in the query's dtype, and weights of a call, with gradients between them."""
-    weights = weights_of(call)
-    return (weights @ values_of(call)).to(call.query.dtype), weights
 
 
 @torch.no_grad()

@@ -28,8 +28,9 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.projections import projections
-from attnscope.intervention.calls import output_with_gradient, scores_of, softmax_of, values_of
+from attnscope.intervention.calls import output_with_gradient
 from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.full import scores_of, softmax_of, values_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
 from attnscope.measure.texts import window_length

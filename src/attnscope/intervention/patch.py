@@ -23,7 +23,6 @@ from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import PairReading, loading
 from attnscope.capture.verify import TOLERANCE, verify
 from attnscope.intervention import stack
-from attnscope.intervention.calls import weights_of
 from attnscope.intervention.edit import On, attend_changed
 from attnscope.intervention.effects import by_layer, effect_variables, order_agreement
 from attnscope.intervention.gradients import answers_difference
@@ -39,6 +38,7 @@ from attnscope.intervention.pairs import (
 )
 from attnscope.intervention.predictions import TOKENS, check_read
 from attnscope.kernels.call import AttentionCall
+from attnscope.kernels.full import weights_of
 from attnscope.measure.documents import by_document
 from attnscope.measure.texts import window_length
 from attnscope.store.arrays import padded_heads

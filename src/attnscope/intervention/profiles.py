@@ -20,6 +20,7 @@ from attnscope.explanation.profiles import pairs_at
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls
 from attnscope.intervention.blocks import Block, Record, find_blocks, record, value_outputs
+from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
 from attnscope.store.arrays import padded_heads
@@ -206,7 +207,7 @@ class _ModelRun:
 
     def _gradient(self, each: Record, by_output: Tensor, mean: Mean) -> Profile:
         r""":math:`(\nabla A\odot A)^+`, as shares of each row; its mean over heads goes to `mean`."""
-        values = calls.values_of(each.call)[0]
+        values = full.values_of(each.call)[0]
         slopes = by_output.to(values.dtype)
 
         def entries(rows: slice, tile: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.intervention import calls
 from attnscope.intervention.predictions import MASKED
+from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import Window, window_name
 from attnscope.support.errors import AttnscopeError
@@ -50,7 +51,7 @@ class ReadText:
         def observe(site: Site, call: AttentionCall) -> Tensor:
             self.sites.append(site)
             self.calls.append(call)
-            return calls.attended(call)[0]
+            return full.attended(call)[0]
 
         with torch.no_grad(), watching(model, observe):
             output = forward(model, self.inputs, lambda _: self.name)
@@ -73,11 +74,11 @@ class OneHead:
     @cached_property
     def weights(self) -> Float[np.ndarray, "query key"]:
         """Attention weights, float64."""
-        return calls.weights_of(self._call)[0, 0].double().cpu().numpy()
+        return full.weights_of(self._call)[0, 0].double().cpu().numpy()
 
     @cached_property
     def values(self) -> Float[Tensor, "key value_width"]:
-        return calls.values_of(self._call)[0, 0]
+        return full.values_of(self._call)[0, 0]
 
     @cached_property
     def visible(self) -> Bool[np.ndarray, "query key"]:
@@ -86,7 +87,7 @@ class OneHead:
 
     @property
     def output(self) -> Float[Tensor, "query value_width"]:
-        return calls.attended(self._call)[0][0, 0]
+        return full.attended(self._call)[0][0, 0]
 
     def of_weights(self, weights: Float[np.ndarray, "variant query key"]) -> Float[Tensor, "variant query value_width"]:
         """Output of the head with other weights."""
@@ -127,7 +128,7 @@ class OneHead:
 
     def _changed(self, outputs: Tensor) -> Tensor:
         def observe(site: Site, call: AttentionCall) -> Tensor:
-            output = calls.attended(call)[0]
+            output = full.attended(call)[0]
             if site.index == self.layer:
                 output = output.clone()
                 output[:, self.number] = outputs.to(output.dtype)
@@ -141,21 +142,7 @@ class OneHead:
     @property
     def _call(self) -> AttentionCall:
         """The attention call of this head alone."""
-        call = self.text.calls[self.layer]
-        own, other = (
-            slice(self.number, self.number + 1),
-            slice(self.number // call.group, self.number // call.group + 1),
-        )
-
-        shown = {name: part for name in ("mask", "bias") if (part := getattr(call, name)) is not None}
-        return replace(
-            call,
-            query=call.query[:, own],
-            key=call.key[:, other],
-            value=call.value[:, other],
-            sinks=None if call.sinks is None else call.sinks[own],
-            **{name: part if part.shape[1] == 1 else part[:, own] for name, part in shown.items()},
-        )
+        return self.text.calls[self.layer].part(slice(self.number, self.number + 1))
 
 
 def prediction_distance(

@@ -18,6 +18,7 @@ from attnscope.intervention import calls
 from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow, rollout
 from attnscope.intervention.blocks import find_blocks, record, value_outputs
 from attnscope.intervention.profiles import BlockNorms, cannot_follow, residual_part, shares
+from attnscope.kernels import full
 from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
 from attnscope.support.checks import chosen
@@ -120,7 +121,7 @@ class OneText:
         self.unfollowed = cannot_follow(self.sides, self.records)
         calls.check_matrices((each.call for each in self.records), self.name, in_a_graph=False)
         with torch.no_grad():
-            self.weights = [calls.weights_of(each.call)[0] for each in self.records]
+            self.weights = [full.weights_of(each.call)[0] for each in self.records]
         self.positions = torch.zeros(0, dtype=torch.int64)
         self.predicted, self.outcomes = torch.zeros(0, 0, dtype=torch.float32), list[int]()
         if not self.headless:
@@ -235,7 +236,7 @@ def _block_norms_rollout(text: OneText) -> Scores:
 
 def _gradient_attention(text: OneText) -> Scores:
     """A row of R - I for each position, from a vector that is propagated down from the last layer."""
-    values = [calls.values_of(each.call)[0].transpose(-2, -1) for each in text.records]
+    values = [full.values_of(each.call)[0].transpose(-2, -1) for each in text.records]
     scores: list[np.ndarray] = []
     for number, row in enumerate(text.rows):
         slopes = text.slopes(number, [each.output for each in text.records])

@@ -21,6 +21,7 @@ from attnscope.intervention import arrays, calls
 from attnscope.intervention.predictions import MASKED
 from attnscope.intervention.read_text import OneHead, ReadText, prediction_distance
 from attnscope.intervention.read_text import prediction_divergence as divergence
+from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import DRAWS, interval
 from attnscope.support.arguments import Count, Draws, Seed, validated
@@ -376,7 +377,7 @@ def token_gradients(text: ReadText, positions: Int[Tensor, " prediction"]) -> Fl
     """Norms of the gradient of the likeliest outcome's log probability, for each token; source before target."""
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
-        return calls.attended(call)[0]
+        return full.attended(call)[0]
 
     calls.check_matrices(text.calls, text.name, in_a_graph=True)
     with torch.enable_grad(), calls.embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):

@@ -104,14 +104,16 @@ class AttentionCall:
         query, places = self.query.gather(2, index), self.query_positions.expand(len(queries), -1).gather(1, queries)
         return replace(self, query=query, mask=of(self.mask), bias=of(self.bias), positions=places)
 
-    def of_key_head(self, head: int) -> AttentionCall:
-        """The query heads that share one key head."""
-        heads, own = slice(head * self.group, (head + 1) * self.group), slice(head, head + 1)
+    def part(self, heads: slice = slice(None), texts: slice = slice(None)) -> AttentionCall:
+        """Some texts, and some heads: within a group that shares a key head, or of whole groups."""
+        first, last, _ = heads.indices(self.query.shape[1])
 
         def of(pairs: Tensor | None) -> Tensor | None:
+            pairs = pairs if pairs is None or len(pairs) == 1 else pairs[texts]
             return pairs if pairs is None or pairs.shape[1] == 1 else pairs[:, heads]
 
-        query, key, value = self.query[:, heads], self.key[:, own], self.value[:, own]
+        query, own = self.query[texts, heads], slice(first // self.group, -(-last // self.group))
+        key, value = self.key[texts, own], self.value[texts, own]
         sinks = None if self.sinks is None else self.sinks[heads]
         return replace(self, query=query, key=key, value=value, mask=of(self.mask), bias=of(self.bias), sinks=sinks)
 
@@ -315,16 +317,6 @@ def _reached(call: AttentionCall) -> tuple[Tensor, Tensor]:
                 scores[text, head, rows] = (allowed & ~(query * call.scale @ key.T).isfinite()).any(-1)
                 values[text, head, rows] = allowed.float() @ strange[text, at] > 0
     return scores, values
-
-
-def of_queries(call: AttentionCall, queries: Int[Tensor, " chosen"]) -> AttentionCall:
-    """The same call for some of its queries; a mask replaces `causal`."""
-    mask = None if call.mask is None else call.mask[:, :, queries]
-    if call.causal:
-        past = torch.arange(call.key.shape[2], device=queries.device) <= queries[:, None]
-        mask = past[None, None] if mask is None else mask & past
-    bias = None if call.bias is None else call.bias[:, :, queries]
-    return replace(call, query=call.query[:, :, queries], causal=False, mask=mask, bias=bias)
 
 
 def weights_at(

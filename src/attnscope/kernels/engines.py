@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.kernels.by_head import tiles_by_head
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_scores, without_flat_curves
 from attnscope.kernels.fused import can_fuse, fused_passes
 from attnscope.kernels.plain import plain_tiles
-from attnscope.kernels.reference import attend, causal_mask
 from attnscope.kernels.triton import can_triton, triton_tiles
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.state import own_state
@@ -106,21 +104,3 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
 def output_of(call: AttentionCall) -> Tensor:
     """The output of a call, ``(batch, head, query, value_width)``, without measuring."""
     return measure(call, Need())[0]
-
-
-@torch.no_grad()
-def attend_in_full(
-    call: AttentionCall,
-) -> tuple[Float[Tensor, "batch head query value_width"], Float[Tensor, "batch head query key"]]:
-    """Attend as `attend` does, with all weights of all heads in memory at once."""
-    wide = torch.promote_types(call.query.dtype, torch.float32)
-    mask = call.mask
-    if call.causal:
-        past = causal_mask(call.query.shape[2], call.key.shape[2], call.query.device)
-        mask = past if mask is None else mask & past
-    key, value = (tensor.to(wide).repeat_interleave(call.group, 1) for tensor in (call.key, call.value))
-    bias = None if call.bias is None else call.bias.to(wide)
-    sinks = None if call.sinks is None else call.sinks.to(wide)[:, None, None]
-    query = call.query.to(wide)
-    output, weights = attend(query, key, value, mask, call.scale, bias=bias, softcap=call.softcap, sinks=sinks)
-    return output.to(call.query.dtype), weights

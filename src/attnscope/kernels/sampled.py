@@ -41,7 +41,8 @@ def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"
     """Measure some rows by their scores alone; each key head may have its own rows."""
     if call.sinks is not None:  # one logit a head: key heads cannot become texts of a batch
         bare = replace(call, value=call.value[..., :0])
-        of_heads = [bare.of_key_head(head).take(queries[:, head]) for head in range(queries.shape[1])]
+        groups = [slice(head * call.group, (head + 1) * call.group) for head in range(queries.shape[1])]
+        of_heads = [bare.part(own).take(queries[:, head]) for head, own in enumerate(groups)]
         return _each([measure(rows, need)[1] for rows in of_heads], lambda values: torch.cat(values, 1))
     rows = measure(call.take_by_key_head(queries), need)[1]
     shape = call.query.shape[:2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +13,6 @@ from torch import Tensor
 from attnscope.kernels.by_head import each_tile
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.masks import transposed
-from attnscope.kernels.reference import masked_softmax
 from attnscope.kernels.triton import can_triton, triton_tiles
 from attnscope.support.checks import check_least
 from attnscope.support.errors import AttnscopeError
@@ -111,42 +110,3 @@ def _add(weights: Tensor, rows: slice, keys: slice, columns: Tensor, diagonals: 
         sheared.flatten(-2)[..., count - 1 : -1].unflatten(-1, (count, -1))[..., :width] = weights
         first = keys.start - rows.stop + queries  # of the offset at the lower left corner
         diagonals[..., first : first + count + width - 1] += sheared.sum(-2)[..., :-1]
-
-
-class RowWeights(NamedTuple):
-    """Some rows of a call, written out."""
-
-    weights: Tensor  # ``(batch, head, row, key)``, float64; 0 where masked
-    allowed: Tensor  # ``(batch, 1 or head, row, key)``: where it may
-
-
-@torch.no_grad()
-def row_weights(call: AttentionCall, first: int) -> RowWeights:
-    """Write out the weights of the rows from `first` to the last, in memory that grows with their number alone."""
-    rows = slice(first, None)
-    wide = torch.promote_types(call.query.dtype, torch.float32)
-    # heads that share keys are one matrix, so that no key is repeated
-    grouped = call.query[:, :, rows].to(wide).unflatten(1, (-1, call.group)).flatten(2, 3)
-    scores = call.scale * grouped @ call.key.to(wide).mT
-    scores = scores.unflatten(2, (call.group, -1)).flatten(1, 2).double()
-    if call.softcap is not None:
-        scores = call.softcap * torch.tanh(scores / call.softcap)
-    bias = None if call.bias is None else call.bias[..., rows, :]
-    if bias is not None:
-        scores = scores + bias.double()
-    allowed = _allowed(call, bias, rows).expand(len(scores), -1, -1, -1)
-    sinks = None if call.sinks is None else call.sinks.double()[:, None, None]
-    return RowWeights(masked_softmax(scores, allowed, sinks), allowed)
-
-
-def _allowed(call: AttentionCall, bias: Tensor | None, rows: slice) -> Tensor:
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    place = torch.arange(max(queries, keys), device=call.query.device)
-    allowed = torch.ones(1, 1, len(place[:queries][rows]), keys, dtype=torch.bool, device=place.device)
-    if call.causal:
-        allowed = (place[:keys] <= place[:queries][rows, None])[None, None]
-    if call.mask is not None:
-        allowed = allowed & call.mask[..., rows, :]
-    if bias is not None:
-        allowed = allowed & ~(bias <= torch.finfo(bias.dtype).min / 2)  # NaN shows
-    return allowed

@@ -23,7 +23,8 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full, output_of
+from attnscope.kernels.engines import output_of
+from attnscope.kernels.full import attend_in_full
 from attnscope.lineage.data import collate
 from attnscope.lineage.parallel_text import check_parallel, read_lines
 from attnscope.measure.documents import LEAST, without_skewness

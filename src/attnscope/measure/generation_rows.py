@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attnscope.kernels.bins import bin_ranges
-from attnscope.kernels.sums import row_weights
+from attnscope.kernels.full import row_weights
 from attnscope.measure.quantities import EQUAL
 from attnscope.measure.rows import fitted_places, row_factors
 from attnscope.support.errors import AttnscopeError
@@ -54,7 +54,7 @@ class KeyMarks:
 
 def measure_rows(call: AttentionCall, first: int, start: int, marks: KeyMarks, *, is_cross: bool) -> dict[str, Tensor]:
     """Statistics of the rows from `first` on: ``(batch, head, row[, span])``; one head for uniform attention."""
-    weights, allowed = row_weights(call, first)
+    weights, allowed = row_weights(call, slice(first, None), torch.float64)
     rows, keys = weights.shape[-2:]
     shift = 0 if is_cross else start - _own_key(call, allowed, rows)
     query = torch.arange(start, start + rows, device=weights.device)

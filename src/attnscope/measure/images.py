@@ -14,7 +14,7 @@ import xarray as xr
 from attnscope.capture.encoders import load_vision_model
 from attnscope.capture.notes import layer_coordinates
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.documents import label_shares
 from attnscope.measure.geometry import Grid, grid_of, jpeg
 from attnscope.measure.labels import (

@@ -12,7 +12,7 @@ import xarray as xr
 from attnscope.kernels.blocks import BLOCK, block_size, block_weights
 from attnscope.kernels.call import Need
 from attnscope.kernels.engines import measure
-from attnscope.kernels.reference import attend
+from attnscope.kernels.full import row_weights
 from attnscope.measure.rows import equal_rows, evenly
 
 if TYPE_CHECKING:
@@ -81,16 +81,9 @@ def weight_rows(
     call: AttentionCall, head: int, rows: int, at_once: int = _ROWS_AT_ONCE, *, text: int = 0
 ) -> Iterator[Tensor]:
     """The first rows of one head's weights on one text, in blocks."""
-    at = head // call.group
-    bias = None if call.bias is None else call.bias[min(text, len(call.bias) - 1), min(head, call.bias.shape[1] - 1)]
-    sides = call.key[text, at].float(), call.value[text, at].float()
-    sinks = None if call.sinks is None else call.sinks[head].float().view(1, 1)
-    rows = min(rows, call.query.shape[2])
+    own, rows = call.part(slice(head, head + 1), slice(text, text + 1)), min(rows, call.query.shape[2])
     for first in range(0, rows, at_once):
-        part = slice(first, min(rows, first + at_once))
-        query, allowed = call.query[text, head, part].float(), call.allowed(text, head, part)
-        own = None if bias is None else bias[part].float()
-        yield attend(query, *sides, allowed, call.scale, bias=own, softcap=call.softcap, sinks=sinks)[1]
+        yield row_weights(own, slice(first, min(rows, first + at_once))).weights[0, 0]
 
 
 def largest_weights(call: AttentionCall, head: int, room: int) -> tuple[np.ndarray, ...]:

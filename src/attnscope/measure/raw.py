@@ -23,7 +23,8 @@ from attnscope.capture.verify import verify
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.kernels.call import AttentionCall, Need
-from attnscope.kernels.engines import attend_in_full, measure, output_of
+from attnscope.kernels.engines import measure, output_of
+from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch

@@ -12,7 +12,8 @@ import torch
 import xarray as xr
 
 from attnscope.kernels.call import AttentionCall, Need, call_of_weights
-from attnscope.kernels.engines import attend_in_full, measure
+from attnscope.kernels.engines import measure
+from attnscope.kernels.full import attend_in_full
 from attnscope.kernels.sums import column_sums
 from attnscope.measure.maps import ROWS, blocks_of, in_tiles, largest_weights, long_dataset, share_room, weight_rows
 from attnscope.measure.passes import WindowBatch

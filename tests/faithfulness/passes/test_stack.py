@@ -6,7 +6,7 @@ import torch
 from attnscope.capture.watching import watching
 from attnscope.intervention.calls import unread_sites
 from attnscope.intervention.stack import stacked_passes
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from tests.faithfulness.models import MODELS, build, inputs_of
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.measure.geometry import Grid
 from attnscope.measure.images import measure_patches
 from attnscope.measure.rows import evenly

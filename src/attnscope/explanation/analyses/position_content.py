@@ -26,7 +26,6 @@ from attnscope.explanation.profiles import (
     check_self_attention,
     check_target,
     mean_profile,
-    one_text,
     pairs_at,
     profile_and_output,
     score_traces,
@@ -241,7 +240,9 @@ class _FirstPass:
         self.splitter.add(site, call)
         self.biased = self.biased or call.bias is not None
         if self.keep:
-            self.calls.setdefault(site.index, []).extend(one_text(call, text) for text in range(len(profile)))
+            self.calls.setdefault(site.index, []).extend(
+                call.part(texts=slice(text, text + 1)) for text in range(len(profile))
+            )
         return output
 
     def sites(self) -> list[Site]:

@@ -13,7 +13,7 @@ from attnscope.explanation.arrays.checks import Labelled, NotDefinedError, label
 from attnscope.explanation.inputs import interval, read_all, token_ids
 from attnscope.explanation.study import Picture, Section, Study, analysis
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import attend_in_full
+from attnscope.kernels.full import attend_in_full
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import Seed
 from attnscope.support.checks import check_whole
