@@ -238,15 +238,11 @@ def each_tile(
         level, factor, *into = (by_group(call, each) for each in (level, factor, *into))
         _add_tiles(batched_operands(call, wide), level, factor, into, add, rows_at_once(call), size)
         return
-    texts, heads = call.query.shape[:2]
 
-    def work(number: int) -> None:
-        text, head = divmod(number, heads)
-        own = [part[text, head] for part in into]
-        operands = operands_of_head(call, text, head)
-        _add_tiles(operands, level[text, head], factor[text, head], own, add, QUERY_TILE, size)
+    def work(operands: Operands, *at: int) -> None:
+        _add_tiles(operands, level[at], factor[at], [part[at] for part in into], add, QUERY_TILE, size)
 
-    _in_threads(range(texts * heads), work)
+    each_head(call, work)
 
 
 def _add_tiles(
@@ -290,6 +286,13 @@ def _cuts(length: int, size: int, most: int) -> Iterator[slice]:
         last = min(first + step, length)
         for start in range(first, last, most):
             yield slice(start, min(start + most, last))
+
+
+def each_head(call: AttentionCall, work: Callable[[Operands, int, int], None]) -> None:
+    """Process the heads of every text with as many threads as PyTorch uses."""
+    texts, heads = call.query.shape[:2]
+    places = [divmod(number, heads) for number in range(texts * heads)]
+    _in_threads(range(len(places)), lambda number: work(operands_of_head(call, *places[number]), *places[number]))
 
 
 def _in_threads(numbers: range, work: Callable[[int], None]) -> None:

@@ -117,29 +117,6 @@ class AttentionCall:
         sinks = None if self.sinks is None else self.sinks[heads]
         return replace(self, query=query, key=key, value=value, mask=of(self.mask), bias=of(self.bias), sinks=sinks)
 
-    def take_by_key_head(self, queries: Int[Tensor, "batch kv_head row"]) -> AttentionCall:
-        """Some queries of each key head's heads, as a batch of batch * kv_head texts, without values and sinks."""
-        batch, heads = self.query.shape[:2]
-        kv_heads = queries.shape[1]
-        by_key_head = self.query.unflatten(1, (kv_heads, self.group))
-        index = queries[:, :, None, :, None].expand(-1, -1, self.group, -1, self.query.shape[3])
-
-        def of(pairs: Tensor | None) -> Tensor | None:
-            if pairs is None:
-                return None
-            if isinstance(pairs, RowMask) and pairs.is_known:
-                return pairs.taken(queries.flatten(0, 1))
-            texts = torch.arange(batch, device=pairs.device) % len(pairs)
-            group = torch.arange(heads, device=pairs.device).view(1, kv_heads, -1, 1)
-            group = group if pairs.shape[1] > 1 else torch.zeros_like(group[:, :, :1])
-            return pairs[texts[:, None, None, None], group, queries[:, :, None]].flatten(0, 1)
-
-        places = self.query_positions.expand(batch, -1)[:, None].expand(-1, kv_heads, -1)
-        places = places.gather(2, queries).flatten(0, 1)
-        key, value = (side.flatten(0, 1)[:, None] for side in (self.key, self.value[..., :0]))
-        query, mask, bias = by_key_head.gather(3, index).flatten(0, 1), of(self.mask), of(self.bias)
-        return replace(self, query=query, key=key, value=value, mask=mask, bias=bias, positions=places)
-
     def allowed(self, text: int, head: int, rows: slice = slice(None)) -> Bool[Tensor, "query key"]:
         """Keys that these queries of one head of one text may attend to; a bias of -inf or near it forbids."""
 

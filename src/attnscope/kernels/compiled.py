@@ -3,6 +3,8 @@
 Reductions are written as plain loops that LLVM turns into vector code; that needs three things which
 NumPy semantics would forbid: sums may be reordered, NaN may be ignored (but by `_row_maximum`, which looks for it),
 and exp is a polynomial.
+
+The loop of `band_compiled` is here too: Numba reuses compiled code until the file of its function changes.
 """
 
 # pyright: basic, reportCallIssue=false
@@ -266,3 +268,21 @@ class CompiledRows:
         """Turn the sums of some rows into weights, as `Sums.finish` does; `sinks` belong to their heads."""
         sinks = _NO_SINKS if sinks is None else sinks
         _finish(bounds, top, sinks, self.state, self.output, self.columns, self.measures, self.weighted)
+
+
+@njit(**_OPTIONS)
+def _band(query, key, start, stop, level, band):
+    reach = band.shape[1] // 2
+    for i in range(query.shape[0]):
+        if level[i] == np.inf:
+            continue
+        for j in range(max(start[i], i - reach), min(stop[i], i + reach + 1)):
+            score = _F(0)
+            for column in range(query.shape[1]):
+                score += query[i, column] * key[j, column]
+            band[i, j - i + reach] = math.exp(score - level[i])
+
+
+def band_compiled(query: Tensor, key: Tensor, start: Tensor, stop: Tensor, level: Tensor, band: Tensor) -> None:
+    """Fill `band`, ``(query, offset)``, with the weights of one head at these offsets; `query` is scaled."""
+    _band(*(tensor.numpy() for tensor in (query, key, start, stop, level, band)))

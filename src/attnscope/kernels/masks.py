@@ -114,9 +114,8 @@ class RowMask(Tensor):
         return self if self.is_known else self.written()
 
     def taken(self, queries: Int[Tensor, "_ row"]) -> RowMask:
-        """Some queries of each text by index; with more rows of indices than texts, equally many of each text."""
-        each = len(queries) // len(self.start)
-        start, stop = (bound.repeat_interleave(each, 0).gather(1, queries) for bound in (self.start, self.stop))
+        """Some queries of each text by index."""
+        start, stop = (bound.expand(len(queries), -1).gather(1, queries) for bound in (self.start, self.stop))
         return RowMask(start, stop, self.shape[-1])
 
     def some(self, start: Tensor, stop: Tensor, keys: int, part: Callable[[Tensor], Tensor]) -> RowMask:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields, replace
 
 import torch
@@ -10,9 +9,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnscope.kernels.bins import weights_at_offsets
+from attnscope.kernels.by_head import each_head
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures, magnitude
 from attnscope.kernels.engines import measure
 from attnscope.kernels.fused import can_fuse, fused_attention
+from attnscope.kernels.plain import Operands
 
 _ROWS = 1024  # whose mask is written out at once
 _WEIGHTS = 1 << 22  # of marked keys in memory at once
@@ -29,9 +30,7 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
     return output, RowMeasures(
         log_sum_exp=log_sum_exp,
         mass=mass,
-        band=None
-        if need.band is None
-        else weights_at_offsets(call, log_sum_exp, range(-need.band, need.band + 1)).float(),
+        band=None if need.band is None else _band(call, log_sum_exp, need.band),
         columns=None if need.columns is None else _columns(call, log_sum_exp, need.columns),
     )
 
@@ -39,19 +38,11 @@ def measure_by_level(call: AttentionCall, need: Need) -> tuple[Tensor, RowMeasur
 @torch.no_grad()
 def measure_rows(call: AttentionCall, need: Need, queries: Int[Tensor, "_ _ row"]) -> RowMeasures:
     """Measure some rows by their scores alone; each key head may have its own rows."""
-    if call.sinks is not None:  # one logit a head: key heads cannot become texts of a batch
-        bare = replace(call, value=call.value[..., :0])
-        groups = [slice(head * call.group, (head + 1) * call.group) for head in range(queries.shape[1])]
-        of_heads = [bare.part(own).take(queries[:, head]) for head, own in enumerate(groups)]
-        return _each([measure(rows, need)[1] for rows in of_heads], lambda values: torch.cat(values, 1))
-    rows = measure(call.take_by_key_head(queries), need)[1]
-    shape = call.query.shape[:2]
-    return _each([rows], lambda values: values[0].reshape(*shape, *values[0].shape[2:]))
-
-
-def _each(parts: list[RowMeasures], merge: Callable[[list[Tensor]], Tensor]) -> RowMeasures:
+    bare = replace(call, value=call.value[..., :0])
+    groups = [slice(head * call.group, (head + 1) * call.group) for head in range(queries.shape[1])]
+    parts = [measure(bare.part(own).take(queries[:, head]), need)[1] for head, own in enumerate(groups)]
     there = [field.name for field in fields(RowMeasures) if getattr(parts[0], field.name) is not None]
-    return RowMeasures(**{name: merge([getattr(part, name) for part in parts]) for name in there})
+    return RowMeasures(**{name: torch.cat([getattr(part, name) for part in parts], 1) for name in there})
 
 
 def _fused(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -83,6 +74,23 @@ def _fused_rows(call: AttentionCall, first: int) -> tuple[Tensor, Tensor]:
     query, key, value = call.query[:, :, rows], call.key[:, :, keys], call.value[:, :, keys]
     mask = None if bool(allowed.all()) else allowed
     return fused_attention(replace(call, query=query, key=key, value=value, causal=False, mask=mask))
+
+
+def _band(call: AttentionCall, log_sum_exp: Tensor, band: int) -> Tensor:
+    """Weights at the offsets ``-band..band``, ``(batch, head, query, offset)``, float32."""
+    if call.query.device.type != "cpu" or not call.is_contiguous:
+        return weights_at_offsets(call, log_sum_exp, range(-band, band + 1)).float()
+    from attnscope.kernels.compiled import band_compiled  # numba is loaded when it is first needed
+
+    weights = torch.zeros(*call.query.shape[:3], 2 * band + 1, dtype=torch.float32)
+    level = log_sum_exp.masked_fill(log_sum_exp == -torch.inf, torch.inf).float()
+
+    def work(operands: Operands, text: int, head: int) -> None:
+        of_rows = operands.start, operands.stop, level[text, head]
+        band_compiled(operands.query, operands.key, *of_rows, weights[text, head])
+
+    each_head(call, work)
+    return weights
 
 
 def _columns(call: AttentionCall, log_sum_exp: Tensor, columns: Tensor) -> Tensor:

@@ -379,22 +379,12 @@ def _head_steps(
 
 def _mask_and_bias(call: AttentionCall, head: int) -> tuple[np.ndarray, np.ndarray | None]:
     """The allowed keys of each query (by mask, causality and very low biases), and the other biases."""
-    queries, keys = call.query.shape[2], call.key.shape[2]
-
-    def of_head(tensor: Tensor) -> Tensor:
-        return tensor[0, head if tensor.shape[1] > 1 else 0].cpu()
-
-    allowed = torch.ones(queries, keys, dtype=torch.bool)
-    if call.causal:
-        allowed = allowed.tril()
-    if call.mask is not None:
-        allowed &= of_head(call.mask)
+    allowed = call.allowed(0, head).cpu().numpy()
     if call.bias is None:
-        return allowed.numpy(), None
-    bias = of_head(call.bias)
-    forbidden = bias <= torch.finfo(bias.dtype).min / 2
-    added = _numbers(bias.masked_fill(forbidden, 0.0).expand(queries, keys))
-    return (allowed & ~forbidden).numpy(), added if added.any() else None
+        return allowed, None
+    bias = call.bias[0, head if call.bias.shape[1] > 1 else 0].cpu()
+    added = _numbers(bias.masked_fill(bias <= torch.finfo(bias.dtype).min / 2, 0.0).expand(allowed.shape))
+    return allowed, added if added.any() else None
 
 
 def _numbers(tensor: Tensor) -> np.ndarray:

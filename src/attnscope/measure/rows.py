@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +13,7 @@ from torch.nn.functional import one_hot, pad
 
 from attnscope.kernels.bins import bin_ranges, segments, weights_at_offsets
 from attnscope.kernels.call import AttentionCall, Need, RowMeasures
+from attnscope.kernels.engines import measure
 from attnscope.kernels.sums import column_sums, weight_sums
 from attnscope.measure.quantities import BY_GROUP, CHOSEN, KNOWN, SECOND_PASS, by_group
 from attnscope.support.errors import AttnscopeError
@@ -57,16 +57,10 @@ def evenly(call: AttentionCall) -> AttentionCall:
     return replace(call, query=query, key=key, value=value, mask=mask, bias=bias, softcap=None, sinks=None)
 
 
-_ROWS = 512  # rows whose allowed keys are in memory together, for masks with gaps
-
-
 def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
     """Measure uniform attention over the visible keys of each query: ``(batch, 1, query)`` each."""
     if not without_gaps(call):
-        texts: list[list[RowMeasures]] = [[] for _ in call.query]
-        for text, own, allowed in allowed_by_rows(call, _ROWS):
-            texts[text].append(_of_allowed(need, text, own, allowed))
-        return _joined([_joined(blocks, dim=2) for blocks in texts], dim=0)
+        return measure(evenly(call), need)[1]
     # arithmetic on the first and last key that each query may see
     start, stop = (bound.expand(len(call.query), -1) for bound in call.extent)
     count = stop - start
@@ -81,29 +75,6 @@ def equal_rows(call: AttentionCall, need: Need) -> RowMeasures:
         """Share of a row between each edge, an offset, and the next."""
         return keys_at(edges, start, stop).diff(dim=-1) * share[..., None]
 
-    return _equal_rows(need, count, share, within, columns)
-
-
-def _of_allowed(need: Need, text: int, own: Tensor, seen: Tensor) -> RowMeasures:
-    """Measures of some queries from their visible keys, for masks with gaps."""
-    allowed = seen[None].double()
-    count = allowed.sum(-1)
-    share = torch.where(count > 0, 1.0 / count.clamp_min(1), 0.0)
-    before = torch.nn.functional.pad(allowed.cumsum(-1), (1, 0))
-    columns = None
-    if need.columns is not None:
-        columns = allowed @ need.columns[text : text + 1].double() * share[..., None]
-
-    def within(edges: Tensor) -> Tensor:
-        at = (own[:, None] + edges).clamp(0, allowed.shape[-1])[None]
-        return before.gather(-1, at).diff(dim=-1) * share[..., None]
-
-    return _equal_rows(need, count, share, within, columns)
-
-
-def _equal_rows(
-    need: Need, count: Tensor, share: Tensor, within: Callable[[Tensor], Tensor], columns: Tensor | None
-) -> RowMeasures:
     band = bins = None
     if need.band is not None:
         band = within(torch.arange(-need.band, need.band + 2, device=count.device)).float()[:, None]
@@ -113,15 +84,6 @@ def _equal_rows(
     entropy, mass = count.clamp_min(1).double().log()[:, None], (share > 0).double()[:, None]
     columns = None if columns is None else columns[:, None]
     return RowMeasures(entropy, mass, entropy, band=band, bins=bins, columns=columns)
-
-
-def _joined(parts: list[RowMeasures], dim: int) -> RowMeasures:
-    def of(name: str) -> Tensor | None:
-        measures = [getattr(part, name) for part in parts]
-        return None if measures[0] is None else torch.cat(measures, dim)
-
-    names = ("log_sum_exp", "mass", "entropy", "band", "bins", "columns")
-    return RowMeasures(**{name: of(name) for name in names})  # pyright: ignore[reportArgumentType]
 
 
 _ROUNDS = 50
