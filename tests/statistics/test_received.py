@@ -1,7 +1,9 @@
 """What keys receive, distances and all offsets, held against explicit weights."""
 
+import base64
 import json
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -124,7 +126,8 @@ def test_top_keys_of_the_last_queries_are_those_of_eager_attention(family, tmp_p
     with RunFolder(tmp_path, json.loads(result.attrs["signature"])) as run:
         sample = run.load(SAMPLE)
     page = scan_page(result, sample, tmp_path / "page.html").read_text(encoding="utf-8")
-    packed = json.loads(re.search(r'id="packed">(.*?)</script>', page).group(1))["received"]
+    received = json.loads(re.search(r'id="packed">(.*?)</script>', page).group(1))["received"]
+    packed = json.loads(zlib.decompress(base64.b64decode(received)))
     layers, heads = result.sizes["layer"], result.sizes["head"]
     rows = top_keys(sample, [*np.ndindex(layers, heads)])
     windows = [*windows_of(texts_of(texts), tokenizer, length=32)]

@@ -279,6 +279,11 @@ def deflated(planes: Any) -> str:
     return base64.b64encode(zlib.compress(b"".join(plane.tobytes() for plane in planes), 9)).decode("ascii")
 
 
+def deflated_json(value: Any) -> str:
+    """A value as JSON, compressed; empty where there is none."""
+    return deflated([np.frombuffer(script_json(value).encode(), np.uint8)]) if value else ""
+
+
 def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
     """Data of a long window for the page; None if the sample has none."""
     if "block_sum" not in sample:

@@ -124,8 +124,9 @@ panels.profile = (index) => {
 };
 
 /** The windows in which the head attends most strongly, with both tokens marked. */
-panels.examples = (index) => {
-  const found = data.examples[numberOf(index)] ?? [];
+panels.examples = async (index) => {
+  const found = (await unpackJson(data.examples))[numberOf(index)] ?? [];
+  if (index !== state.head) return;
   byId("example-list").replaceChildren(...found.map(({ pieces, weight, offset, window, text }) => html("li", {},
     html("p", { translate: "no" }, html("bdi", {}, ...pieces.map(([part, mark]) => (mark ? html("mark", { class: mark }, part) : part)))),
     html("p", { class: "hint" }, data.layerKinds[layerOf(index)] === "cross" ? t`weight ${say(weight, 2)}` : t`weight ${say(weight, 2)}, offset ${say(offset)}`, html("span", { translate: "no" }, ` · ${text} · ${window}`)))));

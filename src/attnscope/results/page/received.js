@@ -1,10 +1,14 @@
 // What each key of a window receives: a line of peaks, and the keys at the top in their context.
 
+let received = null;
+
 /** The line of the chosen head and of equal weights, and the table of its top keys. */
 async function drawReceived() {
   const box = byId("received");
   if (!box) return;
-  const { received } = packed, layer = layerOf(state.head), ticket = loading, place = `${state.window}.${layer}`;
+  const layer = layerOf(state.head), ticket = loading, place = `${state.window}.${layer}`;
+  received ??= await unpackJson(packed.received);
+  if (ticket !== loading) return;
   const own = received.heads[`${state.window}.${state.head}`], even = received.equal[place];
   box.hidden = !own;
   if (!own) return;
@@ -33,7 +37,7 @@ function listKeys(table, keys) {
 
 /** Text before a key, the key, and text behind it. */
 function contextOf(key) {
-  const { keys } = sides(), known = packed.received.contexts[`${state.window}.${keys}.${key}`];
+  const { keys } = sides(), known = received.contexts[`${state.window}.${keys}.${key}`];
   const { tokens } = shared.windows[state.window][keys];
   const part = known ?? [tokens.slice(Math.max(0, key - 8), key).join(""), tokens[key], tokens.slice(key + 1, key + 9).join("")];
   return [part[0].replace(/\s+/g, " "), visible(part[1]), part[2].replace(/\s+/g, " ")];

@@ -39,14 +39,16 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     """The same with a sample at hand."""
     result = report.result
     heads = page_data(result)
-    heads |= {"there": _measured(heads), "examples": examples_of(result), "timed": unit_of(result) == "frames"}
-    packed, pieces = None, ""
+    heads |= {"there": _measured(heads), "timed": unit_of(result) == "frames"}
+    heads["examples"] = parts.deflated_json(examples_of(result))
+    packed, received, pieces = None, None, ""
     if sample is not None:
         window = parts.pack_windows(sample)
         texts = window.shared["windows"]
         received = parts.pack_received(sample, [[len(text["tokens"]) for text in several] for several in texts])
         heads["window"] = window.shared | {"pictures": picture_data(sample), "views": view_data(sample)}
-        packed = {"maps": window.maps, "tiles": window.tiles, "received": received, "long": parts.pack_long(sample)}
+        packed = {"maps": window.maps, "tiles": window.tiles, "long": parts.pack_long(sample)}
+        packed["received"] = parts.deflated_json(received)
         pieces = parts.pieces_note(token for several in texts for text in several for token in text["tokens"])
     heads["opens"] |= _first(heads, report.finding.heads, packed)
     tables = {table.name: table for table in report.tables}
@@ -84,8 +86,8 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
         caution=GROUP_PAIRS_CAUTION,
         images=result.attrs.get("reads") == "images",
         window=heads.get("window"),
-        has_received=bool(packed and packed["received"]),
-        has_recent=bool(packed and packed["received"] and packed["received"]["recent"]),
+        has_received=bool(received),
+        has_recent=bool(received and received["recent"]),
         has_long=bool(packed and packed["long"]),
         pieces=pieces,
         quantiles=heads["spread"],

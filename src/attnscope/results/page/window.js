@@ -6,6 +6,7 @@ async function inflate(packed) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
+const unpackJson = async (packed) => JSON.parse(new TextDecoder().decode(await inflate(packed)));
 const weightTable = ({ steps, octaves }) => Float32Array.from({ length: 256 }, (_, c) => (c ? 2 ** (((c - steps - 1) * octaves) / steps) : 0));
 
 /** One head of `n` queries token by token -> {n, start, query, key, weight, rest, share}; row i is start[i]..start[i + 1]. */
