@@ -134,3 +134,10 @@ def test_what_is_clicked_in_a_view_is_read_back_in_python_and_saved_with_the_not
     shown = saved["cells"][1]["outputs"][0]["data"]
     assert "application/vnd.jupyter.widget-view+json" in shown
     assert "data:image/svg+xml" in "".join(shown["text/html"])  # where no widget can be drawn
+    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", lab[1] / "view.ipynb"], check=True, timeout=120)
+    page = browser.new_page()
+    page.goto((lab[1] / "view.html").as_uri())
+    picture = page.locator("img[src^='data:image/svg+xml']")
+    picture.wait_for()
+    assert picture.bounding_box()["width"] > 200
+    page.close()
