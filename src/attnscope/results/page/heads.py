@@ -153,8 +153,7 @@ def _entry(
     for row in rows:
         at = index[_place(row)]
         text, interval = text_of(one, row, like)
-        is_word = isinstance(row.get(one.name), bool) or one.name == "label"  # others are tokens and names
-        entry["text"][at] = translate(text) if is_word else with_minus(text)
+        entry["text"][at] = with_minus(text) if number or one.unit == "token" else translate(text)
         entry["interval"][at] = translate(with_minus(interval))
         entry["shown"][at] = row.get(one.significant) if one.significant else None
         if number and row.get(one.name) is not None:
