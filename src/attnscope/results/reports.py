@@ -43,7 +43,9 @@ def write_page(
     if VERBS[report.command].figures:
         drawn, drawing = figures_of(report) if figures is None else figures, _drawing(report)
         own = getattr(drawing, "sections", None)  # where one has several figures, or tables of text
-        sections = parts.sections(drawn, drawing.captions(report)) if own is None else own(report, drawn)
+        named: Any = getattr(drawing, "captions", {})  # fixed, or made from the result
+        named = named if isinstance(named, dict) else named(report)
+        sections = parts.sections(drawn, named) if own is None else own(report, drawn)
     tables = [page_table(table) for table in report.tables if table.page and table.rows]
     if not sections and not tables:
         raise AttnscopeError(f"the result of {report.command} holds nothing that a page could show")

@@ -133,6 +133,7 @@ def pair_map(pair: ShownPair, title: str = "") -> Figure:
     )
 
 
+@figure_style()
 def alignment_maps(
     systems: Mapping[str, np.ndarray],
     source: Sequence[str],
@@ -159,22 +160,21 @@ def alignment_maps(
     width = max(1.6, _CELL * (len(source) + 1) + _LABEL * max(map(len, labels[1])) + 0.3)
     height = max(1.2, _CELL * len(target) + _LABEL * max(map(len, labels[0])) + 0.3)
 
-    with figure_style():
-        figure = Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
-        image = None
-        every: list[Axes] = []
-        for index, (name, weights) in enumerate(systems.items()):
-            axes = figure.add_subplot(rows, columns, index + 1)
-            image = _draw(axes, weights, labels, top)
-            keys = _mark(axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name)
-            axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
-            every.append(axes)
-            if index == 0 and keys:
-                side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
-                figure.set_figheight(figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1))
-                figure.legend(handles=keys, loc="outside lower center", ncols=side_by_side, frameon=False, fontsize=7)
-        if image is not None:
-            colour_bar(figure, image, every, "Attention weight", aspect=25, shrink=min(1, 3 / (rows * height)))
+    figure = Figure(figsize=(columns * width + 1.0, rows * height + 0.7), layout="compressed")
+    image = None
+    every: list[Axes] = []
+    for index, (name, weights) in enumerate(systems.items()):
+        axes = figure.add_subplot(rows, columns, index + 1)
+        image = _draw(axes, weights, labels, top)
+        keys = _mark(axes, weights / top, None if links is None else links.get(name), sure, possible, sure_name)
+        axes.set_title(drawable(name, longest=60) if name else "", parse_math=False)
+        every.append(axes)
+        if index == 0 and keys:
+            side_by_side = legend_columns(figure, [str(key.get_label()) for key in keys], len(keys))
+            figure.set_figheight(figure.get_figheight() + _KEYS * (math.ceil(len(keys) / side_by_side) - 1))
+            figure.legend(handles=keys, loc="outside lower center", ncols=side_by_side)
+    if image is not None:
+        colour_bar(figure, image, every, "Attention weight", aspect=25, shrink=min(1, 3 / (rows * height)))
     return figure
 
 
@@ -228,22 +228,22 @@ def _square(x: int, y: int, line: str | tuple[int, tuple[float, float]], name: s
     return Rectangle(corner, _FILLED, _FILLED, fill=False, edgecolor=MARK, linewidth=1.0, linestyle=line, label=name)
 
 
+@figure_style()
 def error_rate_grid(heads: xr.Dataset, chosen: tuple[int, int] | None = None) -> Figure:
     """Draw each head's alignment error rate in percent: darker is better; the selected head has a frame."""
     rates = 100 * heads["error_rate"].transpose("layer", "head").values
     layers, count = rates.shape
-    with figure_style():
-        figure = Figure(figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed")
-        axes = figure.add_subplot()
-        image = heat(axes, rates, "Blues_r", (0.0, 100.0), aspect="auto")
-        write_cells(image, "{:.1f}".format)
-        for layer, head in np.argwhere(np.isnan(rates)):
-            axes.text(head, layer, "–", ha="center", va="center", fontsize=7)
-        if chosen is not None:
-            layer, head = chosen
-            frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=1.6)
-            frame.set_clip_on(False)
-            axes.add_patch(frame)
-        name_heads(axes, [str(layer) for layer in range(layers)], list(range(count)))
-        colour_bar(figure, image, axes, "Alignment error rate, %", aspect=15)
+    figure = Figure(figsize=(max(2.6, 0.42 * count + 1.5), max(1.5, 0.36 * layers + 0.8)), layout="compressed")
+    axes = figure.add_subplot()
+    image = heat(axes, rates, "Blues_r", (0.0, 100.0), aspect="auto")
+    write_cells(image, "{:.1f}".format)
+    for layer, head in np.argwhere(np.isnan(rates)):
+        axes.text(head, layer, "–", ha="center", va="center", fontsize=7)
+    if chosen is not None:
+        layer, head = chosen
+        frame = Rectangle((head - 0.5, layer - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=1.6)
+        frame.set_clip_on(False)
+        axes.add_patch(frame)
+    name_heads(axes, [str(layer) for layer in range(layers)], list(range(count)))
+    colour_bar(figure, image, axes, "Alignment error rate, %", aspect=15)
     return figure

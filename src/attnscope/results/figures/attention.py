@@ -20,6 +20,7 @@ _LONGEST = 12  # letters of a token's name
 
 
 @validated
+@style.figure_style()
 def attention(
     weights: xr.DataArray | np.ndarray,
     path: str | Path | None = None,
@@ -67,21 +68,20 @@ def attention(
     """
     matrix, names, where = chosen_matrix(weights, layer, head, tokens, query_tokens)
     most = float(np.nanmax(matrix, initial=0.0)) or 1.0
-    with style.figure_style():
-        figure = style.Figure(figsize=(width, width * 0.86), layout="constrained")
-        figure.set_figwidth(width)
-        axes = figure.subplots()
-        image = heat(axes, matrix, norm=PowerNorm(0.5, 0.0, most))
-        if (width * 0.62 / max(len(side) for side in names)) >= _LETTERS:
-            queries, keys = ([style.drawable(token, longest=_LONGEST) for token in side] for side in names)
-            style.name_columns(axes, range(len(keys)), keys)
-            axes.set_yticks(range(len(queries)), queries, parse_math=False)
-            axes.set(xlabel="Key", ylabel="Query")
-        else:
-            axes.set(xlabel=f"Key, position of {len(names[1]):,}", ylabel=f"Query, position of {len(names[0]):,}")
-        axes.set_title(where if title is None else title, parse_math=False)
-        axes.spines[:].set(visible=True, color="0.7")
-        colour_bar(figure, image, axes, "Weight", aspect=25)
+    figure = style.Figure(figsize=(width, width * 0.86), layout="constrained")
+    figure.set_figwidth(width)
+    axes = figure.subplots()
+    image = heat(axes, matrix, norm=PowerNorm(0.5, 0.0, most))
+    if (width * 0.62 / max(len(side) for side in names)) >= _LETTERS:
+        queries, keys = ([style.drawable(token, longest=_LONGEST) for token in side] for side in names)
+        style.name_columns(axes, range(len(keys)), keys)
+        axes.set_yticks(range(len(queries)), queries, parse_math=False)
+        axes.set(xlabel="Key", ylabel="Query")
+    else:
+        axes.set(xlabel=f"Key, position of {len(names[1]):,}", ylabel=f"Query, position of {len(names[0]):,}")
+    axes.set_title(where if title is None else title, parse_math=False)
+    axes.spines[:].set(visible=True, color="0.7")
+    colour_bar(figure, image, axes, "Weight", aspect=25)
     if path is not None:
         style.save_figure(figure, Path(path).with_suffix(""), (Path(path).suffix.removeprefix(".") or "svg",))
     return figure

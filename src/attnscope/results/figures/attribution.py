@@ -13,7 +13,7 @@ from attnscope.results.figures.style import MARK, Figure, figure_style
 if TYPE_CHECKING:
     from attnscope.results.schema import Report
 
-_CAPTIONS = {
+captions = {
     "heads": (
         "What each head adds to the logit",
         "Part of the logit above that of the mean token; of a difference, the part itself. Dots: significant.",
@@ -23,11 +23,6 @@ _CAPTIONS = {
         "Mean logit and probability if the stream ended after that number of attention layers, with 95% intervals.",
     ),
 }
-
-
-def captions(_: Report) -> dict[str, tuple[str, str]]:
-    """Title and caption of each figure, by name."""
-    return _CAPTIONS
 
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
@@ -45,17 +40,16 @@ def grid(report: Report) -> Figure:
     for row in heads:
         at = layers.index(row["layer"]), row["head"]
         values[at], shown[at] = row["excess_mean"], bool(row["excess_shown"])
-    with figure_style():
-        reach = float(np.nanmax(np.abs(values))) or 1.0
-        return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, mark=MARK)
+    reach = float(np.nanmax(np.abs(values))) or 1.0
+    return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, mark=MARK)
 
 
+@figure_style()
 def _lens(report: Report) -> Figure:
     lens = report.result["lens"].to_dataset()
     names = [name for name in ("logit", "probability") if name in lens]
-    with figure_style():
-        figure, panels = panel_rows(len(names), (2.6 * len(names), 2.2))
-        for axes, name in zip(panels, names, strict=True):
-            curve(axes, lens.depth.values, with_interval(lens, name), MEASURED)
-            axes.set(xlabel="Attention layers", ylabel=name.capitalize())
+    figure, panels = panel_rows(len(names), (2.6 * len(names), 2.2))
+    for axes, name in zip(panels, names, strict=True):
+        curve(axes, lens.depth.values, with_interval(lens, name), MEASURED)
+        axes.set(xlabel="Attention layers", ylabel=name.capitalize())
     return figure

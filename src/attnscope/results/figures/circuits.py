@@ -14,7 +14,7 @@ from attnscope.results.schema import Report
 
 _EDGES = 40
 _COLOURS = {"query": "#0072B2", "key": "#D55E00", "value": "#009E73"}
-_CAPTIONS = {
+captions = {
     "copying": (
         "Copying",
         (
@@ -32,11 +32,6 @@ _CAPTIONS = {
 }
 
 
-def captions(_: Report) -> dict[str, tuple[str, str]]:
-    """Title and caption of each figure, by name."""
-    return _CAPTIONS
-
-
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     if bool(report.result.copying.notnull().any()):
         yield "copying", grid(report)
@@ -49,9 +44,8 @@ def grid(report: Report) -> Figure:
     """Draw the copying of every head."""
     data = report.result
     shown = data.copying_shown.values
-    with figure_style():
-        maps = [HeadMap.signed("Copying", data.copying_sum.values, shown, 1.0, "Sum")]
-        return head_maps(maps, data.layer.values, mark=MARK)
+    maps = [HeadMap.signed("Copying", data.copying_sum.values, shown, 1.0, "Sum")]
+    return head_maps(maps, data.layer.values, mark=MARK)
 
 
 def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
@@ -64,26 +58,26 @@ def graph_of(circuits: xr.Dataset, edges: int = _EDGES) -> Any:
     return graph
 
 
+@figure_style()
 def _drawn(graph: Any) -> Figure:
     """Draw layers from the bottom up."""
     positions: Any = nx.multipartite_layout(graph, subset_key="layer", align="horizontal")
     layers = len({layer for _, layer in graph.nodes(data="layer")})
     widest = max(np.unique([layer for _, layer in graph.nodes(data="layer")], return_counts=True)[1])
     most = max(weight for *_, weight in graph.edges(data="weight"))
-    with figure_style():
-        size = (float(np.clip(0.55 * widest + 1, 3.2, 7.0)), float(np.clip(0.7 * layers + 0.6, 2.0, 8.0)))
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots()
-        nx.draw_networkx_nodes(graph, positions, ax=axes, node_color="white", edgecolors="0.4", node_size=420)
-        nx.draw_networkx_labels(graph, positions, ax=axes, font_size=7)
-        for number, (kind, colour) in enumerate(_COLOURS.items()):
-            own = [(start, end, name) for start, end, name in graph.edges(keys=True) if name == kind]
-            widths = [0.4 + 2.6 * graph.edges[edge]["weight"] / most for edge in own]
-            nx.draw_networkx_edges(
-                graph, positions, edgelist=own, ax=axes, edge_color=colour, width=widths, node_size=420, arrowsize=7,
-                connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
-            )  # fmt: skip
-            axes.plot([], [], color=colour, label=kind)
-        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False)
-        axes.set_axis_off()
+    size = (float(np.clip(0.55 * widest + 1, 3.2, 7.0)), float(np.clip(0.7 * layers + 0.6, 2.0, 8.0)))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    nx.draw_networkx_nodes(graph, positions, ax=axes, node_color="white", edgecolors="0.4", node_size=420)
+    nx.draw_networkx_labels(graph, positions, ax=axes, font_size=7)
+    for number, (kind, colour) in enumerate(_COLOURS.items()):
+        own = [(start, end, name) for start, end, name in graph.edges(keys=True) if name == kind]
+        widths = [0.4 + 2.6 * graph.edges[edge]["weight"] / most for edge in own]
+        nx.draw_networkx_edges(
+            graph, positions, edgelist=own, ax=axes, edge_color=colour, width=widths, node_size=420, arrowsize=7,
+            connectionstyle=f"arc3,rad={0.1 * (number - 1)}",
+        )  # fmt: skip
+        axes.plot([], [], color=colour, label=kind)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3)
+    axes.set_axis_off()
     return figure

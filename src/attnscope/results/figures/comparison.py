@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from attnscope.lineage.score import NO_ATTENTION
 from attnscope.results.figures.alignment import alignment_maps
+from attnscope.results.figures.panels import curve, name_point
 from attnscope.results.figures.style import Figure, drawable, figure_style, legend_columns, system_colours
 from attnscope.results.schema import Report
 from attnscope.support.arguments import reads
@@ -26,26 +27,35 @@ _GRADIENTS = (
 _FORWARD = " A fixed vector reads the source in both directions. Its second curve leaves the reverse one out."
 
 
+@figure_style()
 def score_intervals(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     """Draw each system's score with its 95% interval."""
-    names = [str(name) for name in scores["system"].values]
-    at = scores.sel(metric=metric)
-    with figure_style():
-        figure = Figure(figsize=(4.4, 0.34 * len(names) + 0.75), layout="constrained")
-        axes = figure.add_subplot()
-        for row, colour in enumerate(system_colours(len(names))):
-            value, low, high = (float(at[name][row]) for name in ("score", "lower", "upper"))
-            if not math.isnan(low):
-                axes.plot([low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35)
-            axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
-            axes.annotate(f"{value:.1f}", (value, row), (0, 6), textcoords="offset points", ha="center", fontsize=7)
-        axes.set_yticks(range(len(names)), [drawable(name, longest=_LONGEST_NAME) for name in names], parse_math=False)
-        drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
-        axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, _top(at["score"], at["upper"])), xlabel=f"{metric}{drawn}")
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", color="0.92", linewidth=0.6)
-        axes.set_axisbelow(True)
+    names, at = _names(scores), scores.sel(metric=metric)
+    figure = Figure(figsize=(4.4, 0.34 * len(names) + 0.75), layout="constrained")
+    axes = figure.add_subplot()
+    for row, colour in enumerate(system_colours(len(names))):
+        value, low, high = (float(at[name][row]) for name in ("score", "lower", "upper"))
+        if not math.isnan(low):
+            axes.plot([low, high], [row, row], color=colour, linewidth=7, solid_capstyle="butt", alpha=0.35)
+        axes.plot(value, row, marker=_MARKERS[row % len(_MARKERS)], color=colour, markersize=4)
+        name_point(axes, f"{value:.1f}", (value, row), (0, 6), ha="center")
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    drawn = ", with 95% interval" * bool(at["lower"].notnull().any())
+    axes.set(ylim=(len(names) - 0.5, -0.6), xlim=(0, _top(at["score"], at["upper"])), xlabel=f"{metric}{drawn}")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
     return figure
+
+
+def _names(result: xr.Dataset, longest: int = _LONGEST_NAME) -> list[str]:
+    return [drawable(str(name), longest=longest) for name in result["system"].values]
+
+
+def _curve(axes: Axes, row: int, name: str, along: Any, *values: xr.DataArray) -> None:
+    """The curve of a system with its interval, in the colour and with the mark of its row."""
+    mean, low, high = (one.values for one in values)
+    mark = {"marker": _MARKERS[row % len(_MARKERS)], "markersize": 4, "label": name}
+    curve(axes, np.asarray(along), (mean, low, high), system_colours(row + 1)[row], **mark)
 
 
 def _top(*values: xr.DataArray) -> float:
@@ -54,42 +64,31 @@ def _top(*values: xr.DataArray) -> float:
     return 1.03 * min(100, 10 * math.ceil(max(largest, 1) / 10))
 
 
+@figure_style()
 def score_by_length(scores: xr.Dataset, metric: str = "BLEU") -> Figure:
     r"""Draw how each system's score depends on the length of the source, with 95% intervals as bands."""
     if "bucket" not in scores.dims:
         raise AttnscopeError("these scores have no buckets of length: compute them with source and by_length")
-    names = [str(name) for name in scores["system"].values]
     buckets = [str(bucket).replace("-", "–") for bucket in scores["bucket"].values]
     counts = [int(count) for count in scores["sentences"].values]
     at = scores.sel(metric=metric)
-    with figure_style():
-        figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
-        axes = figure.add_subplot()
-        at_bucket = np.arange(len(buckets))
-        for row, colour in enumerate(system_colours(len(names))):
-            value, low, high = (at[f"{name}_by_length"][row].values for name in ("score", "lower", "upper"))
-            axes.fill_between(at_bucket, low, high, color=colour, alpha=0.18, linewidth=0)
-            axes.plot(
-                at_bucket,
-                value,
-                color=colour,
-                marker=_MARKERS[row % len(_MARKERS)],
-                markersize=4,
-                linewidth=1.5,
-                label=drawable(names[row], longest=_LONGEST_NAME),
-            )
-        axes.set_xticks(at_bucket, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
-        axes.set(
-            xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
-            ylabel=metric,
-            ylim=(0, _top(at["score_by_length"], at["upper_by_length"])),
-        )
-        axes.grid(axis="y", color="0.92", linewidth=0.6)
-        axes.set_axisbelow(True)
-        _legend(figure)
+    figure = Figure(figsize=(max(3.6, 0.72 * len(buckets) + 1.2), 3.0), layout="constrained")
+    axes = figure.add_subplot()
+    at_bucket = np.arange(len(buckets))
+    for row, name in enumerate(_names(scores)):
+        _curve(axes, row, name, at_bucket, *(at[f"{end}_by_length"][row] for end in ("score", "lower", "upper")))
+    axes.set_xticks(at_bucket, [f"{bucket}\nn = {count}" for bucket, count in zip(buckets, counts, strict=True)])
+    axes.set(
+        xlabel=f"Source length, {scores.attrs.get('length_in', 'words')} (n: sentences)",
+        ylabel=metric,
+        ylim=(0, _top(at["score_by_length"], at["upper_by_length"])),
+    )
+    axes.grid(axis="y")
+    _legend(figure)
     return figure
 
 
+@figure_style()
 def learning_curve_figure(curves: xr.Dataset) -> Figure:
     """Draw validation BLEU (or loss, if no training measured BLEU) against target tokens, updates and time."""
     if not curves.sizes.get("validation"):
@@ -99,56 +98,34 @@ def learning_curve_figure(curves: xr.Dataset) -> Figure:
         if bool(np.isnan(curves["bleu"]).all())
         else ("bleu", "Validation BLEU (greedy)")
     )
-    names = [str(name) for name in curves["system"].values]
-    with figure_style():
-        figure = Figure(figsize=(7.4, 2.6), layout="constrained")
-        axes_of: list[Axes] = list(figure.subplots(1, 3, sharey=True))
-        for axes, (along, title) in zip(
-            axes_of,
-            (("tokens", "Target tokens"), ("updates", "Updates"), ("seconds", "Seconds of training")),
-            strict=True,
-        ):
-            for row, colour in enumerate(system_colours(len(names))):
-                curve = curves.isel(system=row)
-                if bool(np.isnan(curve[metric]).all()):
-                    continue
-                low, high = curve[f"{metric}_lower"], curve[f"{metric}_upper"]
-                axes.fill_between(curve[along], low, high, color=colour, alpha=0.18, linewidth=0)
-                axes.plot(
-                    curve[along],
-                    curve[metric],
-                    color=colour,
-                    marker=_MARKERS[row % len(_MARKERS)],
-                    markersize=3,
-                    linewidth=1.3,
-                    label=drawable(names[row], longest=_LONGEST_NAME) if along == "tokens" else None,
-                )
-            axes.set(xlabel=title, xlim=(0, None), ylim=(0, None))
-            axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
-            axes.grid(color="0.92", linewidth=0.6)
-            axes.set_axisbelow(True)
-        axes_of[0].set_ylabel(label)
-        _legend(figure)
+    titles = {"tokens": "Target tokens", "updates": "Updates", "seconds": "Seconds of training"}
+    figure = Figure(figsize=(7.4, 2.6), layout="constrained")
+    for axes, (along, title) in zip(figure.subplots(1, 3, sharey=True), titles.items(), strict=True):
+        for row, name in enumerate(_names(curves)):
+            own = curves.isel(system=row)
+            if bool(own[metric].notnull().any()):
+                _curve(axes, row, name, own[along], *(own[f"{metric}{end}"] for end in ("", "_lower", "_upper")))
+        axes.set(xlabel=title, xlim=(0, None), ylim=(0, None))
+        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+        axes.grid()
+    figure.axes[0].set_ylabel(label)
+    _legend(figure)
     return figure
 
 
+@figure_style()
 def gradient_by_position(gradients: xr.Dataset) -> Figure:
     """Draw the share of each tenth of the source in the gradient of the loss, with 95% intervals as bands."""
-    names, tenths = [str(name) for name in gradients["system"].values], gradients["tenth"].values
-    with figure_style():
-        figure = Figure(figsize=(4.8, 3.2), layout="constrained")
-        axes = figure.add_subplot()
-        for row, colour in enumerate(system_colours(len(names))):
-            share, low, high = (100 * gradients[name].values[row] for name in ("share", "lower", "upper"))
-            axes.fill_between(tenths, low, high, color=colour, alpha=0.18, linewidth=0)
-            marker, label = _MARKERS[row % len(_MARKERS)], drawable(names[row], longest=2 * _LONGEST_NAME)
-            axes.plot(tenths, share, color=colour, marker=marker, markersize=4, linewidth=1.5, label=label)
-        axes.axhline(100 / len(tenths), color="0.6", linewidth=0.8, linestyle="--")
-        axes.set(xlabel="Tenth of the source, from its beginning", ylabel="Share of the gradient, %", ylim=(0, None))
-        axes.set_xticks(tenths)
-        axes.grid(axis="y", color="0.92", linewidth=0.6)
-        axes.set_axisbelow(True)
-        _legend(figure)
+    tenths = gradients["tenth"].values
+    figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    for row, name in enumerate(_names(gradients, 2 * _LONGEST_NAME)):
+        _curve(axes, row, name, tenths, *(100 * gradients[end][row] for end in ("share", "lower", "upper")))
+    axes.axhline(100 / len(tenths), color="0.6", linewidth=0.8, linestyle="--")
+    axes.set(xlabel="Tenth of the source, from its beginning", ylabel="Share of the gradient, %", ylim=(0, None))
+    axes.set_xticks(tenths)
+    axes.grid(axis="y")
+    _legend(figure)
     return figure
 
 
@@ -215,8 +192,9 @@ def comparison_figures(tree: xr.DataTree) -> dict[str, Figure]:
 
 def _legend(figure: Figure) -> None:
     """Draw a legend above the axes, in as many columns as fit; names are not parsed as formulas."""
-    columns = legend_columns(figure, figure.axes[0].get_legend_handles_labels()[1])
-    for text in figure.legend(loc="outside upper center", ncols=columns, frameon=False, fontsize=7.5).get_texts():
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside upper center", ncols=legend_columns(figure, labels))
+    for text in legend.get_texts():
         text.set_parse_math(False)
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnscope.comparison.diff import same_heads
-from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, panel_rows
+from attnscope.results.figures.panels import MOST_COLUMNS, HeadMap, head_maps, name_point, panel_rows
 from attnscope.results.figures.style import MARK, figure_style
 from attnscope.results.schema import Report
 
@@ -53,38 +53,37 @@ def grid(report: Report) -> Figure:
     label = f"{'Change' if same_heads(changes) else 'Difference'}, standard deviations"
     titles = [str(name).replace("_", " ") for name in changes.statistic.values]
     shown = zip(titles, sizes, changes.changed.values, strict=True)
-    with figure_style():
-        maps = [HeadMap.signed(*one, reach, label) for one in shown]
-        return head_maps(maps, changes.layer.values, extend="both" if top > reach else "neither")
+    maps = [HeadMap.signed(*one, reach, label) for one in shown]
+    return head_maps(maps, changes.layer.values, extend="both" if top > reach else "neither")
 
 
+@figure_style()
 def before_after(changes: xr.Dataset) -> Figure:
     """Draw each statistic of each head in the second model against the first."""
     names = [str(name) for name in changes.statistic.values]
-    with figure_style():
-        columns = min(len(names), MOST_COLUMNS)
-        size = (max(4.0, columns * 1.75 + 0.9), math.ceil(len(names) / columns) * 1.7 + 0.4)
-        figure, panels = panel_rows(len(names), size)
-        for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
-            part = changes.isel(statistic=number)
-            before, after = part.before.values.ravel(), part.after.values.ravel()
-            known = np.isfinite(before) & np.isfinite(after)
-            ends = [float(np.min([before[known], after[known]])), float(np.max([before[known], after[known]]))]
-            room = 0.06 * (ends[1] - ends[0] or 1.0)
-            ends = [ends[0] - room, ends[1] + room]
-            axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
-            filled = (part.changed | ~part.tested).values.ravel()  # a ring is a change that was tested
-            for which, fill in ((known & filled, MARK), (known & ~filled, "none")):
-                axes.scatter(before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7)
-            _name_some(axes, part, before, after)
-            axes.set(xlim=ends, ylim=ends, aspect="equal")
-            ticks, labels = _ticks(*ends)
-            axes.set_xticks(ticks, labels)
-            axes.set_yticks(ticks, labels)
-            units = str(part.units.item())
-            axes.set_title(name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5)
-        figure.supxlabel(str(changes.attrs["before"]), fontsize=8)
-        figure.supylabel(str(changes.attrs["after"]), fontsize=8)
+    columns = min(len(names), MOST_COLUMNS)
+    size = (max(4.0, columns * 1.75 + 0.9), math.ceil(len(names) / columns) * 1.7 + 0.4)
+    figure, panels = panel_rows(len(names), size)
+    for number, (axes, name) in enumerate(zip(panels, names, strict=True)):
+        part = changes.isel(statistic=number)
+        before, after = part.before.values.ravel(), part.after.values.ravel()
+        known = np.isfinite(before) & np.isfinite(after)
+        ends = [float(np.min([before[known], after[known]])), float(np.max([before[known], after[known]]))]
+        room = 0.06 * (ends[1] - ends[0] or 1.0)
+        ends = [ends[0] - room, ends[1] + room]
+        axes.plot(ends, ends, color="0.7", linewidth=0.8, zorder=0)
+        filled = (part.changed | ~part.tested).values.ravel()  # a ring is a change that was tested
+        for which, fill in ((known & filled, MARK), (known & ~filled, "none")):
+            axes.scatter(before[which], after[which], s=10, facecolors=fill, edgecolors=MARK, linewidths=0.7)
+        _name_some(axes, part, before, after)
+        axes.set(xlim=ends, ylim=ends, aspect="equal")
+        ticks, labels = _ticks(*ends)
+        axes.set_xticks(ticks, labels)
+        axes.set_yticks(ticks, labels)
+        units = str(part.units.item())
+        axes.set_title(name.replace("_", " ") + ("" if units == "1" else f", {units}"), loc="left", fontsize=7.5)
+    figure.supxlabel(str(changes.attrs["before"]))
+    figure.supylabel(str(changes.attrs["after"]))
     return figure
 
 
@@ -113,4 +112,4 @@ def _name_some(axes: Axes, part: xr.Dataset, before: np.ndarray, after: np.ndarr
     for number in np.argsort(-size)[:_NAMED]:
         if size[number] > 0:
             name, point = f"{part.layer.values[number // heads]}.{number % heads}", (before[number], after[number])
-            axes.annotate(name, point, xytext=(3, 2), textcoords="offset points", fontsize=7)
+            name_point(axes, name, point, (3, 2))

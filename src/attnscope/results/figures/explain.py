@@ -157,28 +157,28 @@ def _there(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> list[tuple[i
 _COLOURS = {"PP": "#0072B2", "PC": "#56B4E9", "CP": "#CC79A7", "CC": "#E69F00", "B": "#009E73"}
 
 
+@figure_style()
 def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile from position alone, and the contributions of the four parts of the scores."""
     needs = ("profile", "profile_position", "share", "shapley", "target")
     labels = ("Mean weight", "Share of\nthe scores", "Part of\nthe weight")
-    with figure_style():
-        figure, columns = panels.head_panels(content, heads, needs, (1.7, 1.3, 1.3), labels, purpose="position_content")
-        for whole, (profile, share, shapley) in columns:
-            part = panels.up_to_the_mask(whole, "profile")
-            offset = part["offset"].values
-            panels.zero_line(profile)
-            dots = {"label": "The model's weights", "marker": "o", "markersize": 2.2}
-            panels.curve(profile, offset, panels.with_interval(part, "profile"), panels.MEASURED, **dots)
-            dashes = {"label": "Position alone", "linewidth": 1.1, "linestyle": "--"}
-            panels.curve(profile, offset, part["profile_position"].values, panels.ALONE, **dashes)
-            profile.set(xlim=(offset[0], offset[-1]), ylim=(0, None), xlabel="Offset, tokens")
-            _draw_bars(share, part, "share")
-            _draw_bars(shapley, part, "shapley")
-            at = f"{int(part['target']):+d}".replace("-", "−").replace("+0", "0")
-            shapley.set_title(f"weight at offset {at}", loc="right", fontsize=7)
-        for of_heads in zip(*(axes for _, axes in columns), strict=True):
-            one_scale(of_heads)
-        panels.legend_above(figure, figure.axes[0], 2)
+    figure, columns = panels.head_panels(content, heads, needs, (1.7, 1.3, 1.3), labels, purpose="position_content")
+    for whole, (profile, share, shapley) in columns:
+        part = panels.up_to_the_mask(whole, "profile")
+        offset = part["offset"].values
+        panels.zero_line(profile)
+        dots = {"label": "The model's weights", "marker": "o", "markersize": 2.2}
+        panels.curve(profile, offset, panels.with_interval(part, "profile"), panels.MEASURED, **dots)
+        dashes = {"label": "Position alone", "linewidth": 1.1, "linestyle": "--"}
+        panels.curve(profile, offset, part["profile_position"].values, panels.ALONE, **dashes)
+        profile.set(xlim=(offset[0], offset[-1]), ylim=(0, None), xlabel="Offset, tokens")
+        _draw_bars(share, part, "share")
+        _draw_bars(shapley, part, "shapley")
+        at = f"{int(part['target']):+d}".replace("-", "−").replace("+0", "0")
+        shapley.set_title(f"weight at offset {at}", loc="right", fontsize=7)
+    for of_heads in zip(*(axes for _, axes in columns), strict=True):
+        one_scale(of_heads)
+    panels.legend_above(figure, figure.axes[0], 2)
     return figure
 
 
@@ -211,6 +211,7 @@ _HEAD, _COMPLETED, _CHOSEN = "The head", 1, panels.OTHERS[1]
 _ROWS = (_HEAD, "By the rotation R", "Keys of another head", "Positions shuffled", "Random weights")
 
 
+@figure_style()
 def shift_controls(controls: xr.Dataset) -> Figure:
     """Draw the remainder of each head's shift under controls that should remove it."""
     needs = ("control", "coherence_at_offset", "band_offset")
@@ -224,16 +225,15 @@ def shift_controls(controls: xr.Dataset) -> Figure:
     if not pairs:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
     rows = np.array([_ROWS.index(_row(name)) for name in panels.names(controls, "control")])
-    with figure_style():
-        figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=4.4)
-        for index, (part, axes) in enumerate(columns):
-            _draw(axes[0], axes[1], part, rows)
-            for panel in axes:
-                panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
-                panel.set_yticks(range(len(_ROWS)), _ROWS if index % panels.MOST_COLUMNS == 0 else [])
-                panel.tick_params(axis="y", length=0)
-                panel.grid(axis="y", color="0.92", linewidth=0.6)
-        panels.legend_above(figure, figure.axes[0], 3)
+    figure, columns = panels.head_panels(controls, pairs, needs, (1.05, 1.25), purpose="shift_controls", width=4.4)
+    for index, (part, axes) in enumerate(columns):
+        _draw(axes[0], axes[1], part, rows)
+        for panel in axes:
+            panel.set(ylim=(len(_ROWS) - 0.5, -0.5))
+            panel.set_yticks(range(len(_ROWS)), _ROWS if index % panels.MOST_COLUMNS == 0 else [])
+            panel.tick_params(axis="y", length=0)
+            panel.grid(axis="y")
+    panels.legend_above(figure, figure.axes[0], 3)
     return figure
 
 
@@ -300,6 +300,7 @@ def _agreeing(verdict: xr.Dataset) -> np.ndarray:
     return verdict["agree"].transpose("layer", "head").values.astype(bool)
 
 
+@figure_style()
 def _grid(
     result: xr.Dataset, colour: xr.DataArray, there: np.ndarray, agree: np.ndarray, title: str, label: str
 ) -> Figure:
@@ -307,23 +308,22 @@ def _grid(
     offset = result["offset_of_weights"].transpose("layer", "head").values.astype(float)
     layers, heads = values.shape
     cell = float(np.clip(5.0 / max(layers, heads), 0.3, 0.6))
-    with figure_style():
-        width = printed(heads * cell + 1.2)
-        cell = min(cell, (width - 1.7) / heads)
-        figure = Figure(figsize=(width, layers * cell + 1.15), layout="constrained")
-        axes = figure.add_subplot()
-        image = panels.heat(axes, values)
-        for (layer, head), value in np.ndenumerate(values):
-            if not np.isfinite(value):
-                hatch, face, edge = (None, "0.88", "0.88") if there[layer, head] else ("////", "0.96", "0.75")
-                place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
-                axes.fill_between(*place, hatch=hatch, fc=face, ec=edge, lw=0 if hatch is None else 1)
-            if agree[layer, head]:
-                axes.add_patch(_frame(layer, head))
-        panels.write_cells(image, lambda at: panels.tokens(at, 0), offset)
-        name_heads(axes, layer_labels(result), axis_values(result, "head"))
-        axes.set_title(title, loc="left")
-        panels.colour_bar(figure, image, axes, label, shrink=0.9, aspect=18)
+    width = printed(heads * cell + 1.2)
+    cell = min(cell, (width - 1.7) / heads)
+    figure = Figure(figsize=(width, layers * cell + 1.15), layout="constrained")
+    axes = figure.add_subplot()
+    image = panels.heat(axes, values)
+    for (layer, head), value in np.ndenumerate(values):
+        if not np.isfinite(value):
+            hatch, face, edge = (None, "0.88", "0.88") if there[layer, head] else ("////", "0.96", "0.75")
+            place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
+            axes.fill_between(*place, hatch=hatch, fc=face, ec=edge, lw=0 if hatch is None else 1)
+        if agree[layer, head]:
+            axes.add_patch(_frame(layer, head))
+    panels.write_cells(image, lambda at: panels.tokens(at, 0), offset)
+    name_heads(axes, layer_labels(result), axis_values(result, "head"))
+    axes.set_title(title, loc="left")
+    panels.colour_bar(figure, image, axes, label, shrink=0.9, aspect=18)
     return figure
 
 
@@ -331,6 +331,7 @@ def _frame(layer: int, head: int) -> Rectangle:
     return Rectangle((head - 0.42, layer - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.3)
 
 
+@figure_style()
 def offset_agreement(verdict: xr.Dataset) -> Figure:
     """Draw two estimates from the scores against the weights and against each other, one disc for each head."""
     require(verdict, (*_WAYS, "agree", WEIGHT.name), purpose="offset_agreement")
@@ -341,18 +342,18 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
     weight = verdict[WEIGHT.name].transpose("layer", "head").values.astype(float)[shown]
     ways = {name: verdict[name].transpose("layer", "head").values.astype(float)[shown] for name in _WAYS}
     reach = 1.08 * max(4.0, float(np.nanmax(np.abs(np.stack(list(ways.values()))), initial=0.0)))
-    with figure_style():
-        figure = Figure(figsize=(7.2, 2.75), layout="constrained")
-        order = list(_WAYS)
-        for index, (across, up) in enumerate(((0, 1), (0, 2), (1, 2))):
-            axes = figure.add_subplot(1, 3, index + 1)
-            _scatter(axes, ways[order[across]], ways[order[up]], weight, agree, reach)
-            axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
-            axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
-        panels.legend_above(figure, figure.axes[0], 3)
+    figure = Figure(figsize=(7.2, 2.75), layout="constrained")
+    order = list(_WAYS)
+    for index, (across, up) in enumerate(((0, 1), (0, 2), (1, 2))):
+        axes = figure.add_subplot(1, 3, index + 1)
+        _scatter(axes, ways[order[across]], ways[order[up]], weight, agree, reach)
+        axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
+        axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
+    panels.legend_above(figure, figure.axes[0], 3)
     return figure
 
 
+@figure_style()
 def peak_agreement(correlations: xr.Dataset) -> Figure:
     """Draw how well the scores' profile predicts that of the weights, by layer."""
     require(correlations, ("weight_argmax", "score_argmax", "spearman"), purpose="peak_agreement")
@@ -363,27 +364,24 @@ def peak_agreement(correlations: xr.Dataset) -> Figure:
     share, by_accident = zip(*map(_equal_offsets, *largest), strict=True)
     labels = layer_labels(correlations)
     at = np.arange(len(labels))
-    with figure_style():
-        figure = Figure(figsize=(6.6, 2.3), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        left.bar(at, share, width=0.7, color=panels.MEASURED)
-        for layer, value in zip(at, share, strict=True):
-            left.annotate(
-                f"{100 * value:.0f}", (layer, value), (0, 1), textcoords="offset points", ha="center", fontsize=7
-            )
-        left.hlines(by_accident, at - 0.35, at + 0.35, color=panels.ALONE, linewidth=1.2, linestyle="--")
-        left.set_ylim(0, 1.1)
-        left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        left.set_title("Heads whose two peaks coincide", loc="left")
-        right.axhline(0, color="0.6", linewidth=0.6)
-        right.plot(np.repeat(at, rank.shape[1]), rank.ravel(), "o", color=panels.MEASURED, alpha=0.45, ms=4, mew=0)
-        middle = [np.median(head[np.isfinite(head)]) if np.isfinite(head).any() else np.nan for head in rank]
-        right.hlines(middle, at - 0.3, at + 0.3, color=panels.ALONE, linewidth=1.5)
-        right.set_ylim(-1.05, 1.05)
-        right.set_title("Rank correlation of the two profiles", loc="left")
-        for axes in (left, right):
-            axes.set_xticks(at, labels)
-            axes.set(xlim=(-0.6, len(labels) - 0.4), xlabel="Layer")
+    figure = Figure(figsize=(6.6, 2.3), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.bar(at, share, width=0.7, color=panels.MEASURED)
+    for layer, value in zip(at, share, strict=True):
+        panels.name_point(left, f"{100 * value:.0f}", (layer, value), (0, 1), ha="center")
+    left.hlines(by_accident, at - 0.35, at + 0.35, color=panels.ALONE, linewidth=1.2, linestyle="--")
+    left.set_ylim(0, 1.1)
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    left.set_title("Heads whose two peaks coincide", loc="left")
+    right.axhline(0, color="0.6", linewidth=0.6)
+    right.plot(np.repeat(at, rank.shape[1]), rank.ravel(), "o", color=panels.MEASURED, alpha=0.45, ms=4, mew=0)
+    middle = [np.median(head[np.isfinite(head)]) if np.isfinite(head).any() else np.nan for head in rank]
+    right.hlines(middle, at - 0.3, at + 0.3, color=panels.ALONE, linewidth=1.5)
+    right.set_ylim(-1.05, 1.05)
+    right.set_title("Rank correlation of the two profiles", loc="left")
+    for axes in (left, right):
+        axes.set_xticks(at, labels)
+        axes.set(xlim=(-0.6, len(labels) - 0.4), xlabel="Layer")
     return figure
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from attnscope.intervention.ablation import ESTIMATES
 from attnscope.intervention.verdicts import PEAK, effect_of
 from attnscope.measure.documents import by_document, units_of
-from attnscope.results.figures.panels import HeadMap, estimate_panels, head_maps, interval_rows
+from attnscope.results.figures.panels import HeadMap, curve, estimate_panels, head_maps, interval_rows, name_point
 from attnscope.results.figures.selection import LISTED, captions_of, rank_caption
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, cluster_colours, figure_style
 from attnscope.results.schema import Report, Row
@@ -69,8 +69,7 @@ def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     rows = report.rows[:LISTED]
     names = [f"{row['layer']}.{row['head']}  {row['label']}".strip() for row in rows]
     series = {name: (*_MARKS[name], [effect_of(row, name) for row in rows]) for name in _ablations(report)}
-    with figure_style():
-        yield "effect-intervals", interval_rows(names, series, "Change of the loss without the head, nats")
+    yield "effect-intervals", interval_rows(names, series, "Change of the loss without the head, nats")
     yield "effect-maps", grid(report)
     if any(row[PEAK.name] is not None for row in report.rows):
         yield "weight-against-effect", weight_against_effect(report)
@@ -95,8 +94,7 @@ def grid(report: Report) -> Figure:
     reach = float(np.quantile(finite, _QUANTILE)) or float(finite.max()) or 1.0
     names = heads.ablation.values.tolist()
     maps = [HeadMap.signed(*shown, reach, "nats") for shown in zip(names, effects, heads.shown.values, strict=True)]
-    with figure_style():
-        return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
+    return head_maps(maps, heads.layer.values, cell=_cell(effects), extend="both")
 
 
 def _cell(values: np.ndarray) -> float:
@@ -107,36 +105,36 @@ def _ablations(report: Report) -> list[str]:
     return [str(name) for name in report.result["heads"].ablation.values]
 
 
+@figure_style()
 def weight_against_effect(report: Report) -> Figure:
     """Draw the largest weight at one offset of each head against the change of the loss without it."""
     names = _ablations(report)
     name = "mean" if "mean" in names else names[0]
     rows = [row for row in report.rows if row[PEAK.name] is not None]
     kinds = list(dict.fromkeys(row["label"] for row in rows))
-    with figure_style():
-        figure = Figure(figsize=(5.6, 3.4), layout="constrained")
-        axes = figure.subplots()
-        axes.axhline(0, color="0.6", linewidth=0.8)
-        for kind, colour in zip(kinds, cluster_colours(kinds), strict=True):
-            some = [row for row in rows if row["label"] == kind]
-            effects = [effect_of(row, name) for row in some]
-            axes.scatter(
-                [row[PEAK.name] for row in some],
-                [effect.mean for effect in effects],
-                s=[26 if effect.shown else 12 for effect in effects],
-                facecolors=["none" if effect.shown is False else colour for effect in effects],
-                edgecolors=colour,
-                linewidths=0.9,
-                label=kind or "head",
-            )
-        axes.set(
-            xlabel="Largest share of all weight at one offset",
-            ylabel=f"Change of the loss without the head, nats ({name})",
-            xlim=(-0.02, 1.02),
+    figure = Figure(figsize=(5.6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(0, color="0.6", linewidth=0.8)
+    for kind, colour in zip(kinds, cluster_colours(kinds), strict=True):
+        some = [row for row in rows if row["label"] == kind]
+        effects = [effect_of(row, name) for row in some]
+        axes.scatter(
+            [row[PEAK.name] for row in some],
+            [effect.mean for effect in effects],
+            s=[26 if effect.shown else 12 for effect in effects],
+            facecolors=["none" if effect.shown is False else colour for effect in effects],
+            edgecolors=colour,
+            linewidths=0.9,
+            label=kind or "head",
         )
-        axes.margins(y=0.12)
-        _name_some(axes, rows, name)
-        figure.legend(loc="outside right upper", frameon=False, fontsize=7)
+    axes.set(
+        xlabel="Largest share of all weight at one offset",
+        ylabel=f"Change of the loss without the head, nats ({name})",
+        xlim=(-0.02, 1.02),
+    )
+    axes.margins(y=0.12)
+    _name_some(axes, rows, name)
+    figure.legend(loc="outside right upper")
     return figure
 
 
@@ -147,17 +145,11 @@ def _name_some(axes: Axes, rows: list[Row], name: str) -> None:
     named = [row for row in rows[:_NAMED] if abs(row[f"{name}_mean"]) > apart]  # near 0 names would overlap
     for row in [*named, *(row for row in idle[:1] if row not in named)]:
         right = row[PEAK.name] > 0.8  # noqa: PLR2004 there the name is to the left of its point
-        axes.annotate(
-            f"{row['layer']}.{row['head']}",
-            (row[PEAK.name], row[f"{name}_mean"]),
-            xytext=(-5 if right else 5, 2),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            fontsize=7,
-            color="0.2",
-        )
+        head, at = f"{row['layer']}.{row['head']}", (row[PEAK.name], row[f"{name}_mean"])
+        name_point(axes, head, at, (-5 if right else 5, 2), ha="right" if right else "left", color="0.2")
 
 
+@figure_style()
 def forbidden_maps(forbidden: xr.Dataset) -> Figure:
     """Draw the weight that a rule forbids next to the change of the loss without it, layers by heads."""
     weight, effect = forbidden.forbidden_weight.values, forbidden.effect.values
@@ -166,12 +158,11 @@ def forbidden_maps(forbidden: xr.Dataset) -> Figure:
         HeadMap("Weight forbidden", weight, None, "Greys", (0.0, float(np.nanmax(weight)) or 1.0), "share"),
         HeadMap.signed("Change of the loss", effect, forbidden.shown.values, reach, "nats"),
     ]
-    with figure_style():
-        figure = head_maps(maps, forbidden.layer.values, cell=cell)
-        absent = np.argwhere(np.isnan(weight))
-        for axes in figure.axes[:2]:
-            size = float(np.clip(9 * cell, 1.5, 3))
-            axes.plot(absent[:, 1], absent[:, 0], "x", color="0.7", markersize=size, markeredgewidth=0.6)
+    figure = head_maps(maps, forbidden.layer.values, cell=cell)
+    absent = np.argwhere(np.isnan(weight))
+    for axes in figure.axes[:2]:
+        size = float(np.clip(9 * cell, 1.5, 3))
+        axes.plot(absent[:, 1], absent[:, 0], "x", color="0.7", markersize=size, markeredgewidth=0.6)
     return figure
 
 
@@ -202,29 +193,25 @@ def estimates_of_effects(tree: xr.DataTree) -> Figure:
         else:
             estimated = heads.estimate.sel(estimator=name, ablation=ablation).values
             panels.append((title, f"Effect ({ablation}), nats", measured, estimated))
-    with figure_style():
-        return estimate_panels(panels, "Estimate, nats")
+    return estimate_panels(panels, "Estimate, nats")
 
 
+@figure_style()
 def removal_curves(curves: xr.Dataset) -> Figure:
     """Draw the loss as more and more heads are removed together, in each order."""
     removed = curves.removed.values
     units, _ = units_of(curves.source.values.tolist())
-    with figure_style():
-        figure = Figure(figsize=(5.8, 3.3), layout="constrained")
-        axes = figure.subplots()
-        for number, name in enumerate(curves.order.values):
-            change = by_document(curves.loss_change.sel(order=name).values, units)
-            colour, dashes = ("0.55", "--") if name == "random" else (_COLOURS[number % len(_COLOURS)], "-")
-            line = axes.plot(removed, change.mean, dashes, color=colour, linewidth=1.2, label=str(name))[0]
-            line.set(marker="o", markersize=2.5)
-            if name in {"effect", "random"}:
-                axes.fill_between(removed, change.low, change.high, color=colour, alpha=0.18, linewidth=0)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(removed, [str(count) for count in removed])
-        axes.minorticks_off()
-        axes.set(xlabel="Heads removed together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})")
-        axes.grid(color="0.93")
-        axes.set_axisbelow(True)
-        figure.legend(loc="outside right upper", frameon=False, fontsize=7, title="Largest first by", title_fontsize=7)
+    figure = Figure(figsize=(5.8, 3.3), layout="constrained")
+    axes = figure.subplots()
+    for number, name in enumerate(curves.order.values):
+        change = by_document(curves.loss_change.sel(order=name).values, units)
+        colour, dashes = ("0.55", "--") if name == "random" else (_COLOURS[number % len(_COLOURS)], "-")
+        values = (change.mean, change.low, change.high) if name in {"effect", "random"} else change.mean
+        curve(axes, removed, values, colour, linestyle=dashes, marker="o", markersize=2.5, label=str(name))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(removed, [str(count) for count in removed])
+    axes.minorticks_off()
+    axes.set(xlabel="Heads removed together", ylabel=f"Change of the loss, nats ({curves.attrs['ablation']})")
+    axes.grid()
+    figure.legend(loc="outside right upper", title="Largest first by")
     return figure

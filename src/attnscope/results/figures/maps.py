@@ -22,6 +22,7 @@ from attnscope.results.figures.style import Figure
 from attnscope.support.errors import AttnscopeError
 
 
+@style.figure_style()
 def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 15) -> Figure:
     """Draw each head's weights among the first tokens of a window: rows are queries, columns are keys."""
     selection.require(sample, ("token", "key", "weight"), purpose="weight_maps")
@@ -36,25 +37,24 @@ def weight_maps(sample: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: in
     labels = {side: [style.drawable(token) for token in text] for side, text in names.items()}
     side = max(1.6, 0.155 * max(map(len, names.values()))) + 1.3  # inches
     cut = False
-    with style.figure_style():
-        figure, panels = panel_grid(len(pairs), (side, 0.9 * side))
-        for (layer, head), axes in zip(pairs, panels, strict=True):
-            queries, keys = (labels[side] for side in selection.sides(sample, layer))
-            weights = selection.dense_weights(sample, layer, head, len(queries), len(keys))
-            cut |= bool(np.isnan(weights).any())
-            crossed = selection.layer_kind(sample, layer) == "cross"
-            image = heat(axes, weights, ends=(0.0, float(np.nanmax(weights, initial=0.0)) or 1.0))
-            if not crossed:
-                axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=style.MARK, ls=":", lw=1.2)
-            axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
-            style.name_columns(axes, range(len(keys)), keys)
-            axes.set_yticks(range(len(queries)), queries, parse_math=False)
-            axes.set_xlabel("Key token in the source" if crossed else "Key token (attended to)")
-            axes.set_ylabel("Query token in the target" if crossed else "Query token (attending)")
-            _frame(axes, f"Head {layer}.{head}")
-            colour_bar(figure, image, axes, "Attention weight", aspect=25)
-        if cut:
-            figure.supxlabel("Grey: weight not stored", fontsize=7, color="0.35")
+    figure, panels = panel_grid(len(pairs), (side, 0.9 * side))
+    for (layer, head), axes in zip(pairs, panels, strict=True):
+        queries, keys = (labels[side] for side in selection.sides(sample, layer))
+        weights = selection.dense_weights(sample, layer, head, len(queries), len(keys))
+        cut |= bool(np.isnan(weights).any())
+        crossed = selection.layer_kind(sample, layer) == "cross"
+        image = heat(axes, weights, ends=(0.0, float(np.nanmax(weights, initial=0.0)) or 1.0))
+        if not crossed:
+            axes.plot([-0.5, len(queries) - 0.5], [-0.5, len(queries) - 0.5], color=style.MARK, ls=":", lw=1.2)
+        axes.set(xlim=(-0.5, len(keys) - 0.5), ylim=(len(queries) - 0.5, -0.5))
+        style.name_columns(axes, range(len(keys)), keys)
+        axes.set_yticks(range(len(queries)), queries, parse_math=False)
+        axes.set_xlabel("Key token in the source" if crossed else "Key token (attended to)")
+        axes.set_ylabel("Query token in the target" if crossed else "Query token (attending)")
+        _frame(axes, f"Head {layer}.{head}")
+        colour_bar(figure, image, axes, "Attention weight", aspect=25)
+    if cut:
+        figure.supxlabel("Grey: weight not stored", fontsize=7, color="0.35")
     return figure
 
 
@@ -67,6 +67,7 @@ def _frame(axes: Axes, title: str) -> None:
 _INK, _FEW = "0.1", 6  # so many layers are named one by one
 
 
+@style.figure_style()
 def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     """Draw the share of weight in the best blocks: a dot for each head by layer, a panel for each share."""
     selection.require(result, (statistic, "kept"), purpose="block_shares")
@@ -75,27 +76,26 @@ def block_shares(result: xr.Dataset, statistic: str = "block_recall") -> Figure:
     even = None if even is None else text_mean(even).transpose("layer", "kept").values.astype(float)
     shares = result["kept"].values.tolist()
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
-    with style.figure_style():
-        width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
-        names = selection.layer_labels(result)
-        height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
-        figure = Figure(figsize=(width * len(shares), height), layout="constrained")
-        panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
-        for index, (axes, percent) in enumerate(zip(panels, shares, strict=True)):
-            _draw(axes, own[..., index], None if even is None else even[:, index])
-            by_kind = any(not name.isdigit() for name in names)
-            if len(names) <= _FEW or by_kind:
-                every = -(-len(names) // 16)
-                axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if by_kind else 0)
-            else:
-                axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-            axes.set_title(f"Best {percent}% of the blocks", loc="left")
-        panels[0].set_ylabel("Share of weight in these blocks")
-        panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
-        what = selection.wording(result, statistic).reading
-        title = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
-        figure.suptitle(title, x=0.01, ha="left", fontsize=8, parse_math=False)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+    width = float(np.clip(1.1 + 0.16 * len(own), 2.4, 4.2))
+    names = selection.layer_labels(result)
+    height = 2.9 if all(map(str.isdigit, names)) else 3.3  # inches
+    figure = Figure(figsize=(width * len(shares), height), layout="constrained")
+    panels = figure.subplots(1, len(shares), sharey=True, squeeze=False)[0]
+    for index, (axes, percent) in enumerate(zip(panels, shares, strict=True)):
+        _draw(axes, own[..., index], None if even is None else even[:, index])
+        by_kind = any(not name.isdigit() for name in names)
+        if len(names) <= _FEW or by_kind:
+            every = -(-len(names) // 16)
+            axes.set_xticks(range(0, len(names), every), names[::every], rotation=90 if by_kind else 0)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.set_title(f"Best {percent}% of the blocks", loc="left")
+    panels[0].set_ylabel("Share of weight in these blocks")
+    panels[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+    what = selection.wording(result, statistic).reading
+    title = f"{what} Mean over {count} {noun}{'s' * (count != 1)}."
+    figure.suptitle(title, x=0.01, ha="left", parse_math=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=3)
     return figure
 
 
@@ -115,10 +115,10 @@ def _draw(axes: Axes, own: np.ndarray, even: np.ndarray | None) -> None:
             even, edges, baseline=None, color=style.RIGHT, linewidth=1.3, linestyle="--", label="uniform attention"
         )
     axes.set(xlim=(-0.6, len(own) - 0.4), ylim=(0, 1.03), xlabel="Layer")
-    axes.grid(axis="y", color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
+    axes.grid(axis="y")
 
 
+@style.figure_style()
 def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's mean weight on the neighbours of a patch; the red frame is the patch itself."""
     selection.require(result, ("patch_profile",), purpose="patch_profiles")
@@ -127,15 +127,14 @@ def patch_profiles(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     mean = selection.mean_over_texts(result["patch_profile"])
     down, right = (result[name].values for name in ("row_offset", "column_offset"))
     extent = (right[0] - 0.5, right[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
-    with style.figure_style():
-        figure, panels = panel_grid(len(pairs), (2.875, 2.3))
-        for (layer, head), axes in zip(pairs, panels, strict=True):
-            values = mean[layers.index(layer), numbers.index(head)]
-            image = heat(axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent)
-            axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=style.MARK, linewidth=1.0)
-            axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
-            _frame(axes, f"Head {layer}.{head}")
-            colour_bar(figure, image, axes, "Mean weight", aspect=25)
+    figure, panels = panel_grid(len(pairs), (2.875, 2.3))
+    for (layer, head), axes in zip(pairs, panels, strict=True):
+        values = mean[layers.index(layer), numbers.index(head)]
+        image = heat(axes, values, ends=(0.0, float(np.nanmax(values, initial=0.0)) or 1.0), extent=extent)
+        axes.plot([-0.5, 0.5, 0.5, -0.5, -0.5], [-0.5, -0.5, 0.5, 0.5, -0.5], color=style.MARK, linewidth=1.0)
+        axes.set(xlabel="Columns to the right", ylabel="Rows down", xticks=right, yticks=down)
+        _frame(axes, f"Head {layer}.{head}")
+        colour_bar(figure, image, axes, "Mean weight", aspect=25)
     return figure
 
 
@@ -144,6 +143,7 @@ _CURVE_WIDTH, _CURVE_GAP, _CURVE_TEXT, _PITCH = 1.2, 0.4, 0.32, 0.66  # inches
 _GRID, _PIES_INK = (3.4, "0.15")  # inches; the letters keep a readable size where the figure is as wide as a page
 
 
+@style.figure_style()
 def label_pies(result: xr.Dataset) -> Figure:
     """Draw the share of texts that each head spends in each cluster, one pie per head."""
     selection.require(result, ("label", "cluster", "centroid"), purpose="label_pies")
@@ -162,28 +162,25 @@ def label_pies(result: xr.Dataset) -> Figure:
     width = style.printed(_LEFT + grid_width + _GAP + legend_width + _RIGHT)
     height = _TOP + max(grid_height, legend_rows * pitch) + _BOTTOM
 
-    with style.figure_style():
-        figure = Figure(figsize=(width, height))
-        grid = figure.add_axes(
-            (_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height)
-        )
-        _draw_pies(grid, shares, colours)
-        style.name_heads(grid, selection.layer_labels(result), selection.axis_values(result, "head"))
-        grid.set_title(f"Labels over {count} {noun}{'s' * (count != 1)}", loc="left")
+    figure = Figure(figsize=(width, height))
+    grid = figure.add_axes((_LEFT / width, 1 - (_TOP + grid_height) / height, grid_width / width, grid_height / height))
+    _draw_pies(grid, shares, colours)
+    style.name_heads(grid, selection.layer_labels(result), selection.axis_values(result, "head"))
+    grid.set_title(f"Labels over {count} {noun}{'s' * (count != 1)}", loc="left")
 
-        left = _LEFT + grid_width + _GAP
-        curves = result["centroid"].transpose("cluster", "offset")
-        shown = style.drawn_range(curves["offset"].values, curves.values)
-        units = str(result["centroid"].attrs.get("units", ""))
-        heading = f"Mean profiles ({units})" if units else "Mean profiles"
-        figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
-        for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
-            column, row = divmod(index, legend_rows)
-            x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
-            axes = figure.add_axes((x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height))
-            _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown, noun)
-            if row == legend_rows - 1 or index == len(names) - 1:
-                axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
+    left = _LEFT + grid_width + _GAP
+    curves = result["centroid"].transpose("cluster", "offset")
+    shown = style.drawn_range(curves["offset"].values, curves.values)
+    units = str(result["centroid"].attrs.get("units", ""))
+    heading = f"Mean profiles ({units})" if units else "Mean profiles"
+    figure.text(left / width, 1 - (_TOP - 0.08) / height, heading, va="bottom", parse_math=False)
+    for index, (name, colour) in enumerate(zip(names, colours, strict=True)):
+        column, row = divmod(index, legend_rows)
+        x, y = left + column * (_CURVE_WIDTH + _CURVE_GAP), height - _TOP - (row + 1) * pitch + 0.2
+        axes = figure.add_axes((x / width, y / height, _CURVE_WIDTH / width, (pitch - _CURVE_TEXT) / height))
+        _draw_centroid(axes, result["centroid"].isel(cluster=index), name, colour, shown, noun)
+        if row == legend_rows - 1 or index == len(names) - 1:
+            axes.set_xlabel(f"Offset (key − query), {unit_of(result)}", fontsize=7)
     return figure
 
 
@@ -228,6 +225,7 @@ _LINES = 40  # rows of which each head is named, and layers that are
 _LETTER = 0.066  # inches
 
 
+@style.figure_style()
 def offset_shares(result: xr.Dataset) -> Figure:
     """Draw each head's share of weight in each bin of offsets: a row for each head, layer by layer."""
     shares = shares_by_offset(result, "bins")
@@ -250,25 +248,24 @@ def offset_shares(result: xr.Dataset) -> Figure:
     height = 1.5 + _LETTER * longest + float(np.clip(0.14 * layers * heads, 0.8, 6.5))
     count, noun = result.sizes.get("window", 1), selection.noun_of(result)
     where = "doubling bins of offsets" if whole else "the offsets of the band"
-    with style.figure_style():
-        figure = Figure(figsize=(width, height), layout="constrained")
-        grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        image = None
-        for axes, (title, values) in zip(grid, panels, strict=True):
-            image = heat(axes, values, norm=PowerNorm(0.5, 0.0, most), aspect="auto")
-            axes.set_xticks(range(bins), names, rotation=90)
-            for layer in range(1, layers):
-                axes.axhline(layer * heads - 0.5, color="0.55", linewidth=0.5)
-            axes.set_title(title, loc="left")
-        _name_rows(grid[0], selection.layer_labels(result), selection.axis_values(result, "head"))
-        if image is not None:
-            bar = colour_bar(figure, image, grid[-1], "Share of weight (square-root scale)", pad=0.03, aspect=35)
-            bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-        figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left", fontsize=8)
-        text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
-        text += "Distant bins contain more tokens: compare with uniform attention."
-        text += " Grey: no such head." * bool(np.isnan(shares.share).any())
-        figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left", fontsize=8)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    image = None
+    for axes, (title, values) in zip(grid, panels, strict=True):
+        image = heat(axes, values, norm=PowerNorm(0.5, 0.0, most), aspect="auto")
+        axes.set_xticks(range(bins), names, rotation=90)
+        for layer in range(1, layers):
+            axes.axhline(layer * heads - 0.5, color="0.55", linewidth=0.5)
+        axes.set_title(title, loc="left")
+    _name_rows(grid[0], selection.layer_labels(result), selection.axis_values(result, "head"))
+    if image is not None:
+        bar = colour_bar(figure, image, grid[-1], "Share of weight (square-root scale)", pad=0.03, aspect=35)
+        bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+    figure.supxlabel(f"Offset in {unit_of(result)}, key − query: negative is left")
+    text = f"Share of weight in {where}, mean over {count} {noun}{'s' * (count != 1)}. "
+    text += "Distant bins contain more tokens: compare with uniform attention."
+    text += " Grey: no such head." * bool(np.isnan(shares.share).any())
+    figure.suptitle(fill(text, int(width / _LETTER) - 2), x=0.01, ha="left")
     return figure
 
 

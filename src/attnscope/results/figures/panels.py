@@ -63,6 +63,11 @@ def write_cells(image: AxesImage, texts: Callable[[float], str], values: np.ndar
         image.axes.text(column, row, texts(float(value)), ha="center", va="center", fontsize=7, color=colour)
 
 
+def name_point(axes: Axes, text: str, at: tuple[Any, Any], shift: tuple[int, int], **look: Any) -> None:
+    """Write a text next to a point, so many points of print away."""
+    axes.annotate(text, at, shift, textcoords="offset points", fontsize=7, **look)
+
+
 def colour_bar(figure: Figure, image: Any, axes: Any, label: str, **more: Any) -> Colorbar:
     """The colour scale of a map, next to its axes."""
     options: dict[str, Any] = more if "cax" in more else {"ax": axes, "pad": 0.02, "aspect": 20} | more
@@ -89,6 +94,7 @@ class HeadMap:
         return cls(title, values, marked, ends=(-reach, reach), label=label)
 
 
+@figure_style()
 def head_maps(
     maps: Sequence[HeadMap], rows: Iterable[object], *, cell: float = 0.0, extend: str = "neither", mark: str = "0.1"
 ) -> Figure:
@@ -128,6 +134,7 @@ def panel_rows(count: int, size: tuple[float, float]) -> tuple[Figure, list[Axes
     return figure, list(grid[:count])
 
 
+@figure_style()
 def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Sequence[Effect]]], label: str) -> Figure:
     """Effects with their 95% intervals, a row for each name; by series a marker, a colour and an effect a row.
 
@@ -151,13 +158,13 @@ def interval_rows(names: Sequence[str], series: Mapping[str, tuple[str, str, Seq
         axes.plot([], [], marker, color=colour, markersize=3.2, label=name)
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=label)
-    axes.grid(axis="x", color="0.92")
-    axes.set_axisbelow(True)
+    axes.grid(axis="x")
     if len(series) > 1:
-        figure.legend(loc="outside upper right", ncols=len(series), frameon=False, fontsize=7)
+        figure.legend(loc="outside upper right", ncols=len(series))
     return figure
 
 
+@figure_style()
 def estimate_panels(panels: Sequence[tuple[str, str, np.ndarray, np.ndarray]], label: str) -> Figure:
     """Estimates against measurements; each panel has a title, a label, the measured values and the estimates."""
     figure = Figure(figsize=(2.3 * len(panels) + 0.4, 2.6), layout="constrained")
@@ -249,7 +256,7 @@ def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
     """The axes' legend above the figure, in up to `columns` columns."""
     handles, labels = axes.get_legend_handles_labels()
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=7)
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
 
 
 def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
@@ -287,35 +294,35 @@ _VARIANTS = {
 }
 
 
+@figure_style()
 def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw each head's profile before and after each change of words and positions."""
     require(changes, ("profile_before", "profile_after", "mass_change", "target"), purpose="interventions")
     pairs = check_heads(changes, heads)
     rows = names(changes, "change")
-    with figure_style():
-        size = (1.75 * len(pairs) + 1.6, 0.8 * len(rows) + 0.9)
-        figure = Figure(figsize=(max(size[0], 4.0), size[1]), layout="constrained")
-        grid = figure.subplots(len(rows), len(pairs), sharex="col", sharey="col", squeeze=False)
-        for column, (layer, head) in enumerate(pairs):
-            part = up_to_the_mask(one_head(changes, layer, head), "profile_before")
-            offset = part["offset"].values
-            for row, name in enumerate(rows):
-                axes = grid[row, column]
-                _draw_change(axes, part, row, offset)
-                if column == 0:
-                    axes.set_ylabel(
-                        name.replace("-", "\n", 1).replace("-", " "),
-                        rotation=0,
-                        ha="right",
-                        va="center",
-                        labelpad=6,
-                        fontsize=7,
-                    )
-            grid[0, column].set_title(f"Head {layer}.{head}", loc="left")
-            grid[0, column].set_ylim(0, 1.45 * grid[0, column].get_ylim()[1])
-            grid[0, column].set_xlim(offset[0], offset[-1])
-        figure.supxlabel(OFFSET, fontsize=8)
-        figure.legend(*_legend(grid), loc="outside upper center", ncols=3, frameon=False, fontsize=7)
+    size = (1.75 * len(pairs) + 1.6, 0.8 * len(rows) + 0.9)
+    figure = Figure(figsize=(max(size[0], 4.0), size[1]), layout="constrained")
+    grid = figure.subplots(len(rows), len(pairs), sharex="col", sharey="col", squeeze=False)
+    for column, (layer, head) in enumerate(pairs):
+        part = up_to_the_mask(one_head(changes, layer, head), "profile_before")
+        offset = part["offset"].values
+        for row, name in enumerate(rows):
+            axes = grid[row, column]
+            _draw_change(axes, part, row, offset)
+            if column == 0:
+                axes.set_ylabel(
+                    name.replace("-", "\n", 1).replace("-", " "),
+                    rotation=0,
+                    ha="right",
+                    va="center",
+                    labelpad=6,
+                    fontsize=7,
+                )
+        grid[0, column].set_title(f"Head {layer}.{head}", loc="left")
+        grid[0, column].set_ylim(0, 1.45 * grid[0, column].get_ylim()[1])
+        grid[0, column].set_xlim(offset[0], offset[-1])
+    figure.supxlabel(OFFSET)
+    figure.legend(*_legend(grid), loc="outside upper center", ncols=3)
     return figure
 
 
@@ -380,6 +387,7 @@ def scheme_effect(profiles: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Fig
     return _profiles_of_heads(profiles, heads, ("profile", "variant"), draw, "scheme_effect")
 
 
+@figure_style()
 def _profiles_of_heads(
     result: xr.Dataset,
     heads: Sequence[tuple[int, int]],
@@ -388,14 +396,13 @@ def _profiles_of_heads(
     purpose: str,
 ) -> Figure:
     """A panel for each head, in which `draw` puts its curves over the offsets where the first needed profile is."""
-    with figure_style():
-        figure, panels = head_panels(result, heads, needs, (2.0,), ("Mean weight",), purpose=purpose)
-        for whole, (axes,) in panels:
-            part = up_to_the_mask(whole, needs[0])
-            offset = part["offset"].values
-            zero_line(axes)
-            draw(axes, offset, part)
-            axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
-        figure.supxlabel(OFFSET, fontsize=8)
-        legend_above(figure, figure.axes[0], 3)
+    figure, panels = head_panels(result, heads, needs, (2.0,), ("Mean weight",), purpose=purpose)
+    for whole, (axes,) in panels:
+        part = up_to_the_mask(whole, needs[0])
+        offset = part["offset"].values
+        zero_line(axes)
+        draw(axes, offset, part)
+        axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
+    figure.supxlabel(OFFSET)
+    legend_above(figure, figure.axes[0], 3)
     return figure

@@ -77,14 +77,14 @@ def estimate_points(tree: xr.DataTree) -> Figure:
         )
         for name in patched.estimator.values.tolist()
     ]
-    with figure_style():
-        return estimate_panels(panels, "Estimate, logits")
+    return estimate_panels(panels, "Estimate, logits")
 
 
 _ROWS = 24  # heads of a map by position: those with the largest effects
 _TOKENS = 60  # positions that are labelled
 
 
+@figure_style()
 def recovered_map(tree: xr.DataTree) -> Figure:
     """Draw the recovered share of the difference: layers by heads, or blocks or heads by positions."""
     patched = tree["patched"].to_dataset()
@@ -94,20 +94,19 @@ def recovered_map(tree: xr.DataTree) -> Figure:
     cell = float(np.clip((6.0 if by_position else 3.0) / max(values.shape), 0.14, 0.42))  # inches
     largest = float(np.nanmax(np.abs(values)))
     reach = min(1.0, largest) or 1.0
-    with figure_style():
-        beyond = "both" if largest > reach else "neither"
-        map_ = HeadMap.signed("", values, shown, reach, "Share recovered")
-        figure = head_maps([map_], rows, cell=cell, extend=beyond)
-        axes = figure.axes[0]
-        axes.set_ylabel(title)
-        if title == "Head":
-            axes.set_yticks(range(len(rows)), rows)
-        if by_position:
-            figure.set_figheight(figure.get_figheight() + 0.7)
-            step = -(-patched.sizes["position"] // _TOKENS)  # in a long text every second or third token
-            names = [drawable(token) for token in patched.token.values.tolist()[::step]]
-            name_columns(axes, range(0, patched.sizes["position"], step), names)
-            axes.set_xlabel("Token")
+    beyond = "both" if largest > reach else "neither"
+    map_ = HeadMap.signed("", values, shown, reach, "Share recovered")
+    figure = head_maps([map_], rows, cell=cell, extend=beyond)
+    axes = figure.axes[0]
+    axes.set_ylabel(title)
+    if title == "Head":
+        axes.set_yticks(range(len(rows)), rows)
+    if by_position:
+        figure.set_figheight(figure.get_figheight() + 0.7)
+        step = -(-patched.sizes["position"] // _TOKENS)  # in a long text every second or third token
+        names = [drawable(token) for token in patched.token.values.tolist()[::step]]
+        name_columns(axes, range(0, patched.sizes["position"], step), names)
+        axes.set_xlabel("Token")
     return figure
 
 
@@ -116,8 +115,7 @@ def recovered_intervals(report: Report) -> Figure:
     rows = report.rows[:LISTED]
     names = [name_of(row) + (f"  {drawable(row['token'])}" if row.get("token") else "") for row in rows]
     series = {"patched": ("o", RIGHT, [RECOVERED.effect(row) for row in rows])}
-    with figure_style():
-        return interval_rows(names, series, "Share of the difference that is recovered")
+    return interval_rows(names, series, "Share of the difference that is recovered")
 
 
 def _drawn(patched: xr.Dataset) -> dict[str, int]:

@@ -21,10 +21,13 @@ _CORRELATIONS = {"": "99.9% of the variance", "raw_": "All components"}
 _SIDE_BY_SIDE = 3  # models
 _NUMBER_WIDTH = 0.08  # of the axis
 _MOST_PEAKS = 5  # named in a panel
+_MOST_COLUMNS = 20  # of a head
+_CURVE = 128  # tokens
 _MOST_COMPONENTS = 48  # of several models, so that the first ones can be told apart
 _SHOWN = 0.99  # the components are drawn until so much of the variance is there
 
 
+@figure_style()
 def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
     """Draw the amplitudes of the waves in a position table, next to those of words, which have no peak."""
     models = _by_model(spectra, ("mean", "lower_quartile", "upper_quartile", "null_mean"), "position_spectrum")
@@ -34,22 +37,21 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
         rows = [flat[first : first + _SIDE_BY_SIDE] for first in range(0, len(flat), _SIDE_BY_SIDE)]
     columns = max(map(len, rows))
     same = len({_positions(table) for table in models.values()}) == 1
-    with figure_style():
-        figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
-        for row, drawn in enumerate(rows):
-            first: Axes | None = None
-            for column, (name, kind, part) in enumerate(drawn):
-                shared = first if first is not None and drawn[0][0] == name else None
-                axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=shared)
-                first = first or axes
-                _draw_spectrum(axes, part, name_peaks=kind == "positions", per_token=not same)
-                title = _KINDS.get(kind, kind)
-                axes.set_title(f"{name}: {title}" if name else title, loc="left", parse_math=False)
-                if shared is None:
-                    axes.set_ylim(0, axes.get_ylim()[1] * 1.12)  # room for the names of peaks
-                if column == 0:
-                    axes.set_ylabel("Amplitude")
-        panels.legend_above(figure, figure.axes[0], 3)
+    figure = Figure(figsize=(3.5 * columns, 2.2 * len(rows) + 0.3), layout="constrained")
+    for row, drawn in enumerate(rows):
+        first: Axes | None = None
+        for column, (name, kind, part) in enumerate(drawn):
+            shared = first if first is not None and drawn[0][0] == name else None
+            axes = figure.add_subplot(len(rows), columns, row * columns + column + 1, sharey=shared)
+            first = first or axes
+            _draw_spectrum(axes, part, name_peaks=kind == "positions", per_token=not same)
+            title = _KINDS.get(kind, kind)
+            axes.set_title(f"{name}: {title}" if name else title, loc="left", parse_math=False)
+            if shared is None:
+                axes.set_ylim(0, axes.get_ylim()[1] * 1.12)  # room for the names of peaks
+            if column == 0:
+                axes.set_ylabel("Amplitude")
+    panels.legend_above(figure, figure.axes[0], 3)
     return figure
 
 
@@ -77,13 +79,8 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
     cycles = part["frequency"].values[1:]
     frequency = cycles / positions if per_token else cycles
     mean, low, high = (part[name].values[1:] for name in ("mean", "lower_quartile", "upper_quartile"))
-    axes.axhspan(
-        float(part["null_lower_quartile"]),
-        float(part["null_upper_quartile"]),
-        color=panels.NOISE_BAND,
-        linewidth=0,
-        label="Noise: middle half",
-    )
+    ends = (float(part[f"null_{name}_quartile"]) for name in ("lower", "upper"))
+    axes.axhspan(*ends, color=panels.NOISE_BAND, linewidth=0, label="Noise: middle half")
     axes.axhline(float(part["null_mean"]), color=panels.NOISE, linewidth=0.8, linestyle="--", label="Noise: mean")
     axes.fill_between(
         frequency, low, high, color=panels.MEASURED, alpha=0.28, linewidth=0, label="Columns: middle half"
@@ -96,16 +93,8 @@ def _draw_spectrum(axes: Axes, part: xr.Dataset, *, name_peaks: bool, per_token:
         above = part["is_peak"].values[1:].astype(bool) & (mean > float(part["null_upper_quartile"]))
         peaks = _highest_peaks(above, mean)
         for peak in peaks:
-            axes.annotate(
-                f"{positions / cycles[peak]:.3g}",
-                (frequency[peak], high[peak]),
-                (0, 2),
-                textcoords="offset points",
-                ha=_side(peak, peaks, len(mean)),
-                va="bottom",
-                fontsize=7,
-                color=MARK,
-            )
+            name, at = f"{positions / cycles[peak]:.3g}", (frequency[peak], high[peak])
+            panels.name_point(axes, name, at, (0, 2), ha=_side(peak, peaks, len(mean)), va="bottom", color=MARK)
             axes.plot(frequency[peak], mean[peak], "o", color=MARK, markersize=2.4)
         axes.plot([], [], "o", color=MARK, markersize=2.4, label="Peak: period in tokens")
     unit = "token" if per_token else f"{positions} tokens"
@@ -127,51 +116,45 @@ def _side(peak: int, peaks: list[int], count: int) -> str:
     return "right" if peak < min(near) else "left" if peak > max(near) else "center"
 
 
+@figure_style()
 def position_components(components: xr.Dataset | Models) -> Figure:
     """Draw the variance of a position table that its first principal components explain."""
     models = _by_model(components, ("cumulative_share",), "position_components")
-    with figure_style():
-        figure = Figure(figsize=(3.6, 2.6), layout="constrained")
-        axes = figure.add_subplot()
-        last = 16
-        for index, (name, table) in enumerate(models.items()):
-            share = table["cumulative_share"].values
-            axes.plot(
-                np.concatenate([[0], np.arange(1, len(share) + 1)]),
-                np.concatenate([[0.0], share]),
-                color=panels.MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models)),
-                linewidth=1.3,
-                label=name or None,
-            )
-            last = max(last, int((share < _SHOWN).sum()) + 1)
-            for count in (4, 12):
-                if count > len(share):
-                    continue
-                value = float(share[count - 1])
-                axes.plot(count, value, "o", color=MARK, markersize=3.5)
-                if len(models) == 1:
-                    axes.plot([count, count, 0], [0, value, value], color="0.6", linewidth=0.6, linestyle=":")
-                    axes.annotate(
-                        f"{count} components: {value:.1%}",
-                        (count, value),
-                        (6, -4),
-                        textcoords="offset points",
-                        va="top",
-                        fontsize=7,
-                    )
-        axes.set(
-            xlim=(0, last if len(models) == 1 else min(last, _MOST_COMPONENTS)),
-            ylim=(0, 1.02),
-            xlabel="Principal components",
+    figure = Figure(figsize=(3.6, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    last = 16
+    for index, (name, table) in enumerate(models.items()):
+        share = table["cumulative_share"].values
+        axes.plot(
+            np.concatenate([[0], np.arange(1, len(share) + 1)]),
+            np.concatenate([[0.0], share]),
+            color=panels.MEASURED if len(models) == 1 else colormaps["viridis"](index / len(models)),
+            linewidth=1.3,
+            label=name or None,
         )
-        axes.set_ylabel("Cumulative share of variance")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(models) > 1:
-            axes.legend(frameon=False, fontsize=7, loc="lower right")
+        last = max(last, int((share < _SHOWN).sum()) + 1)
+        for count in (4, 12):
+            if count > len(share):
+                continue
+            value = float(share[count - 1])
+            axes.plot(count, value, "o", color=MARK, markersize=3.5)
+            if len(models) == 1:
+                axes.plot([count, count, 0], [0, value, value], color="0.6", linewidth=0.6, linestyle=":")
+                panels.name_point(axes, f"{count} components: {value:.1%}", (count, value), (6, -4), va="top")
+    axes.set(
+        xlim=(0, last if len(models) == 1 else min(last, _MOST_COMPONENTS)),
+        ylim=(0, 1.02),
+        xlabel="Principal components",
+    )
+    axes.set_ylabel("Cumulative share of variance")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(models) > 1:
+        axes.legend(loc="lower right")
     return figure
 
 
+@figure_style()
 def position_correlations(correlations: xr.Dataset) -> Figure:
     """Draw the canonical correlations of each layer's input with the position table."""
     require(correlations, ("correlation", "null_correlation", "strong_components"), purpose="position_correlations")
@@ -179,26 +162,25 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
     strong = float(correlations.attrs.get("strong", 0.5))
     kinds = [prefix for prefix in _CORRELATIONS if f"{prefix}correlation" in correlations]
     colours = [colormaps["viridis"](0.92 * row / max(len(layers) - 1, 1)) for row in range(len(layers))]
-    with figure_style():
-        figure = Figure(figsize=(3.0 + 2.7 * len(kinds), 2.6), layout="constrained")
-        ratios = [2.0] * len(kinds) + [max(1.3, min(2.0, len(layers) / 9))]
-        axes = figure.subplots(1, len(kinds) + 1, width_ratios=ratios)
-        width = 0.8 / len(kinds)
-        for index, prefix in enumerate(kinds):
-            axes[index].axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
-            _draw_correlations(axes[index], correlations, prefix, colours)
-            place = np.arange(len(layers)) + width * (index - (len(kinds) - 1) / 2)
-            hatch = "////" if prefix else None
-            count = correlations[f"{prefix}strong_components"].values
-            axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
-        axes[0].set_ylabel("Correlation")
-        panels.legend_above(figure, axes[0], 6)
-        axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
-        axes[-1].set(xlabel="Layer", ylabel="Components")
-        axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
-        hatched = " (hatched: all)" if len(kinds) > 1 else ""
-        axes[-1].set_title(f"Above {strong:g}{hatched}", loc="left")
-        axes[-1].tick_params(axis="x", length=0)
+    figure = Figure(figsize=(3.0 + 2.7 * len(kinds), 2.6), layout="constrained")
+    ratios = [2.0] * len(kinds) + [max(1.3, min(2.0, len(layers) / 9))]
+    axes = figure.subplots(1, len(kinds) + 1, width_ratios=ratios)
+    width = 0.8 / len(kinds)
+    for index, prefix in enumerate(kinds):
+        axes[index].axhline(strong, color=MARK, linewidth=0.8, linestyle=":")
+        _draw_correlations(axes[index], correlations, prefix, colours)
+        place = np.arange(len(layers)) + width * (index - (len(kinds) - 1) / 2)
+        hatch = "////" if prefix else None
+        count = correlations[f"{prefix}strong_components"].values
+        axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
+    axes[0].set_ylabel("Correlation")
+    panels.legend_above(figure, axes[0], 6)
+    axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
+    axes[-1].set(xlabel="Layer", ylabel="Components")
+    axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
+    hatched = " (hatched: all)" if len(kinds) > 1 else ""
+    axes[-1].set_title(f"Above {strong:g}{hatched}", loc="left")
+    axes[-1].tick_params(axis="x", length=0)
     return figure
 
 
@@ -225,21 +207,21 @@ def _draw_correlations(
 _FEW = 6  # pairs that can all be labelled
 
 
+@figure_style()
 def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the contribution of rotation or bias to each head's scores at every offset, and of each pair."""
     needs = ("kernel", "scores", "offset_of_kernel", "offset_of_weights")
     heights = (1.7, 1.3) if "pair_share" in kernel else (1.7,)
     labels = ("Score, nats", "Share of\nthe scores")
-    with figure_style():
-        figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
-        for part, axes in drawn:
-            _draw_curves(axes[0], part)
-            offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
-            name = axes[0].get_title("left")
-            axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
-            if "pair_share" in kernel:
-                _draw_pairs(axes[1], part)
-        panels.legend_above(figure, figure.axes[0], 4)
+    figure, drawn = panels.head_panels(kernel, heads, needs, heights, labels, purpose="scheme_kernel")
+    for part, axes in drawn:
+        _draw_curves(axes[0], part)
+        offsets = (_offset(float(part[f"offset_of_{name}"])) for name in ("weights", "kernel"))
+        name = axes[0].get_title("left")
+        axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
+        if "pair_share" in kernel:
+            _draw_pairs(axes[1], part)
+    panels.legend_above(figure, figure.axes[0], 4)
     return figure
 
 
@@ -285,23 +267,21 @@ _SIDES = {"X": "Input X", "query": "Queries of all heads", "key": "Keys of all h
 _GREY = "0.72"
 
 
-def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]], columns: int = 20) -> Figure:
+@figure_style()
+def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the peak frequencies of the leading columns of each head's queries and keys, and their shares."""
     needs = ("query_frequency", "key_frequency", "periodic", "partner", "importance")
-    if columns < 1:
-        raise AttnscopeError(f"columns must be at least 1, found {columns}.")
     positions = waves.attrs.get("positions")
-    with figure_style():
-        shown = min(columns, waves.sizes.get("column", 1))
-        sizes, labels = (0.6 + 0.13 * shown,), ("Singular column",)
-        figure, drawn = panels.head_panels(waves, heads, needs, sizes, labels, purpose="wave_columns", width=2.6)
-        for part, (axes,) in drawn:
-            _draw_columns(axes, part, shown)
-            total, periodic = part.sizes["column"], int(np.nansum(part["periodic"].values.astype(float)))
-            axes.set_title(f"{axes.get_title('left')}: {periodic} of {total}", loc="left")
-        cycles = f" (cycles per {positions} tokens)" if positions else ""
-        figure.supxlabel(f"Strongest frequency{cycles}; bars: share of the scores", fontsize=8)
-        panels.legend_above(figure, figure.axes[0], 4)
+    shown = min(_MOST_COLUMNS, waves.sizes.get("column", 1))
+    sizes, labels = (0.6 + 0.13 * shown,), ("Singular column",)
+    figure, drawn = panels.head_panels(waves, heads, needs, sizes, labels, purpose="wave_columns", width=2.6)
+    for part, (axes,) in drawn:
+        _draw_columns(axes, part, shown)
+        total, periodic = part.sizes["column"], int(np.nansum(part["periodic"].values.astype(float)))
+        axes.set_title(f"{axes.get_title('left')}: {periodic} of {total}", loc="left")
+    cycles = f" (cycles per {positions} tokens)" if positions else ""
+    figure.supxlabel(f"Strongest frequency{cycles}; bars: share of the scores")
+    panels.legend_above(figure, figure.axes[0], 4)
     return figure
 
 
@@ -348,6 +328,7 @@ def _draw_columns(axes: Axes, part: xr.Dataset, shown: int) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
 
 
+@figure_style()
 def wave_counts(waves: xr.Dataset) -> Figure:
     """Draw the number of waves among the columns of each head's queries and keys, and with tokens shuffled."""
     require(waves, ("periodic_columns", "null_periodic_columns"), purpose="wave_counts")
@@ -357,24 +338,24 @@ def wave_counts(waves: xr.Dataset) -> Figure:
     layers, heads = counts.shape
     cell = float(np.clip(3.2 / max(layers, heads), 0.22, 0.5))
     top = max(1.0, float(np.nanmax([counts, shuffled], initial=0.0)))
-    with figure_style():
-        size = (2 * heads * cell + 2.2, layers * cell + 0.9)
-        # of square cells the other layout learns the height too late, and cuts the titles off
-        figure = Figure(figsize=(max(size[0], 4.6), size[1]), layout="compressed")
-        titles = ("Columns that are waves", "With tokens shuffled")
-        image = None
-        for index, (values, title) in enumerate(zip((counts, shuffled), titles, strict=True)):
-            axes = figure.add_subplot(1, 2, index + 1)
-            image = panels.heat(axes, values, "Greens", (0.0, top))
-            panels.write_cells(image, "{:.0f}".format)
-            name_heads(axes, layer_labels(waves), axis_values(waves, "head"))
-            axes.set_title(title, loc="left")
-        if image is not None:
-            bar = panels.colour_bar(figure, image, figure.axes[:2], "Columns", shrink=0.9, aspect=18)
-            bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    size = (2 * heads * cell + 2.2, layers * cell + 0.9)
+    # of square cells the other layout learns the height too late, and cuts the titles off
+    figure = Figure(figsize=(max(size[0], 4.6), size[1]), layout="compressed")
+    titles = ("Columns that are waves", "With tokens shuffled")
+    image = None
+    for index, (values, title) in enumerate(zip((counts, shuffled), titles, strict=True)):
+        axes = figure.add_subplot(1, 2, index + 1)
+        image = panels.heat(axes, values, "Greens", (0.0, top))
+        panels.write_cells(image, "{:.0f}".format)
+        name_heads(axes, layer_labels(waves), axis_values(waves, "head"))
+        axes.set_title(title, loc="left")
+    if image is not None:
+        bar = panels.colour_bar(figure, image, figure.axes[:2], "Columns", shrink=0.9, aspect=18)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     return figure
 
 
+@figure_style()
 def spectra_by_layer(spectra: xr.Dataset) -> Figure:
     """Draw the largest amplitude at each frequency in each layer: in X, in the queries and in the keys."""
     require(spectra, ("maximum", "null_mean", "side"), purpose="spectra_by_layer")
@@ -383,49 +364,46 @@ def spectra_by_layer(spectra: xr.Dataset) -> Figure:
     frequency = spectra["frequency"].values[1:]
     values = (spectra["maximum"] / spectra["null_mean"]).transpose("side", "layer", "frequency").values[..., 1:]
     reach = float(np.nanmax(np.abs(np.log2(np.maximum(values, 2.0**-3))), initial=0.5))
-    with figure_style():
-        height = float(np.clip(0.2 * len(layers), 0.7, 3.0)) + 0.9
-        figure = Figure(figsize=(2.6 * len(sides) + 0.7, height), layout="constrained")
-        image = None
-        for index, side in enumerate(sides):
-            axes = figure.add_subplot(1, len(sides), index + 1)
-            size = np.log2(np.maximum(values[index], 2.0**-reach))
-            extent = (frequency[0] - 0.5, frequency[-1] + 0.5, len(layers) - 0.5, -0.5)
-            image = panels.heat(axes, size, "RdBu_r", (-reach, reach), aspect="auto", extent=extent)
-            axes.tick_params(axis="x", length=2)
-            axes.set_title(_SIDES.get(side, side), loc="left")
-            rows = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), 12)).round().astype(int))
-            axes.set_yticks(rows, [str(layers[row]) for row in rows] if index == 0 else [])
-            axes.tick_params(axis="y", length=0)
-        figure.axes[0].set_ylabel("Layer")
-        figure.supxlabel(f"Frequency ({spectra['frequency'].attrs.get('units', 'cycles')})", fontsize=8)
-        if image is not None:
-            bar = panels.colour_bar(
-                figure, image, figure.axes[: len(sides)], "Amplitude relative to noise", pad=0.01, aspect=16
-            )
-            bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-            bar.ax.yaxis.set_major_formatter(lambda power, _: f"{2.0**power:.3g}×")
+    height = float(np.clip(0.2 * len(layers), 0.7, 3.0)) + 0.9
+    figure = Figure(figsize=(2.6 * len(sides) + 0.7, height), layout="constrained")
+    image = None
+    for index, side in enumerate(sides):
+        axes = figure.add_subplot(1, len(sides), index + 1)
+        size = np.log2(np.maximum(values[index], 2.0**-reach))
+        extent = (frequency[0] - 0.5, frequency[-1] + 0.5, len(layers) - 0.5, -0.5)
+        image = panels.heat(axes, size, "RdBu_r", (-reach, reach), aspect="auto", extent=extent)
+        axes.tick_params(axis="x", length=2)
+        axes.set_title(_SIDES.get(side, side), loc="left")
+        rows = np.unique(np.linspace(0, len(layers) - 1, min(len(layers), 12)).round().astype(int))
+        axes.set_yticks(rows, [str(layers[row]) for row in rows] if index == 0 else [])
+        axes.tick_params(axis="y", length=0)
+    figure.axes[0].set_ylabel("Layer")
+    figure.supxlabel(f"Frequency ({spectra['frequency'].attrs.get('units', 'cycles')})")
+    if image is not None:
+        bar = panels.colour_bar(
+            figure, image, figure.axes[: len(sides)], "Amplitude relative to noise", pad=0.01, aspect=16
+        )
+        bar.ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        bar.ax.yaxis.set_major_formatter(lambda power, _: f"{2.0**power:.3g}×")
     return figure
 
 
-def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]], tokens: int = 128) -> Figure:
+@figure_style()
+def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the most important columns of each head's queries and keys along a text: waves if it encodes positions."""
     needs = ("query_curve", "key_curve", "curve_column", "periodic", "query_frequency")
-    if tokens < 2:  # noqa: PLR2004 a curve
-        raise AttnscopeError(f"tokens must be at least 2, found {tokens}.")
-    with figure_style():
-        heights = (0.62,) * waves.sizes.get("curve", 1)
-        figure, drawn = panels.head_panels(waves, heads, needs, heights, purpose="wave_curves", width=2.5)
-        shown = min(tokens, waves.sizes["position"])
-        for part, rows in drawn:
-            for row, axes in enumerate(rows):
-                _draw_curve(axes, part.isel(curve=row), shown)
-                if row < len(rows) - 1:
-                    axes.set_xticklabels([])
-            rows[0].set_title(rows[0].get_title("left"), loc="left")  # at its distance, not that of the column's
-        cycles = f";\ncycles per {waves.sizes['position']} tokens, green: a wave"
-        figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}", fontsize=8)
-        panels.legend_above(figure, figure.axes[0], 2)
+    heights = (0.62,) * waves.sizes.get("curve", 1)
+    figure, drawn = panels.head_panels(waves, heads, needs, heights, purpose="wave_curves", width=2.5)
+    shown = min(_CURVE, waves.sizes["position"])
+    for part, rows in drawn:
+        for row, axes in enumerate(rows):
+            _draw_curve(axes, part.isel(curve=row), shown)
+            if row < len(rows) - 1:
+                axes.set_xticklabels([])
+        rows[0].set_title(rows[0].get_title("left"), loc="left")  # at its distance, not that of the column's
+    cycles = f";\ncycles per {waves.sizes['position']} tokens, green: a wave"
+    figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}")
+    panels.legend_above(figure, figure.axes[0], 2)
     return figure
 
 

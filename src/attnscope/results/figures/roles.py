@@ -11,7 +11,7 @@ from attnscope.results.figures.style import MARK, Figure, figure_style
 from attnscope.results.schema import Report
 
 #: Title and caption of each figure, by name.
-_CAPTIONS = {
+captions = {
     "role-maps": (
         "Scores of all heads",
         (
@@ -29,11 +29,6 @@ _CAPTIONS = {
 }
 
 
-def captions(_: Report) -> dict[str, tuple[str, str]]:
-    """Title and caption of each figure, by name."""
-    return _CAPTIONS
-
-
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     yield "role-maps", grid(report)
     yield "beside-controls", with_controls(report.result)
@@ -48,41 +43,40 @@ def grid(report: Report) -> Figure:
         score = part["score"].values
         marked = ROLES[str(part.role.item())].reached(score, part["equal"].values)
         maps.append(HeadMap(str(part.title.item()), score, marked, "Blues", label="Score"))
-    with figure_style():
-        return head_maps(maps, result.layer.values, mark=MARK)
+    return head_maps(maps, result.layer.values, mark=MARK)
 
 
+@figure_style()
 def with_controls(result: xr.Dataset) -> Figure:
     """Draw the scores of all heads next to those of each control, a row for each role."""
     rows = ["model", *([str(name) for name in result.control.values] if "control" in result.coords else [])]
     colours = dict(zip(rows, ("#0072B2", "#E69F00", "#009E73"), strict=False))
     count = result.sizes["role"]
-    with figure_style():
-        figure = Figure(figsize=(6.2, 0.5 + 0.15 * (len(rows) + 1) * count), layout="constrained")
-        axes = figure.subplots()
-        for number in range(count):
-            part = result.isel(role=number)
-            for line, name in enumerate(rows):
-                values = part["score"] if name == "model" else part["control_score"].sel(control=name)
-                at = number + (line - (len(rows) - 1) / 2) * 0.24
-                scores = values.values[np.isfinite(values.values)]
-                axes.scatter(
-                    scores,
-                    np.full(len(scores), at),
-                    s=9,
-                    color=colours[name],
-                    alpha=0.55,
-                    linewidths=0,
-                    label=name if number == 0 else None,
-                )
-            equal = float(np.nanmax(part["equal"].values))
-            axes.plot([equal, equal], [number - 0.4, number + 0.4], color="0.5", linewidth=1.0)
-            threshold = float(part["threshold"])
-            if np.isfinite(threshold):
-                axes.plot([threshold, threshold], [number - 0.4, number + 0.4], color=MARK, linewidth=1.0, ls="--")
-        axes.set_yticks(range(count), [str(title) for title in result.title.values])
-        axes.set(ylim=(count - 0.5, -0.5), xlim=(-0.02, 1.02), xlabel="Score")
-        for edge in range(1, count):
-            axes.axhline(edge - 0.5, color="0.9", linewidth=0.6)
-        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(rows), frameon=False)
+    figure = Figure(figsize=(6.2, 0.5 + 0.15 * (len(rows) + 1) * count), layout="constrained")
+    axes = figure.subplots()
+    for number in range(count):
+        part = result.isel(role=number)
+        for line, name in enumerate(rows):
+            values = part["score"] if name == "model" else part["control_score"].sel(control=name)
+            at = number + (line - (len(rows) - 1) / 2) * 0.24
+            scores = values.values[np.isfinite(values.values)]
+            axes.scatter(
+                scores,
+                np.full(len(scores), at),
+                s=9,
+                color=colours[name],
+                alpha=0.55,
+                linewidths=0,
+                label=name if number == 0 else None,
+            )
+        equal = float(np.nanmax(part["equal"].values))
+        axes.plot([equal, equal], [number - 0.4, number + 0.4], color="0.5", linewidth=1.0)
+        threshold = float(part["threshold"])
+        if np.isfinite(threshold):
+            axes.plot([threshold, threshold], [number - 0.4, number + 0.4], color=MARK, linewidth=1.0, ls="--")
+    axes.set_yticks(range(count), [str(title) for title in result.title.values])
+    axes.set(ylim=(count - 0.5, -0.5), xlim=(-0.02, 1.02), xlabel="Score")
+    for edge in range(1, count):
+        axes.axhline(edge - 0.5, color="0.9", linewidth=0.6)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(rows))
     return figure

@@ -97,6 +97,7 @@ def _sharpest(result: xr.Dataset, listed: set[tuple[int, int]] | None) -> list[t
 _MOST_NUMBERS = 64  # a grid of at most this many heads also shows the numbers
 
 
+@style.figure_style()
 def overview(result: xr.Dataset, statistic: str) -> Figure:
     """Draw a statistic of every head, the mean over texts, as a grid of layers and heads."""
     selection.check_statistic(result, statistic)
@@ -111,24 +112,23 @@ def overview(result: xr.Dataset, statistic: str) -> Figure:
     width = style.printed(heads * cell + 1.0)
     cell, title = min(cell, (width - 1.75) / heads), fill(title, int((width - 0.7) / 0.068))
     height = layers * cell + 0.9 + 0.14 * title.count("\n")
-    with style.figure_style():
-        figure = Figure(figsize=(width, height))
-        room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
-        axes = figure.add_axes(room)
-        image = heat(axes, values, SIGNED if words.signed else "viridis", norm=_scale(values, words))
-        for layer, head in np.argwhere(np.isnan(values)):
-            place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
-            axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
-        style.name_heads(axes, selection.layer_labels(result), selection.axis_values(result, "head"))
-        axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
-        axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
-        axes.grid(which="minor", color="white", linewidth=0.8)
-        axes.tick_params(which="minor", length=0)
-        if values.size <= _MOST_NUMBERS:
-            write_cells(image, _short)
-        axes.set_title(title, loc="left", parse_math=False)
-        place = figure.add_axes((room[0] + room[2] + 0.15 / width, room[1], 0.13 / width, room[3]))
-        colour_bar(figure, image, None, words.units or words.long_name, cax=place)
+    figure = Figure(figsize=(width, height))
+    room = (0.7 / width, 0.5 / height, heads * cell / width, layers * cell / height)
+    axes = figure.add_axes(room)
+    image = heat(axes, values, SIGNED if words.signed else "viridis", norm=_scale(values, words))
+    for layer, head in np.argwhere(np.isnan(values)):
+        place = [head - 0.5, head + 0.5], layer - 0.5, layer + 0.5
+        axes.fill_between(*place, hatch="////", fc="0.96", ec="0.75")
+    style.name_heads(axes, selection.layer_labels(result), selection.axis_values(result, "head"))
+    axes.set_xticks(np.arange(heads - 1) + 0.5, minor=True)
+    axes.set_yticks(np.arange(layers - 1) + 0.5, minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.8)
+    axes.tick_params(which="minor", length=0)
+    if values.size <= _MOST_NUMBERS:
+        write_cells(image, _short)
+    axes.set_title(title, loc="left", parse_math=False)
+    place = figure.add_axes((room[0] + room[2] + 0.15 / width, room[1], 0.13 / width, room[3]))
+    colour_bar(figure, image, None, words.units or words.long_name, cax=place)
     return figure
 
 
@@ -216,6 +216,7 @@ def first_rows(sample: xr.Dataset, heads: Sequence[tuple[int, int]], rows: int) 
     )
 
 
+@style.figure_style()
 def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
     """Draw each head's mean weight at every offset, with the band that holds the middle 80% of texts."""
     selection.require(result, ("profile", "offset"), purpose="profile_curves")
@@ -226,22 +227,21 @@ def profile_curves(result: xr.Dataset, heads: Sequence[Any]) -> Figure:
     columns = min(len(pairs), 4)
     rows = math.ceil(len(pairs) / columns)
 
-    with style.figure_style():
-        figure = Figure(figsize=(max(3.2, 2.3 * columns), 2.1 * rows + 0.3), layout="constrained")
-        for index, (layer, head) in enumerate(pairs):
-            axes = figure.add_subplot(rows, columns, index + 1)
-            at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
-            mean = selection.mean_over_texts(result["profile"].isel(at))[0, 0]
-            low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(result["profile"].isel(at)))
-            name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
-            axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
-            axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
-            axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
-            axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))
-            axes.set_title(f"Head {layer}.{head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
-        style.one_scale(figure.axes)
-        figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left", fontsize=8)
-        figure.supylabel("Mean attention weight", fontsize=8)
+    figure = Figure(figsize=(max(3.2, 2.3 * columns), 2.1 * rows + 0.3), layout="constrained")
+    for index, (layer, head) in enumerate(pairs):
+        axes = figure.add_subplot(rows, columns, index + 1)
+        at = {"layer": [layers.index(layer)], "head": [columns_of_heads.index(head)]}
+        mean = selection.mean_over_texts(result["profile"].isel(at))[0, 0]
+        low, high = (edge[0, 0] for edge in selection.quantiles_over_texts(result["profile"].isel(at)))
+        name, colour = _majority(result.isel(at)) if labelled else ("", style.LEFT)
+        axes.axvline(0, color="0.5", linewidth=0.6, linestyle=":")
+        axes.fill_between(offsets, low, high, color=colour, alpha=0.28, linewidth=0)
+        axes.plot(offsets, mean, color=colour, linewidth=1.3, marker="o", markersize=2.2)
+        axes.set(xlim=style.drawn_range(offsets, mean), ylim=(0, None))
+        axes.set_title(f"Head {layer}.{head}" + (f"\n{name}" if name else ""), loc="left", parse_math=False)
+    style.one_scale(figure.axes)
+    figure.supxlabel(f"Offset (key − query), {unit_of(result)}: negative is left")
+    figure.supylabel("Mean attention weight")
     return figure
 
 
@@ -260,6 +260,7 @@ def _majority(head: xr.Dataset) -> tuple[str, str]:
 _MOST = 6  # groups whose numbers fit into the cells
 
 
+@style.figure_style()
 def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the weight of the queries of each group on the keys of each group, head by head."""
     selection.require(result, ("group_weight", "position_group_weight", "equal_group_weight"), purpose="group_maps")
@@ -270,21 +271,20 @@ def group_maps(result: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     side = max(1.4, 0.3 * len(names))  # inches
     wide = 0.06 * max(map(len, names))
     layers, columns = selection.axis_values(result, "layer"), selection.axis_values(result, "head")
-    with style.figure_style():
-        figure = Figure(figsize=(3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3), layout="constrained")
-        grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
-        image = None
-        for row, (layer, head) in zip(grid, pairs, strict=True):
-            titles = (f"Head {layer}.{head}", "Positions alone", "Uniform attention")
-            for axes, title, values in zip(row, titles, (means.weight, means.positions, means.equal), strict=True):
-                image = heat(axes, values[layers.index(layer), columns.index(head)][np.ix_(present, present)])
-                style.name_columns(axes, range(len(names)), names)
-                axes.set_yticks(range(len(names)), names, parse_math=False)
-                if len(names) <= _MOST:
-                    write_cells(image, "{:.2f}".format)
-                axes.set_title(title)
-            row[0].set_ylabel("Queries")
-        for axes in grid[-1]:
-            axes.set_xlabel("Keys")
-        colour_bar(figure, image, grid.ravel().tolist(), "Mean weight", shrink=0.8)
+    figure = Figure(figsize=(3 * side + wide + 1.1, len(pairs) * (side + 0.3) + wide + 0.3), layout="constrained")
+    grid = np.reshape(figure.subplots(len(pairs), 3, sharex=True, sharey=True), (-1, 3))
+    image = None
+    for row, (layer, head) in zip(grid, pairs, strict=True):
+        titles = (f"Head {layer}.{head}", "Positions alone", "Uniform attention")
+        for axes, title, values in zip(row, titles, (means.weight, means.positions, means.equal), strict=True):
+            image = heat(axes, values[layers.index(layer), columns.index(head)][np.ix_(present, present)])
+            style.name_columns(axes, range(len(names)), names)
+            axes.set_yticks(range(len(names)), names, parse_math=False)
+            if len(names) <= _MOST:
+                write_cells(image, "{:.2f}".format)
+            axes.set_title(title)
+        row[0].set_ylabel("Queries")
+    for axes in grid[-1]:
+        axes.set_xlabel("Keys")
+    colour_bar(figure, image, grid.ravel().tolist(), "Mean weight", shrink=0.8)
     return figure

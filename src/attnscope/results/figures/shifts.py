@@ -12,32 +12,31 @@ from matplotlib.colors import PowerNorm
 from attnscope.explanation.analyses.verdict import ERROR
 from attnscope.results.figures import panels
 from attnscope.results.figures.style import MARK, Figure, figure_style
-from attnscope.support.errors import AttnscopeError
 
 _LINES = (-2.0, -1.0, 0.0, 1.0, 2.0)  # offsets whose line is drawn in a map
-_CURVES = 10
+_CURVES, _REACH = 10, 60
 _BEYOND = 4.0  # tokens drawn above and below the offset of a head
 _TITLE: dict[str, Any] = {"loc": "right", "color": MARK}
 
 
+@figure_style()
 def phase_maps(maps: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the energy of the eigenvectors of each head's rotation R over frequency and angle."""
-    with figure_style():
-        needs, labels = ("energy", "angle"), ("Angle of the eigenvalue",)
-        figure, drawn = panels.head_panels(maps, heads, needs, (2.5,), labels, purpose="phase_maps", width=2.6)
-        frequency, positions = _frequencies(maps)
-        for part, (axes,) in drawn:
-            energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
-            extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
-            norm = PowerNorm(0.5, 0, float(np.nanmax(energy, initial=0.0)) or 1.0)
-            panels.heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
-            _draw_lines(axes, positions, float(frequency[-1]))
-            if "line_shift" in part:
-                axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
-            ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
-            axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
-            axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
-        figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens", fontsize=8)
+    needs, labels = ("energy", "angle"), ("Angle of the eigenvalue",)
+    figure, drawn = panels.head_panels(maps, heads, needs, (2.5,), labels, purpose="phase_maps", width=2.6)
+    frequency, positions = _frequencies(maps)
+    for part, (axes,) in drawn:
+        energy = part["energy"].transpose("angle", "frequency").values[:, 1:]
+        extent = (0.5, frequency[-1] + 0.5, -np.pi, np.pi)
+        norm = PowerNorm(0.5, 0, float(np.nanmax(energy, initial=0.0)) or 1.0)
+        panels.heat(axes, energy, "Greys", norm=norm, origin="lower", aspect="auto", extent=extent)
+        _draw_lines(axes, positions, float(frequency[-1]))
+        if "line_shift" in part:
+            axes.set_title(_named(_clear(-part["line_shift"], part["line_chance"])), **_TITLE)
+        ticks = np.pi * np.array([-1, -0.5, 0, 0.5, 1])
+        axes.set_yticks(ticks, ["−π", "−π/2", "0", "π/2", "π"] if axes.get_ylabel() else [])
+        axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-np.pi, np.pi))
+    figure.supxlabel(f"Frequency (cycles per {positions} tokens); lines: offset in tokens")
     return figure
 
 
@@ -92,37 +91,33 @@ def _draw_lines(axes: Axes, positions: int, last: float) -> None:
         )
 
 
-def cross_correlations(
-    correlations: xr.Dataset, heads: Sequence[tuple[int, int]], reach: int = 60, curves: int = _CURVES
-) -> Figure:
+@figure_style()
+def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]], curves: int = _CURVES) -> Figure:
     """Draw each head's cross-correlations of queries and keys: the leading columns, and their weighted sum."""
-    if reach < 1:
-        raise AttnscopeError(f"reach must be at least 1 token, found {reach}.")
-    with figure_style():
-        labels = ("Correlation", "Sum of scores" if "lowest_offset" not in correlations.coords else "Sum before mask")
-        purpose, needs = "cross_correlations", ("correlation", "trace")
-        figure, drawn = panels.head_panels(correlations, heads, needs, (1.5, 1.5), labels, purpose=purpose, width=2.4)
-        offset = correlations["offset"].values
-        reach = min(reach, int(offset.max()))
-        near = np.abs(offset) <= reach
-        shown = min(curves, correlations.sizes["column"])
-        colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
-        for part, (columns, total) in drawn:
-            lines = part["correlation"].transpose("column", "offset").values[:, near]
-            for column in reversed(range(shown)):
-                columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
-            columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
-            columns.set_xticklabels([])
-            columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=7, color="0.35")
-            total.plot(offset[near], part["trace"].values[near], color=panels.INK, linewidth=1.1)
-            total.set(xlim=(-reach, reach))
-            total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
-            total.yaxis.get_offset_text().set_fontsize(7)
-            _mark_peak(total, part)
-            for axes in (columns, total):
-                panels.zero_line(axes)
-                _grey_out(axes, part, across=True)
-        figure.supxlabel(panels.OFFSET, fontsize=8)
+    labels = ("Correlation", "Sum of scores" if "lowest_offset" not in correlations.coords else "Sum before mask")
+    purpose, needs = "cross_correlations", ("correlation", "trace")
+    figure, drawn = panels.head_panels(correlations, heads, needs, (1.5, 1.5), labels, purpose=purpose, width=2.4)
+    offset = correlations["offset"].values
+    reach = min(_REACH, int(offset.max()))
+    near = np.abs(offset) <= reach
+    shown = min(curves, correlations.sizes["column"])
+    colours = [colormaps["viridis"](0.9 * column / max(shown - 1, 1)) for column in range(shown)]
+    for part, (columns, total) in drawn:
+        lines = part["correlation"].transpose("column", "offset").values[:, near]
+        for column in reversed(range(shown)):
+            columns.plot(offset[near], lines[column], color=colours[column], linewidth=0.9)
+        columns.set(xlim=(-reach, reach), ylim=(-1.05, 1.05))
+        columns.set_xticklabels([])
+        columns.set_title(f"columns 0–{shown - 1}", loc="right", fontsize=7, color="0.35")
+        total.plot(offset[near], part["trace"].values[near], color=panels.INK, linewidth=1.1)
+        total.set(xlim=(-reach, reach))
+        total.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+        total.yaxis.get_offset_text().set_fontsize(7)
+        _mark_peak(total, part)
+        for axes in (columns, total):
+            panels.zero_line(axes)
+            _grey_out(axes, part, across=True)
+    figure.supxlabel(panels.OFFSET)
     return figure
 
 
@@ -134,58 +129,50 @@ def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
         return
     height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))
     axes.plot(at, height, "o", color=MARK, markersize=3)
-    axes.annotate(
-        f"t = {panels.tokens(at, 0)}",
-        (at, height),
-        (6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=7,
-        color=MARK,
-    )
+    panels.name_point(axes, f"t = {panels.tokens(at, 0)}", (at, height), (6, 0), va="center", color=MARK)
 
 
+@figure_style()
 def cross_spectrum_offsets(spectra: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
     """Draw the offset that each frequency of a head's scores favours."""
     needs = ("offset", "cross_amplitude", "coherence", "band_offset", "band_offset_chance")
-    with figure_style():
-        purpose, labels = "cross_spectrum_offsets", ("Offset, tokens",)
-        figure, drawn = panels.head_panels(spectra, heads, needs, (2.3,), labels, purpose=purpose, width=2.5)
-        frequency, positions = _frequencies(spectra)
-        discs = None
-        for part, (axes,) in drawn:
-            middle = _clear(part["band_offset"], part["band_offset_chance"])
-            limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
-            below = frequency > 0
-            wrap = positions / (2 * frequency[below])
-            for sign in (-1, 1):
-                axes.plot(frequency[below], sign * wrap, color="0.6", linewidth=0.7, linestyle="--")
-            axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")
-            if np.isfinite(middle):
-                axes.axhline(middle, color=MARK, linewidth=0.9)
-            if "in_band" in part:
-                inside = np.flatnonzero(part["in_band"].values.astype(bool))
-                first, last = float(frequency[inside[0]]), float(frequency[inside[-1]])
-                axes.axvspan(-1, first - 0.5, color=panels.NOISE_BAND, linewidth=0)
-                axes.axvspan(last + 0.5, float(frequency[-1]) + 1, color=panels.NOISE_BAND, linewidth=0)
-            amplitude = np.nan_to_num(part["cross_amplitude"].values.astype(float))
-            share = amplitude / max(amplitude[below].max(initial=0.0), 1e-300)
-            discs = axes.scatter(
-                frequency[below],
-                part["offset"].values[below],
-                s=70 * np.minimum(share[below], 1) + 3,
-                c=np.nan_to_num(part["coherence"].values[below]),
-                cmap="viridis_r",
-                vmin=0,
-                vmax=1,
-                alpha=0.85,
-                linewidths=0,
-                zorder=3,
-            )
-            axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
-            axes.set_title(_named(middle), **_TITLE)
-            _grey_out(axes, part, across=False)
-        figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used", fontsize=8)
-        if discs is not None:
-            panels.colour_bar(figure, discs, [*figure.axes], "Coherence", pad=0.01, aspect=18)
+    purpose, labels = "cross_spectrum_offsets", ("Offset, tokens",)
+    figure, drawn = panels.head_panels(spectra, heads, needs, (2.3,), labels, purpose=purpose, width=2.5)
+    frequency, positions = _frequencies(spectra)
+    discs = None
+    for part, (axes,) in drawn:
+        middle = _clear(part["band_offset"], part["band_offset_chance"])
+        limit = max(abs(float(np.nan_to_num(middle))) + 1.5, _BEYOND)
+        below = frequency > 0
+        wrap = positions / (2 * frequency[below])
+        for sign in (-1, 1):
+            axes.plot(frequency[below], sign * wrap, color="0.6", linewidth=0.7, linestyle="--")
+        axes.axhline(0, color="0.5", linewidth=0.6, linestyle=":")
+        if np.isfinite(middle):
+            axes.axhline(middle, color=MARK, linewidth=0.9)
+        if "in_band" in part:
+            inside = np.flatnonzero(part["in_band"].values.astype(bool))
+            first, last = float(frequency[inside[0]]), float(frequency[inside[-1]])
+            axes.axvspan(-1, first - 0.5, color=panels.NOISE_BAND, linewidth=0)
+            axes.axvspan(last + 0.5, float(frequency[-1]) + 1, color=panels.NOISE_BAND, linewidth=0)
+        amplitude = np.nan_to_num(part["cross_amplitude"].values.astype(float))
+        share = amplitude / max(amplitude[below].max(initial=0.0), 1e-300)
+        discs = axes.scatter(
+            frequency[below],
+            part["offset"].values[below],
+            s=70 * np.minimum(share[below], 1) + 3,
+            c=np.nan_to_num(part["coherence"].values[below]),
+            cmap="viridis_r",
+            vmin=0,
+            vmax=1,
+            alpha=0.85,
+            linewidths=0,
+            zorder=3,
+        )
+        axes.set(xlim=(0, frequency[-1] + 0.5), ylim=(-limit, limit))
+        axes.set_title(_named(middle), **_TITLE)
+        _grey_out(axes, part, across=False)
+    figure.supxlabel(f"Frequency (cycles per {positions} tokens); shaded: not used")
+    if discs is not None:
+        panels.colour_bar(figure, discs, [*figure.axes], "Coherence", pad=0.01, aspect=18)
     return figure

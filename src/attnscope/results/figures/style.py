@@ -10,7 +10,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, lru_cache
@@ -262,8 +262,16 @@ _LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.unicode_minus": True,
+    "axes.axisbelow": True,
     "axes.formatter.useoffset": False,  # ticks say their numbers, not what is to be added to them
     "figure.dpi": 100,
+    "figure.labelsize": 8,
+    "figure.titlesize": 8,
+    "grid.color": "0.92",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "legend.title_fontsize": 7,
     "hatch.linewidth": 0.4,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -300,9 +308,11 @@ def restyled(settings: dict[str, Any]) -> Generator[None]:
         _USERS.reset(token)
 
 
-def figure_style() -> AbstractContextManager[None]:
-    """A context in which every figure is drawn and saved alike."""
-    return style.context(["default", {**_LOOK, **(_USERS.get() or {})}])
+@contextmanager
+def figure_style() -> Generator[None]:
+    """A context, or a decorator, in which every figure is drawn and saved alike."""
+    with style.context(["default", {**_LOOK, **(_USERS.get() or {})}]):
+        yield
 
 
 def name_heads(axes: Axes, layers: list[str], heads: list[int]) -> None:
