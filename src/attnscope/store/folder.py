@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 import stat
 import unicodedata
@@ -14,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from attnscope.store import files
 from attnscope.store.signature import Signature
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -340,8 +341,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 _ABOUT = "files of this folder that attnscope wrote: size and SHA-256"
 _MOST_BYTES = 1 << 28  # of a manifest; a million pieces take about half of it
-_LONGEST, _DEEPEST = 1024, 48  # bytes of a name, levels of what the state nests
-_LARGEST = 1 << 60  # bytes of a file
+_LONGEST = 1024  # bytes of a name
 _TURNING = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # characters that turn the direction of text
 
 
@@ -383,23 +383,20 @@ class Manifest:
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # what the command noted
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Manifest:
+    def of(cls, raw: bytes) -> Manifest:
         """The record that a file holds, every part of it checked."""
-        command, entries, state = content.get("command"), content.get("files"), content.get("state")
-        if not isinstance(command, str) or re.fullmatch("[a-z][a-z_-]{0,39}", command) is None:
-            raise ValueError("command")
-        if not isinstance(entries, dict) or not isinstance(state, dict) or _is_deep(state):
-            raise ValueError("files or state")
-        known = {check_name(name): _checksum(entry) for name, entry in entries.items()}
-        manifest = cls(command, known, _names(content.get("growing")), _names(content.get("undefined")), state)
-        wrong = [key for key, shape in _STATE.items() if key in state and not _fits(state[key], shape)]
-        if not wrong and (units := state.get("units", [])) != sorted(units):
-            wrong = ["units"]
-        if wrong:
-            raise ValueError(f"state: {wrong[0]}")
-        if "signature" in state:
-            Signature.of(state["signature"])
-        for name in entries:
+        try:
+            _Shape.model_validate_json(raw, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        content = json.loads(raw)
+        known = {name: Checksum(*entry) for name, entry in content["files"].items()}
+        names = set(content["growing"]), set(content["undefined"])
+        manifest = cls(content["command"], known, *names, content["state"])
+        if "signature" in manifest.state:
+            Signature.of(manifest.state["signature"])
+        for name in known:
             if name.startswith(files.PIECES):
                 files.texts_of(name)
         return manifest
@@ -417,11 +414,10 @@ class Manifest:
         return files.json_bytes(content | {"sha256": digest_of(content)})
 
 
-def check_name(name: Any) -> str:
+def check_name(name: str) -> str:
     """Check that a file's path is relative, inside the folder, and of plain characters."""
     right = (
-        isinstance(name, str)
-        and 0 < len(name) <= _LONGEST
+        0 < len(name) <= _LONGEST
         and all(part not in {"", ".", "..", files.WORKPLACE} for part in name.split("/"))
         and name != files.MANIFEST
         and "\\" not in name
@@ -431,6 +427,57 @@ def check_name(name: Any) -> str:
     if not right:
         raise ValueError(f"the name {name!r:.60}")
     return name
+
+
+def _in_order(units: list[int]) -> list[int]:
+    if units != sorted(units):
+        raise ValueError("not in order")
+    return units
+
+
+_Name: TypeAlias = Annotated[str, AfterValidator(check_name)]
+_Size: TypeAlias = Annotated[int, Field(ge=0, le=1 << 60)]
+_Sha256: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Analyses(BaseModel):
+    requested: list[str]
+    names: list[str]
+    skipped: list[tuple[str, str]]
+
+
+class _Also(BaseModel):
+    file: str
+    model: str
+    identity: str
+
+
+class _State(BaseModel):
+    """What commands note; other keys may have any value."""
+
+    complete: bool = False
+    signature: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    texts: _Size = 0
+    units: Annotated[list[_Size], AfterValidator(_in_order)] = []
+    views: str = ""
+    asked: dict[str, Any] = {}
+    analyses: _Analyses | None = None
+    also: list[_Also] = []
+    parts: list[str] = []
+    measured: tuple[str, str] = ("", "")
+    config: dict[str, Any] = {}
+    metrics: dict[str, float] = {}
+
+
+class _Shape(BaseModel):
+    """Types of all that a manifest holds."""
+
+    command: Annotated[str, Field(pattern="^[a-z][a-z_-]{0,39}$")]
+    files: dict[_Name, tuple[_Size, _Sha256]]
+    growing: list[_Name]
+    undefined: list[_Name]
+    state: _State
 
 
 def manifest_of(folder: Path) -> Manifest | None:
@@ -448,13 +495,10 @@ def read_manifest(path: Path) -> Manifest | None:
             raw: bytes = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise AttnscopeError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-    content: Any = None
     whole = False
-    try:
+    with suppress(ValueError, RecursionError):
         content = json.loads(raw) if len(raw) <= _MOST_BYTES else None
         whole = isinstance(content, dict) and content.pop("sha256", None) == digest_of(content)
-    except (ValueError, RecursionError):
-        pass
     if not whole:
         if b'"attnscope"' not in raw:
             return None
@@ -463,75 +507,13 @@ def read_manifest(path: Path) -> Manifest | None:
             "another folder"
         )
     try:
-        return Manifest.of(content)
+        return Manifest.of(raw)
     except (ValueError, AttnscopeError) as error:
         raise AttnscopeError(
-            f"{path} is not as this version of attnscope writes it ({str(error)[:160]}): open it with the version that "
+            f"{path} is not as this version of attnscope writes it ({reason_of(error)}): open it with the version that "
             "did, or start again in another folder"
         ) from error
 
 
 def digest_of(content: Any) -> str:
     return hashlib.sha256(files.json_bytes(content)).hexdigest()
-
-
-def _checksum(entry: Any) -> Checksum:
-    size, sha256 = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)  # noqa: PLR2004
-    if type(size) is not int or not 0 <= size <= _LARGEST:
-        raise ValueError("the size of a file")
-    if not isinstance(sha256, str) or re.fullmatch("[0-9a-f]{64}", sha256) is None:
-        raise ValueError("the checksum of a file")
-    return Checksum(size, sha256)
-
-
-def _names(given: Any) -> set[str]:
-    if not isinstance(given, list):
-        raise ValueError("a list of names")  # noqa: TRY004 as all else that is wrong in it
-    return {check_name(name) for name in given}
-
-
-def _is_deep(value: Any) -> bool:
-    """Whether lists and mappings are nested more deeply than readers support."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        each = (outer.values() if isinstance(outer, dict) else outer for outer in level)
-        level = [inner for several in each for inner in several if isinstance(inner, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    """Whether a JSON value has a shape: a type, a list of one shape, a tuple of several, a mapping with its keys."""
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(_fits(one, shape[0]) for one in value)
-    if isinstance(shape, dict):
-        needed = {key: each for key, each in shape.items() if key is not ...}
-        rest = shape.get(..., object)
-        has_all = isinstance(value, dict) and needed.keys() <= value.keys()
-        return has_all and all(_fits(one, needed.get(key, rest)) for key, one in value.items())
-    if isinstance(shape, tuple):
-        return isinstance(value, list) and len(value) == len(shape) and all(map(_fits, value, shape))
-    if shape is int:
-        return type(value) is int and 0 <= value <= _LARGEST
-    if shape is float:
-        return type(value) in (int, float)
-    return isinstance(value, shape)
-
-
-#: The shape of what commands note; other keys may have any value.
-_STATE: dict[str, Any] = {
-    "complete": bool,
-    "signature": dict,
-    "attributes": dict,
-    "texts": int,
-    "units": [int],
-    "views": str,
-    "asked": dict,
-    "analyses": {"requested": [str], "names": [str], "skipped": [(str, str)]},
-    "also": [{"file": str, "model": str, "identity": str, ...: str}],
-    "parts": [str],
-    "measured": (str, str),
-    "config": dict,
-    "metrics": {...: float},
-}

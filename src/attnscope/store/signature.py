@@ -108,22 +108,12 @@ class Signature:
         """Eight hexadecimal digits of its hash, which end the name of the run's folder."""
         return short_hash(self.to_dict())
 
-    def format(self, *, short: bool = True) -> str:
-        """One line to cite, as sacreBLEU's: ``key:value`` with bars between; `short` has one hash and counts lists."""
-        versions = dict(self.versions or {})
+    def format(self) -> str:
+        """One line to cite, as sacreBLEU's: ``key:value`` with bars between; long lists are counted."""
         entries: dict[str, Any] = {"model": self.name, "systems": "+".join(self.systems or {}), "sha": self.short}
-        entries |= {} if short else self._hashes()
-        entries |= dict(sorted((self.settings or {}).items())) | {"version": versions.pop("attnscope", None)}
-        entries |= {} if short else versions
-        line = [f"{name}:{_written(value, short=short)}" for name, value in entries.items() if value is not None]
+        entries |= dict(sorted((self.settings or {}).items())) | {"version": (self.versions or {}).get("attnscope")}
+        line = [f"{name}:{_written(value)}" for name, value in entries.items() if value is not None]
         return "|".join(part.replace("|", "/") for part in (self.command, *line) if not part.endswith(":"))
-
-    def _hashes(self) -> dict[str, Any]:
-        """The marks of models and texts besides their names."""
-        parts = {name: getattr(self, name) for name in ("model", "tokenizer", "corpus", "target", "text")}
-        known = {name: part for name, part in parts.items() if isinstance(part, Mapping)}
-        each = ((f"{name}.{key}", key, value) for name, part in known.items() for key, value in part.items())
-        return {named: value for named, key, value in each if key != "name"}
 
     @property
     def name(self) -> str:
@@ -166,9 +156,9 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     return digest.hexdigest()
 
 
-def _written(value: Any, *, short: bool) -> str:
+def _written(value: Any) -> str:
     if isinstance(value, list):
-        return str(len(value)) if short and len(value) > _FEW else "+".join(map(str, value))
+        return str(len(value)) if len(value) > _FEW else "+".join(map(str, value))
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
