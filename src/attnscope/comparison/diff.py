@@ -21,7 +21,7 @@ from attnscope.measure.documents import FEW, LEAST, by_document, called_in, numb
 from attnscope.measure.quantities import without_end
 from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.store.files import local_folder, read_as
 from attnscope.store.runs import RunFolder, load_part
 from attnscope.store.signature import Signature
@@ -363,7 +363,7 @@ def sizes(
 
 
 _CARE = {
-    "A change of weights need not change the predictions.": "attnscope intervene measures whether a head matters.",
+    "A change of weights need not change the predictions.": MATTERS,
     "Changes depend on the texts.": "Other kinds of text may show others.",
 }
 
@@ -440,8 +440,7 @@ def _quantities(difference: xr.Dataset) -> list[Quantity]:
     before, after, change = value_headings(difference)
     matched = difference.attrs["matching"] != "number"
     return [
-        Quantity("layer", unit="count", detail="data"),
-        Quantity("head", unit="head"),
+        *HEAD,
         Quantity("partner", "matched with", unit="head", detail="table" if matched else "data"),
         Quantity("statistic"),
         Quantity("units", detail="page"),

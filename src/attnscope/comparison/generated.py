@@ -9,7 +9,7 @@ import xarray as xr
 
 from attnscope.measure.documents import FEW, above_zero, by_document
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, with_nulls
 
@@ -32,8 +32,7 @@ _TURN = Quantity(
     interval=True,
 )
 _HEADS = (
-    Quantity("layer", unit="count", detail="data"),
-    Quantity("head", unit="head"),
+    *HEAD,
     Quantity("attention", detail="data"),
     Quantity("own_first", "own output", "share", detail="page", group=_FIRST),
     Quantity("equal_first", "uniform", "share", detail="page", group=_FIRST),

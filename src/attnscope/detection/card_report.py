@@ -21,6 +21,7 @@ from attnscope.detection.report import (
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED
 from attnscope.results.schema import (
+    HEAD,
     Finding,
     Quantity,
     Report,
@@ -104,8 +105,7 @@ def _heads(card: xr.Dataset) -> list[Quantity]:
     meaning = "share of the weight that a cache of these latest + first tokens keeps"
     lost = "change of the loss in nats without the head"
     return [
-        Quantity("layer", unit="count", detail="data"),
-        Quantity("head", unit="head"),
+        *HEAD,
         Quantity("key_head", unit="count", detail="data", meaning="key-value head of its layer that it reads"),
         Quantity("roles", meaning="published roles whose threshold it reaches"),
         Quantity("listed", unit="count", detail="page", meaning="1: in the published file"),

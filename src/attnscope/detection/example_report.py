@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnscope.detection.common import LEAST_KEYS, LEVEL, SHARED
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import Finding, Marked, Quantity, Report, Row, Table, value_of
+from attnscope.results.schema import HEAD, MATTERS, Finding, Marked, Quantity, Report, Row, Table, value_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 
@@ -62,8 +62,7 @@ def report(result: xr.Dataset) -> Report:
         result=result,
         notes=[*notes_of(result).values()],
         care={
-            "Examples show where a head attends, not what it does.": "attnscope intervene measures whether a head "
-            "matters.",
+            "Examples show where a head attends, not what it does.": MATTERS,
             "Each window has one example.": f"Queries that see fewer than {LEAST_KEYS} keys do not count, nor do the "
             "first token and special tokens as keys (--sinks counts them).",
         },
@@ -121,8 +120,11 @@ def _called(feature: Row) -> str:
 
 
 def _examples(by: str) -> list[Quantity]:
-    heads: list[Any] = [Quantity("set"), Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")]
-    more: list[Any] = [
+    return [
+        Quantity("set"),
+        *HEAD,
+        Quantity("weight", unit="share", meaning="weight of the query on the key"),
+        _RANKED[by],
         Quantity("query_token", unit="token", detail="data"),
         Quantity("key_token", unit="token", detail="data"),
         Quantity("query", unit="count", detail="data"),
@@ -132,12 +134,10 @@ def _examples(by: str) -> list[Quantity]:
         Quantity("text", detail="data"),
         Quantity("window_number", unit="count", detail="data"),
     ]
-    return [*heads, Quantity("weight", unit="share", meaning="weight of the query on the key"), _RANKED[by], *more]
 
 
 _COMMON = (
-    Quantity("layer", unit="count", detail="data"),
-    Quantity("head", unit="head"),
+    *HEAD,
     Quantity("kind", "feature"),
     Quantity("value", "", "token"),
     Quantity("found", "examples", "count", "examples that have it", significant="significant"),

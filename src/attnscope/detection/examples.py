@@ -190,27 +190,39 @@ class Sides:
     columns: np.ndarray  # ``(key,)``
 
 
-class ExampleReader(TextReader):
+class PairReader(TextReader):
+    """Attention from queries to keys that match what was asked for."""
+
+    needs = "Words need attention between tokens"
+
+    def __init__(
+        self, model: Model | None, texts: Sources, settings: ScanSettings, query: str | None, key: str | None
+    ) -> None:
+        self.asked: dict[str, Any] = {"query": query, "key": key}
+        self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
+        super().__init__(model, texts, settings)
+        if "places" in self.notes:
+            raise AttnscopeError(f"{self.notes['places']} {self.needs}")
+
+    def signature_settings(self) -> dict[str, Any]:
+        signed = super().signature_settings()
+        names = ("limit", "seed", "window", "stride", "batch_size", "words")
+        return {name: signed[name] for name in names if name in signed} | self.asked
+
+
+class ExampleReader(PairReader):
     """The strongest row of every window for some heads, and one at random."""
 
-    command = "examples"
+    command, needs = "examples", "Examples need attention between tokens"
     median_of = 4096  # windows drawn at random, of which the median is taken
 
     def __init__(
         self, model: Model | None, texts: Sources, settings: ScanSettings, heads: Sequence[Any], choice: Choice
     ) -> None:
-        self.choice = choice
-        self.is_query, self.is_key = matcher(choice.query, "query"), matcher(choice.key, "key")
-        super().__init__(model, texts, settings)
+        super().__init__(model, texts, settings, choice.query, choice.key)
         known = [(site.index, head) for site in self.sites for head in range(site.heads)]
-        self.heads = checked_heads(heads, known, "head")
-        if "places" in self.notes:
-            raise AttnscopeError(f"{self.notes['places']} " + "Examples need attention between tokens")
-
-    def signature_settings(self) -> dict[str, Any]:
-        signed = super().signature_settings()
-        names = ("limit", "seed", "window", "stride", "batch_size")
-        return {name: signed[name] for name in names} | {"heads": self.heads} | vars(self.choice)
+        self.choice, self.heads = choice, checked_heads(heads, known, "head")
+        self.asked = {"heads": self.heads} | vars(choice)
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)

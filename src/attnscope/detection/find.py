@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import xarray as xr
@@ -11,12 +11,12 @@ from attnscope.bundled import MODEL
 from attnscope.capture.borrow import verb
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.parameters import ScanSettings, StudyReading
-from attnscope.detection.examples import matcher, scan_settings
+from attnscope.capture.parameters import StudyReading
+from attnscope.detection.examples import PairReader, Sides, scan_settings
 from attnscope.intervention.effects import by_layer, effect_variables
 from attnscope.kernels.full import attend_in_full
+from attnscope.measure.contexts import sides_of
 from attnscope.measure.documents import units_in
-from attnscope.measure.texts import TextReader
 from attnscope.read.words import in_words
 from attnscope.store.units import task_for
 from attnscope.support.arguments import Count
@@ -104,31 +104,10 @@ _MEASURED = {
 }
 
 
-class _Sides(NamedTuple):
-    """The words of a window on both sides of a call, as numbers: which are the query and the key, which count."""
-
-    queries: Window
-    keys: Window
-    rows: np.ndarray
-    columns: np.ndarray
-
-
-class WordReader(TextReader):
+class WordReader(PairReader):
     """The weight from one word to another, in every head."""
 
     command = "find"
-
-    def __init__(self, model: Model | None, texts: Sources, settings: ScanSettings, query: str, key: str) -> None:
-        self.asked = {"query": query, "key": key}
-        self.is_query, self.is_key = matcher(query, "query"), matcher(key, "key")
-        super().__init__(model, texts, settings)
-        if "places" in self.notes:
-            raise AttnscopeError(f"{self.notes['places']} " + "Words need attention between tokens")
-
-    def signature_settings(self) -> dict[str, Any]:
-        signed = super().signature_settings()
-        names = ("limit", "seed", "window", "stride", "batch_size", "words")
-        return {name: signed[name] for name in names if name in signed} | self.asked
 
     def measure_batch(self, items: Sequence[Window], numbers: Sequence[int]) -> xr.Dataset:
         read = self.read(items, numbers)
@@ -162,16 +141,14 @@ class WordReader(TextReader):
             },
         )
 
-    def sides(self, window: Window, kind: str) -> _Sides:
+    def sides(self, window: Window, kind: str) -> Sides:
         """The words on both sides of a call."""
-        text = in_words(window)
-        target = text.target or text
-        queries, keys = (text if kind == "self" else target), (target if kind == "causal" else text)
+        queries, keys = sides_of(in_words(window), kind)
         rows, columns = (
             np.array([not special and is_it(word) for word, special in zip(side.tokens, side.special, strict=True)])
             for side, is_it in ((queries, self.is_query), (keys, self.is_key))
         )
-        return _Sides(queries, keys, rows, columns)
+        return Sides(queries, keys, rows, columns)
 
     def kinds(self) -> Callable[[xr.Dataset], xr.Dataset] | None:
         return self._heads
@@ -216,7 +193,7 @@ class WordReader(TextReader):
 
 
 def _of_words(
-    weights: Float[np.ndarray, "head query key"], uniform: Float[np.ndarray, "1 query key"], sides: _Sides
+    weights: Float[np.ndarray, "head query key"], uniform: Float[np.ndarray, "1 query key"], sides: Sides
 ) -> dict[str, Any]:
     """The weight from a word to another in one window, by head; None without both."""
     rows, columns = np.flatnonzero(sides.rows), np.flatnonzero(sides.columns)
@@ -242,7 +219,7 @@ def _of_words(
 def _at_same_offset(
     weights: Float[np.ndarray, "head query key"],
     seen: Bool[np.ndarray, "query key"],
-    sides: _Sides,
+    sides: Sides,
     rows: np.ndarray,
     columns: np.ndarray,
 ) -> Float[np.ndarray, " head"] | float:

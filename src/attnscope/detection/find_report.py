@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from attnscope.measure.documents import LEAST
 from attnscope.measure.stored import describe_corpus, notes_of
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, effect_columns, effect_quantity, rows_of
+from attnscope.results.schema import (
+    HEAD,
+    MATTERS,
+    Finding,
+    Quantity,
+    Report,
+    Row,
+    Table,
+    effect_columns,
+    effect_quantity,
+    rows_of,
+)
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
 
@@ -51,10 +62,7 @@ def report(result: xr.Dataset) -> Report:
         ],
         result=result,
         notes=[*notes_of(result).values()],
-        care={
-            "A weight shows where a head attends, not what it does.": "attnscope intervene measures whether a head "
-            "matters."
-        },
+        care={"A weight shows where a head attends, not what it does.": MATTERS},
     )
 
 
@@ -82,8 +90,7 @@ def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[st
 
 _MOST = 0.5  # share of the windows
 _HEADS = (
-    Quantity("layer", unit="count", detail="data"),
-    Quantity("head", unit="head"),
+    *HEAD,
     Quantity(
         "weight",
         unit="share",

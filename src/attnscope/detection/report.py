@@ -9,7 +9,7 @@ import numpy as np
 
 from attnscope.detection.role import ROLES
 from attnscope.measure.stored import notes_of
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of, value_of
+from attnscope.results.schema import MATTERS, Finding, Quantity, Report, Row, Table, rows_of, value_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count
@@ -110,7 +110,7 @@ def report(roles: xr.Dataset) -> Report:
 
 
 CARE = {
-    "A role reports where a head attends, not what it does.": "attnscope intervene measures whether a head matters.",
+    "A role reports where a head attends, not what it does.": MATTERS,
     "It is a score on these texts.": "A threshold is where its authors drew a line: a head just below is no other kind "
     "of head.",
 }

@@ -21,7 +21,7 @@ from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import DEFAULT, OF_OFFSETS, SEVERAL, STATISTICS, STRONGEST, without_end
 from attnscope.measure.ranking import majority_names, peaks, rank_heads, top_keys
 from attnscope.results.figures.selection import noun_of, of_entries
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.runs import RunFolder
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads
@@ -30,10 +30,8 @@ from attnscope.support.numbers import count, with_nulls
 
 _MOST = 4  # heads whose keys are listed if no ranking selects any
 _ROOM = 1_000_000  # numbers of one profile over all heads; larger ones are only in the run folder
-_LAYER, _HEAD = Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head")
 _RANKED = (
-    _LAYER,
-    _HEAD,
+    *HEAD,
     Quantity("attention"),
     Quantity("value", "weight", "weight"),
     Quantity("offset", unit="tokens"),
@@ -51,8 +49,7 @@ _REQUESTED = (
 _PAIRS = (
     Quantity("query", "queries"),
     Quantity("key", "keys"),
-    _LAYER,
-    _HEAD,
+    *HEAD,
     Quantity("attention", detail="data"),
     Quantity("weight", unit="share"),
     Quantity("equal", "uniform", "share", "uniform attention"),
@@ -63,8 +60,7 @@ _PAIRS = (
     Quantity("beyond_chance", "beyond chance"),
 )
 _CONTRASTS = (
-    _LAYER,
-    _HEAD,
+    *HEAD,
     Quantity("statistic"),
     Quantity("by"),
     Quantity("mean", unit="change", like="difference"),

@@ -114,6 +114,11 @@ class Quantity:
         return Effect(mean, low, high, row.get(self.significant))
 
 
+#: Of rows that are about one head.
+HEAD = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
+MATTERS = "attnscope intervene measures whether a head matters."
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of quantities."""
