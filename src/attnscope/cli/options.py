@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,35 +264,34 @@ class _Formatter(_BASE):
         if language() == "en":
             super().write_text(text)
             return
-        indent = " " * self.current_indent
+        paragraphs: list[str] = []
         for paragraph in text.split("\n\n"):
             lines = paragraph.split("\n")
             words = (re.split(r"(?<=\S)(\s{2,})", line) for line in lines[1:])
-            shown = ("".join(map(translate, parts)) for parts in words) if lines[0] == "\b" else self._lines(paragraph)
-            self.write("\n" * (not text.startswith(paragraph)) + "".join(f"{indent}{line}\n" for line in shown))
+            whole = lines[0] == "\b"
+            paragraphs.append(_fixed("".join(map(translate, p)) for p in words) if whole else self._lines(paragraph))
+        super().write_text("\n\n".join(paragraphs))
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
-        if language() == "en":
-            super().write_dl(rows, col_max, col_spacing)
-            return
-        first = min(max(len(name) for name, _ in rows), col_max) + col_spacing
-        for name, text in rows:
-            meaning, remark = cast("Any", _REMARK.fullmatch(text)).groups()
-            word, colon, default = (remark or "").partition(": ")
-            remarks = f" [{translate(word)}{colon}{translate(default)}]" if word else ""
-            lines = self._lines(translate(meaning) + remarks, first)
-            names = [f"{name:{first}}", *[" " * first] * len(lines)]
-            if len(name) > first - col_spacing:
-                names, lines = [name, *names[1:]], ["", *lines]
-            self.write(
-                "".join(
-                    f"{' ' * self.current_indent}{at}{line}".rstrip() + "\n"
-                    for at, line in zip(names, lines, strict=False)
-                )
-            )
+        if language() != "en":
+            first = min(max(len(name) for name, _ in rows), col_max) + col_spacing
+            rows = [(name, self._meaning(text, first)) for name, text in rows]
+        super().write_dl(rows, col_max, col_spacing)
 
-    def _lines(self, text: str, taken: int = 0) -> list[str]:
-        return wrapped(translate(" ".join(text.split())), self.width - self.current_indent - taken - 2)
+    def _meaning(self, text: str, taken: int) -> str:
+        meaning, remark = cast("Any", _REMARK.fullmatch(text)).groups()
+        word, colon, default = (remark or "").partition(": ")
+        return self._lines(
+            translate(meaning) + (f" [{translate(word)}{colon}{translate(default)}]" if word else ""), taken
+        )
+
+    def _lines(self, text: str, taken: int = 0) -> str:
+        return _fixed(wrapped(translate(" ".join(text.split())), self.width - self.current_indent - taken - 2))
+
+
+def _fixed(lines: Iterable[str]) -> str:
+    """A paragraph that click does not wrap."""
+    return "\n".join(("\b", *lines))
 
 
 class _Spoken:

@@ -83,6 +83,21 @@ def items_of(
     return named
 
 
+def files_at(path: Path, suffixes: Sequence[str]) -> list[tuple[str, Path]]:
+    """The files with these endings at a path or in its folder, and their names."""
+    if is_standard_input(path) or names_a_dataset(path):
+        return []
+    files = files_below(path) if stat.S_ISDIR(file_mode(path)) else [path]
+    wanted = (file for file in files if file.suffix.lower() in suffixes)
+    return [(path.name if file == path else file.relative_to(path).as_posix(), file) for file in wanted]
+
+
+def has_files(given: Any, suffixes: Sequence[str]) -> bool:
+    """Whether a given path has files with these endings."""
+    many = given if isinstance(given, list | tuple) else [given]
+    return any(files_at(entry, suffixes) for entry in many if isinstance(entry, Path))
+
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _CHANNELS = (1, 3, 4)
 _RGB = 3
@@ -134,9 +149,7 @@ def images_of(given: Any) -> Images | None:
     objects = [item for _, item in items if not isinstance(item, Path)]
     if len({_is_tensor(item) for _, item in items}) > 1:
         raise AttnscopeError("found both pixel_values and images: give only one of them")
-    folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
-    beside = (file for path in folders if path.is_dir() for file in files_below(path))
-    return Images(items, beside_text=not objects and any(file.suffix.lower() in TEXT_SUFFIXES for file in beside))
+    return Images(items, beside_text=not objects and has_files(given, TEXT_SUFFIXES))
 
 
 def _is_tensor(given: object) -> TypeGuard[Tensor]:
@@ -148,12 +161,7 @@ def _is_tensor(given: object) -> TypeGuard[Tensor]:
 def _items_in(given: Any) -> Sequence[tuple[str, Any]]:
     """The images in one input, with the names of files."""
     if isinstance(given, Path):
-        if is_standard_input(given) or names_a_dataset(given):
-            return []
-        if not stat.S_ISDIR(file_mode(given)):
-            return [(given.name, given)] if given.suffix.lower() in SUFFIXES else []
-        files = [file for file in files_below(given) if file.suffix.lower() in SUFFIXES]
-        return [(file.relative_to(given).as_posix(), file) for file in files]
+        return files_at(given, SUFFIXES)
     if type(given).__module__.partition(".")[0] == "PIL":
         with explaining("a Pillow image cannot be read", "Convert it to RGB, or leave it out"):
             return [("", _rgb(given))]

@@ -1,7 +1,6 @@
 """Sounds as a corpus: WAV files and folders, or arrays with their sampling rate; and transcripts next to them."""
 
 import io
-import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.read.files import Unchanged, decode_utf8, file_mode, files_below, is_standard_input, shown
-from attnscope.read.images import Media, items_of
-from attnscope.read.sources import names_a_dataset
+from attnscope.read.files import Unchanged, decode_utf8, shown
+from attnscope.read.images import Media, files_at, has_files, items_of
 from attnscope.support.errors import AttnscopeError, explaining
 
 SUFFIX = ".wav"
@@ -87,8 +85,7 @@ def sounds_of(given: Any) -> Sounds | None:
     for name, item in items:
         if not isinstance(item, Path):
             _of_array(name, item)  # rejects other objects
-    folders = [entry for entry in (given if isinstance(given, list | tuple) else [given]) if isinstance(entry, Path)]
-    sounds.beside_text = any(file.suffix.lower() == ".txt" for folder in folders for file in _files_at(folder))
+    sounds.beside_text = has_files(given, (".txt",))
     return sounds
 
 
@@ -96,14 +93,7 @@ def _items_in(given: Any) -> list[tuple[str, Any]]:
     """The sounds in one input, with the names of files."""
     if isinstance(given, Mapping) and {"array", "sampling_rate"} <= given.keys():
         return [("", given)]
-    if not isinstance(given, Path) or is_standard_input(given) or names_a_dataset(given):
-        return []
-    files = [file for file in _files_at(given) if file.suffix.lower() == SUFFIX]
-    return [(file.relative_to(given).as_posix() if file != given else file.name, file) for file in files]
-
-
-def _files_at(path: Path) -> list[Path]:
-    return files_below(path) if stat.S_ISDIR(file_mode(path)) else [path]
+    return files_at(given, (SUFFIX,)) if isinstance(given, Path) else []
 
 
 def _of_array(name: str, given: Mapping[str, Any]) -> Sound:

@@ -329,61 +329,51 @@ def write_zarr(nodes: Sequence[Node], path: Path, tell: Callable[[float], None])
         zarr.create_group(path, overwrite=False)
         for number, node in enumerate(nodes):
             texts = 0
-            for first, block in _blocks(node):
-                _write(block, node, path, first=first)
+            for block in _blocks(node):
+                _write(block, node, path, first=not texts)
                 texts += block.sizes.get(node.along, 0)
                 tell((number + (min(1.0, texts / node.texts) if node.texts else 1.0)) / len(nodes))
         zarr.consolidate_metadata(str(path))
 
 
-def _blocks(node: Node) -> Iterator[tuple[bool, xr.Dataset]]:
-    """Regroup pieces into blocks of the texts of a shard; the last may be smaller."""
-    waiting: xr.Dataset | None = None
-    first, rows = True, 0
+def _blocks(node: Node) -> Iterator[xr.Dataset]:
+    """Pieces put together, so that each block fills a shard; the last may be smaller."""
+    waiting: list[xr.Dataset] = []
     for piece in node.pieces():
-        waiting = piece if waiting is None else in_a_row([waiting, piece], node.along)
-        if node.along not in waiting.dims:
-            continue
-        rows = rows or _rows_of(waiting, node.along)
-        while waiting.sizes[node.along] >= 2 * rows:
-            yield first, waiting.isel({node.along: slice(rows)})
-            waiting, first = waiting.isel({node.along: slice(rows, None)}), False
-    while waiting is not None and node.along in waiting.dims and waiting.sizes[node.along] > rows:
-        yield first, waiting.isel({node.along: slice(rows)})
-        waiting, first = waiting.isel({node.along: slice(rows, None)}), False
-    if waiting is not None:
-        yield first, waiting
+        waiting.append(piece)
+        if sum(part.sizes.get(node.along, 0) for part in waiting) >= _rows_of(piece, node.along):
+            yield in_a_row(waiting, node.along)
+            waiting = []
+    if waiting:
+        yield in_a_row(waiting, node.along)
 
 
 def _rows_of(dataset: xr.Dataset, along: str) -> int:
     """The number of texts of the largest variable in a shard."""
-    rows = dataset.sizes[along]
-    largest = max(variable.nbytes / rows for variable in dataset.variables.values() if along in variable.dims)
-    return max(1, int(SHARD / largest))
+    rows = dataset.sizes.get(along, 1)
+    sizes = (variable.nbytes for variable in dataset.variables.values() if along in variable.dims)
+    return max(1, int(SHARD / (max(sizes, default=1) / rows)))
 
 
 def _write(block: xr.Dataset, node: Node, path: Path, *, first: bool) -> None:
-    """Create the arrays with the first block, and append later ones in complete shards."""
+    """Create the arrays with the first block, and append later ones."""
     whole = _storable(block)
-    group = node.name or None
-    if not first:
-        whole = whole.drop_vars([name for name, variable in whole.variables.items() if node.along not in variable.dims])
-        whole.to_zarr(path, group=group, zarr_format=3, consolidated=False, mode="a", append_dim=node.along)
-        return
-    rows = _rows_of(block, node.along) if node.along in block.dims else 0
-    encoding = {
-        str(name): _cut(variable, node.along, rows)
-        for name, variable in whole.variables.items()
-        if node.along in variable.dims and variable.size
-    }
-    whole.to_zarr(path, group=group, zarr_format=3, consolidated=False, mode="a", encoding=encoding)
+    how: dict[str, Any] = {"append_dim": node.along}
+    along = {str(name): variable for name, variable in whole.variables.items() if node.along in variable.dims}
+    if first:
+        rows = _rows_of(block, node.along)
+        how = {
+            "encoding": {name: _cut(variable, node.along, rows) for name, variable in along.items() if variable.size}
+        }
+    else:
+        whole = whole.drop_vars(whole.variables.keys() - along.keys())
+    whole.to_zarr(path, group=node.name or None, zarr_format=3, consolidated=False, mode="a", **how)
 
 
 def _storable(block: xr.Dataset) -> xr.Dataset:
     """Variable-length strings as Zarr specifies them, and attributes for JSON."""
     strings = [name for name, variable in block.variables.items() if variable.dtype.kind == "U"]
-    whole = block.assign({name: block[name].astype(object) for name in strings if name in block.data_vars})
-    whole = whole.assign_coords({name: block[name].astype(object) for name in strings if name in block.coords})
+    whole = block.assign({name: block[name].astype(object) for name in strings})
     for one in (whole, *whole.variables.values()):
         one.attrs = {key: value.item() if isinstance(value, np.generic) else value for key, value in one.attrs.items()}
     return whole

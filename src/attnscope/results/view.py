@@ -26,6 +26,7 @@ from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
 from attnscope.results.figures.attention import attention
+from attnscope.results.page.parts import encode
 from attnscope.results.translate import language, messages_of_script, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 CELLS = 1 << 20  # weights of a map that are sent at once; of a larger one tiles
 HELD = 1_200_000  # bytes of maps in a page
 _SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number of heads
-_OCTAVES, _STEPS = 16, 254
 _ROWS = 512  # of a map in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
 _HERE = Path(__file__).parent / "page"
@@ -73,7 +73,7 @@ class Maps:
         n, m = call.query.shape[2], call.key.shape[2]
         while -(-n // tile) * -(-m // tile) > cells:
             tile += 1
-        return {"n": n, "m": m, "tile": tile, "codes": coded(self.tiles(layer, head, tile))}
+        return {"n": n, "m": m, "tile": tile, "codes": encode(self.tiles(layer, head, tile))}
 
     def meta(self, known: Mapping[tuple[int, int], np.ndarray] | None = None) -> dict[str, Any]:
         """Data of a view before any head is opened: layers, tokens, and a small map of each head.
@@ -113,21 +113,13 @@ class Maps:
         rows = torch.cat([*weight_rows(some, head, len(queries))]).cpu().numpy()
         first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
         tiled = np.maximum.reduceat(np.maximum.reduceat(rows, first_rows, 0), np.arange(0, rows.shape[1], tile), 1)
-        return coded(_thumb(tiled, side))
+        return encode(_thumb(tiled, side))
 
 
 def _words() -> dict[str, str]:
     """The messages of the view's script in the language of pages."""
     messages = messages_of_script((_HERE / "view.js").read_text(encoding="utf-8"))
     return {message: other for message in messages if (other := translate(message)) != message}
-
-
-def coded(weights: np.ndarray) -> np.ndarray:
-    """Weights as bytes: 0, or 1 to 255 for 2^-16 to 1 in equal steps of the exponent."""
-    with np.errstate(divide="ignore"):
-        exponents = np.log2(np.nan_to_num(weights))
-    codes = np.round(255 + exponents * (_STEPS / _OCTAVES))
-    return np.where(codes >= 1, np.clip(codes, 1, 255), 0).astype(np.uint8)
 
 
 def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
