@@ -10,7 +10,8 @@ import torch
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.kernels.call import AttentionCall
-from attnscope.results.view import Maps, _thumb, coded, largest_in_tiles
+from attnscope.results.page.parts import encode
+from attnscope.results.view import Maps, _thumb, largest_in_tiles
 
 TEXT = "The keeper lit the lamp before the tide came in, and the lamp burned until the morning."
 
@@ -32,7 +33,7 @@ def test_weights_are_those_of_attnscope_weights(view):
 
 def test_a_byte_holds_a_weight_to_two_percent():
     weights = np.array([[0.0, 1e-6, 2.0**-15.9, 0.001, 0.3, 0.5, 1.0]])
-    found = decoded(coded(weights))[0]
+    found = decoded(encode(weights))[0]
     assert found[:2].tolist() == [0, 0]
     np.testing.assert_allclose(found[2:], weights[0, 2:], rtol=0.023)
 
@@ -42,7 +43,7 @@ def test_a_large_map_is_sent_in_tiles_that_show_the_largest_weight(view):
     assert sent["codes"].size <= 100
     weights = view.weights.values
     tile = sent["tile"]
-    assert sent["codes"][1, 2] == coded(weights[tile : 2 * tile, 2 * tile : 3 * tile].max(keepdims=True))[0, 0]
+    assert sent["codes"][1, 2] == encode(weights[tile : 2 * tile, 2 * tile : 3 * tile].max(keepdims=True))[0, 0]
     assert largest_in_tiles(np.eye(7), 3).tolist() == np.eye(3).tolist()
 
 
@@ -112,7 +113,7 @@ def test_small_maps_of_long_texts_show_the_lines_of_the_whole_map():
     maps = Maps({0: call}, {0: "causal"}, {"text": ["x"] * 700})
     whole = largest_in_tiles(maps.weights(0, 0), 59)
     np.testing.assert_array_equal(maps.tiles(0, 0, 59), whole)
-    small, whole = maps._small(0, 0, 12), coded(_thumb(whole, 12))
+    small, whole = maps._small(0, 0, 12), encode(_thumb(whole, 12))
     assert small.shape == whole.shape == (12, 12)
     assert (small <= whole).all()
     assert not small[np.triu_indices(12, 1)].any()

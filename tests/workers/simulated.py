@@ -2,7 +2,7 @@
 
 import random
 
-from attnscope.store.workers import Answered, Lost, RayEngine, Ready
+from attnscope.store.workers import Event, RayEngine
 
 
 class Simulated(RayEngine):
@@ -24,8 +24,8 @@ class Simulated(RayEngine):
             self.starting.append(number)
         return number
 
-    def submit(self, worker, ticket, request):
-        self.queues[worker].append((ticket, request))
+    def submit(self, worker, number, request):
+        self.queues[worker].append((number, request))
 
     def wait(self):
         busy = [worker for worker, queue in self.queues.items() if queue]
@@ -37,9 +37,9 @@ class Simulated(RayEngine):
             self.starting.remove(chosen)
             self.queues[chosen] = []
             self.held[chosen], reply = self.begin()
-            return Ready(chosen, reply)
-        ticket, request = self.queues[chosen].pop(0)
-        return Answered(chosen, ticket, request(self.held[chosen]))
+            return Event(chosen, None, reply)
+        number, request = self.queues[chosen].pop(0)
+        return Event(chosen, number, request(self.held[chosen]))
 
     def die(self, worker):
         self.died += 1
@@ -48,4 +48,4 @@ class Simulated(RayEngine):
         queue, held = self.queues.pop(worker, []), self.held.pop(worker, None)
         if queue and self.rng.random() < 0.8:
             queue[0][1](held)  # done, and lost
-        return Lost(worker)
+        return Event(worker, is_lost=True)

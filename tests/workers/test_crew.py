@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from attnscope import AttnscopeError
-from attnscope.store.workers import Answered, Crew
+from attnscope.store.workers import Crew
 from tests.workers.simulated import Simulated
 
 COUNT = 20
@@ -94,7 +94,7 @@ def test_bad_luck_is_not_blamed_on_the_work_while_others_do_theirs():
             hidden = {worker: self.queues.pop(worker) for worker in doomed if self.died < 12}
             event = super().wait()
             self.queues |= hidden
-            self.answered += isinstance(event, Answered)
+            self.answered += event.number is not None
             return event
 
     engine = Killing(lambda: (Worker([]), None), size=2)

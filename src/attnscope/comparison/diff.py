@@ -23,7 +23,7 @@ from attnscope.measure.ranking import with_each
 from attnscope.measure.stored import opened_scan
 from attnscope.results.schema import HEAD, MATTERS, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.store.files import local_folder, read_as
-from attnscope.store.runs import RunFolder, load_part
+from attnscope.store.runs import RunFolder, at_once
 from attnscope.store.signature import Signature
 from attnscope.support.arguments import reads, validated
 from attnscope.support.checks import check_real
@@ -169,19 +169,13 @@ def diff(
         versions=own.versions,
     )
 
-    def made() -> xr.Dataset:
+    def made(_: RunFolder | None) -> xr.Dataset:
         with read_as(read) if read else nullcontext():
             return _compared(first, second, names, heads, level, seed).assign_attrs(
                 before=str(first.attrs["model"]), after=str(second.attrs["model"]), signature=signature.to_json()
             )
 
-    if out is None:
-        return made()
-    with RunFolder(Path(out(signature) if callable(out) else out), signature) as run:
-        if not run.complete:
-            run.save("changes", made())
-            run.finish(parts=["changes"])
-        return load_part(run)
+    return at_once(out, signature, made)
 
 
 def _check_same(first: xr.Dataset, second: xr.Dataset, own: Signature, other: Signature) -> None:
@@ -279,25 +273,25 @@ def _compared(
     cells = ("statistic", *grid)
     return xr.Dataset(
         {
-            "before": (cells, before, {"long_name": "Mean over texts, first model"}),
-            "after": (cells, after, {"long_name": "Mean over texts, second model"}),
-            "change": (cells, changes.mean, {"long_name": "Change"}),
-            "change_low": (cells, changes.low, {"long_name": "Lower end of its 95% interval"}),
-            "change_high": (cells, changes.high, {"long_name": "Upper end of its 95% interval"}),
-            "p": (cells, changes.p, {"long_name": "p-value of the change", "units": "1"}),
-            "changed": (cells, changes.changed, {"long_name": "Significant by the false discovery rate", "units": "1"}),
-            "tested": (cells, np.isfinite(changes.p), {"long_name": "Whether the change was tested", "units": "1"}),
-            "size": (
-                cells,
-                sizes(changes.mean, before, after),
-                {"long_name": "Change in standard deviations of all heads of both models", "units": "1"},
-            ),
-            "partner": (grid, matched.partner, {"long_name": "Head of the second model", "units": "1"}),
-            "profile_distance": (
-                grid,
-                distance,
-                {"long_name": "Total variation distance of the offset profiles", "units": "share"},
-            ),
+            name: (grid if values.ndim == 2 else cells, values, dict(zip(("long_name", "units"), words, strict=False)))  # noqa: PLR2004
+            for name, values, *words in (
+                ("before", before, "Mean over texts, first model"),
+                ("after", after, "Mean over texts, second model"),
+                ("change", changes.mean, "Change"),
+                ("change_low", changes.low, "Lower end of its 95% interval"),
+                ("change_high", changes.high, "Upper end of its 95% interval"),
+                ("p", changes.p, "p-value of the change", "1"),
+                ("changed", changes.changed, "Significant by the false discovery rate", "1"),
+                ("tested", np.isfinite(changes.p), "Whether the change was tested", "1"),
+                (
+                    "size",
+                    sizes(changes.mean, before, after),
+                    "Change in standard deviations of all heads of both models",
+                    "1",
+                ),
+                ("partner", matched.partner, "Head of the second model", "1"),
+                ("profile_distance", distance, "Total variation distance of the offset profiles", "share"),
+            )
         },
         coords={
             "statistic": names,
@@ -354,12 +348,9 @@ def sizes(
 ) -> Float[np.ndarray, "*cell layer head"]:
     r"""Changes in standard deviations of all heads of both sides together."""
     both = np.concatenate([before.reshape(*before.shape[:-2], -1), after.reshape(*after.shape[:-2], -1)], -1)
-    known = np.isfinite(both)
-    count = np.maximum(known.sum(-1, keepdims=True), 1)
-    values = np.where(known, both, 0.0)
-    apart = np.where(known, values - values.sum(-1, keepdims=True) / count, 0.0)
-    spread = np.sqrt((apart**2).sum(-1, keepdims=True) / count)
-    return change / np.where(spread > ROUNDING * np.abs(values).max(-1, keepdims=True), spread, np.inf)[..., None]
+    known = np.ma.masked_invalid(both)
+    spread, largest = (part.filled(0.0)[..., None, None] for part in (known.std(-1), np.abs(known).max(-1)))
+    return change / np.where(spread > ROUNDING * largest, spread, np.inf)
 
 
 _CARE = {

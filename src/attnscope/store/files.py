@@ -11,7 +11,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Iterable
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -36,15 +36,12 @@ def sync(path: Path) -> None:
         return
     try:
         handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     except OSError as error:
         pass_over(error, path)
-        return
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        pass_over(error, path)
-    finally:
-        os.close(handle)
 
 
 def pass_over(error: OSError, path: Path, *also: int) -> None:
@@ -188,21 +185,18 @@ def _flock(handle: int, path: Path) -> None:
 
 def locked(path: Path) -> IO[bytes] | None:
     """The file at that path, locked; None if its previous owner has just removed it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-    file = os.fdopen(handle, "r+b")
-    try:
-        _flock(handle, path)
+    with ExitStack() as stack:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        file = stack.enter_context(os.fdopen(handle, "r+b"))
+        try:
+            _flock(handle, path)
+        except BlockingIOError as error:
+            raise InUseError(
+                f"another command is writing to {path.parent.parent}: wait for it, or choose another folder with --out"
+            ) from error
         if path.exists() and path.stat().st_ino == os.fstat(handle).st_ino:
+            stack.pop_all()
             return file
-    except BlockingIOError as error:
-        file.close()
-        raise InUseError(
-            f"another command is writing to {path.parent.parent}: wait for it, or choose another folder with --out"
-        ) from error
-    except BaseException:
-        file.close()
-        raise
-    file.close()
     return None
 
 

@@ -453,7 +453,7 @@ class _Also(BaseModel):
 
 
 class _State(BaseModel):
-    """What commands note; other keys may have any value."""
+    """Shapes in the state of commands; other keys may have any value."""
 
     complete: bool = False
     signature: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from attnscope.support.checks import check_real, check_whole, shortly
 from attnscope.support.errors import AttnscopeError, explaining
@@ -32,11 +32,9 @@ class Crew:
 
     def __init__(self, engine: RayEngine, size: int, check: Callable[[Any], None] = lambda _: None) -> None:
         self.engine, self.size, self.check = engine, size, check
-        self._pending: dict[int, list[int]] = {}  # tickets that each worker that is ready has not answered, in order
+        self._pending: dict[int, list[int]] = {}  # numbers that each worker that is ready has not answered, in order
         self._reached: dict[int, int] = {}  # numbers from here on it can do without going back
-        self._number: dict[int, int] = {}  # of each ticket of this round
         self._lost: set[int] = set()  # numbers that were lost in this round
-        self._tickets = 0
         self._tries: Counter[int] = Counter()
         self._failed_starts = 0  # workers that were lost, one after the other, before one was ready
         for _ in range(size):
@@ -49,7 +47,7 @@ class Crew:
 
     def hand_out(self, request: Callable[[int], Request], count: int | None = None) -> Iterator[Any]:
         """Distribute pieces of work 0, 1, 2, ...; yield each answer once, in order of arrival."""
-        self._number, self._lost, self._tries = {}, set(), Counter()
+        self._lost, self._tries = set(), Counter()
         following, end = 0, count
         while True:
             for worker in sorted(self._pending, key=lambda unit: (len(self._pending[unit]), -self._reached[unit])):
@@ -58,16 +56,15 @@ class Crew:
                         break
                     following = max(following, number + 1)
                     self._submit(worker, number, request(number))
-            if end is not None and following >= end and not any(unit < end for unit in self._open()):
+            lost = any(end is not None and number < end for number in self._lost)
+            if end is not None and following >= end and not lost and not any(self._pending.values()):
                 return
             event = self._next_event()
-            if isinstance(event, Answered) and event.ticket in self._number:
-                number = self._number.pop(event.ticket)
-                if event.answer is None:
-                    end = number if end is None else min(end, number)
-                else:
-                    self._tries.clear()  # workers can run here, so the losses may be chance
-                    yield event.answer
+            if event.number is not None and event.answer is not None:
+                self._tries.clear()  # workers can run here, so the losses may be chance
+                yield event.answer
+            elif event.number is not None:
+                end = event.number if end is None else min(end, event.number)
 
     def _next(self, worker: int, following: int, end: int | None) -> int | None:
         lost = [number for number in self._lost if end is None or number < end]
@@ -77,38 +74,31 @@ class Crew:
             return following
         return min(lost) if lost and not self._pending[worker] else None
 
-    def _open(self) -> set[int]:
-        """Numbers that were requested or lost, without an answer."""
-        return self._lost | {*self._number.values()}
-
     def _submit(self, worker: int, number: int, request: Request) -> None:
-        self._tickets += 1
-        self._number[self._tickets] = number
         self._lost.discard(number)
-        self._pending[worker].append(self._tickets)
+        self._pending[worker].append(number)
         self._reached[worker] = max(self._reached[worker], number + 1)
-        self.engine.submit(worker, self._tickets, request)
+        self.engine.submit(worker, number, request)
 
     def _next_event(self) -> Event:
         """The next thing that happens, noted."""
-        if isinstance(event := self.engine.wait(), Ready):
-            self.check(event.reply)
+        if (event := self.engine.wait()).is_lost:
+            self._replace(event.worker)
+        elif event.number is not None:
+            self._pending[event.worker].remove(event.number)
+        else:
+            self.check(event.answer)
             self._pending[event.worker], self._reached[event.worker] = [], 0
             self._failed_starts = 0
-        elif isinstance(event, Answered):
-            self._pending[event.worker].remove(event.ticket)
-        else:
-            self._replace(event.worker)
         return event
 
     def _replace(self, worker: int) -> None:
         """Start another worker instead of a lost one, whose work is repeated."""
-        if (tickets := self._pending.pop(worker, None)) is None:
+        if (numbers := self._pending.pop(worker, None)) is None:
             self._failed_starts += 1
-        for place, ticket in enumerate(tickets or ()):
-            if (number := self._number.pop(ticket, None)) is not None:
-                self._lost.add(number)
-                self._tries[number] += place == 0  # those that waited were not begun
+        for place, number in enumerate(numbers or ()):
+            self._lost.add(number)
+            self._tries[number] += place == 0  # those that waited were not begun
         often = [number for number in self._lost if self._tries[number] >= TRIES]
         if often or self._failed_starts >= self.size + TRIES:
             doing = f"do unit {often[0]}" if often else "load the model and open the texts"
@@ -125,31 +115,13 @@ Begin: TypeAlias = Callable[[], tuple[Any, Any]]
 Request: TypeAlias = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A worker has begun."""
-
-    worker: int  # its number
-    reply: Any  # its report
-
-
-@dataclass(frozen=True)
-class Answered:
-    """A worker has answered a request."""
-
-    worker: int  # its number
-    ticket: int  # ticket of the request
-    answer: Any  # what the request returned
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A worker was lost, with its unanswered requests."""
+class Event(NamedTuple):
+    """A worker has begun, has answered a request, or was lost, with its unanswered requests."""
 
     worker: int
-
-
-Event: TypeAlias = Ready | Answered | Lost
+    number: int | None = None  # of the piece of work; None where it has begun
+    answer: Any = None  # what the request returned, or its report
+    is_lost: bool = False
 
 
 _USAGE = "RAY_USAGE_STATS_ENABLED"  # what is sent to Ray's makers
@@ -164,7 +136,7 @@ class RayEngine:
         self.cluster, self.begin = cluster, begin
         self.size = self._last = 0
         self._actors: dict[int, Any] = {}
-        self._awaited: dict[Any, tuple[int, int | None]] = {}  # what each awaited answer is of: worker, and ticket
+        self._awaited: dict[Any, tuple[int, int | None]] = {}  # what each awaited answer is of: worker, and number
         self._open: Any = None
 
     def __enter__(self) -> RayEngine:  # noqa: PYI034 beartype knows no Self here
@@ -198,14 +170,14 @@ class RayEngine:
         self._awaited[actor.begin.remote(self._begin)] = self._last, None
         return self._last
 
-    def submit(self, worker: int, ticket: int, request: Request) -> None:
+    def submit(self, worker: int, number: int, request: Request) -> None:
         """Request another piece of work from a ready worker."""
-        self._awaited[self._actors[worker].do.remote(request)] = worker, ticket
+        self._awaited[self._actors[worker].do.remote(request)] = worker, number
 
     def wait(self) -> Event:
         """The next thing that happens."""
         (reference, *_), _ = self._ray.wait([*self._awaited], num_returns=1)
-        worker, ticket = self._awaited.pop(reference)
+        worker, number = self._awaited.pop(reference)
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(reference)
@@ -213,14 +185,14 @@ class RayEngine:
             raise error.cause from None
         except errors.RayError:  # the worker, its machine or its answer is gone
             return self._lose(worker)
-        return Ready(worker, answer) if ticket is None else Answered(worker, ticket, answer)
+        return Event(worker, number, answer)
 
-    def _lose(self, worker: int) -> Lost:
+    def _lose(self, worker: int) -> Event:
         with suppress(Exception):  # it may be there, where its answer alone was lost
             self._ray.kill(self._actors[worker])
         del self._actors[worker]
         self._awaited = {answer: of for answer, of in self._awaited.items() if of[0] != worker}
-        return Lost(worker)
+        return Event(worker, is_lost=True)
 
     def _room(self, gpus: float) -> int:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]

@@ -126,7 +126,7 @@ def relearned_table(relearned: xr.Dataset) -> Figure:
         loss.set(xlabel="Step", ylabel="Nats per masked token")
         loss.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         loss.set_title("Loss while learning", loc="left")
-        legend_above(figure, spectrum, 3)
+        legend_above(figure, 3)
     return figure
 
 

@@ -178,7 +178,7 @@ def position_content(content: xr.Dataset, heads: Sequence[tuple[int, int]]) -> F
         shapley.set_title(f"weight at offset {at}", loc="right", fontsize=7)
     for of_heads in zip(*(axes for _, axes in columns), strict=True):
         one_scale(of_heads)
-    panels.legend_above(figure, figure.axes[0], 2)
+    panels.legend_above(figure, 2)
     return figure
 
 
@@ -220,7 +220,7 @@ def shift_controls(controls: xr.Dataset) -> Figure:
         (layer, head)
         for layer in axis_values(controls, "layer")
         for head in axis_values(controls, "head")
-        if np.isfinite(panels.one_head(controls, layer, head)["band_offset"].values).any()
+        if np.isfinite(controls.sel(layer=layer, head=head)["band_offset"].values).any()
     ]
     if not pairs:
         raise AttnscopeError("shift_controls needs at least one head with values, but found none.")
@@ -233,7 +233,7 @@ def shift_controls(controls: xr.Dataset) -> Figure:
             panel.set_yticks(range(len(_ROWS)), _ROWS if index % panels.MOST_COLUMNS == 0 else [])
             panel.tick_params(axis="y", length=0)
             panel.grid(axis="y")
-    panels.legend_above(figure, figure.axes[0], 3)
+    panels.legend_above(figure, 3)
     return figure
 
 
@@ -349,7 +349,7 @@ def offset_agreement(verdict: xr.Dataset) -> Figure:
         _scatter(axes, ways[order[across]], ways[order[up]], weight, agree, reach)
         axes.set_xlabel(f"{_WAYS[order[across]]}, tokens")
         axes.set_ylabel(f"{_WAYS[order[up]]}, tokens")
-    panels.legend_above(figure, figure.axes[0], 3)
+    panels.legend_above(figure, 3)
     return figure
 
 

@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.image import AxesImage
 
-from attnscope.results.figures.selection import axis_values, check_heads, require
+from attnscope.results.figures.selection import check_heads, require
 from attnscope.results.figures.style import LEFT, RIGHT, Figure, figure_style, printed
 from attnscope.results.schema import Effect
-from attnscope.support.errors import AttnscopeError
 
 INK, NOISE, NOISE_BAND = "0.15", "0.45", "0.91"
 MEASURED, ALONE = "#0072B2", "#D55E00"  # what the model does, what is left of it
@@ -64,7 +62,7 @@ def write_cells(image: AxesImage, texts: Callable[[float], str], values: np.ndar
 
 
 def name_point(axes: Axes, text: str, at: tuple[Any, Any], shift: tuple[int, int], **look: Any) -> None:
-    """Write a text next to a point, so many points of print away."""
+    """Write a text next to a point, at a distance in points."""
     axes.annotate(text, at, shift, textcoords="offset points", fontsize=7, **look)
 
 
@@ -211,21 +209,8 @@ def head_panels(
         own[0].set_title(f"Head {layer}.{head}", loc="left")
         for axes, label in zip(own, labels if column == 0 else (), strict=False):
             axes.set_ylabel(label)
-        panels.append((one_head(result, layer, head), own))
+        panels.append((result.sel(layer=layer, head=head), own))
     return figure, panels
-
-
-def one_head(result: xr.Dataset, layer: int, head: int) -> xr.Dataset:
-    row, column = axis_values(result, "layer").index(layer), axis_values(result, "head").index(head)
-    return result.isel(layer=row, head=column)
-
-
-def place(result: xr.Dataset, dim: str, name: str) -> int:
-    """Index of a name along a dimension."""
-    known = names(result, dim)
-    if name not in known:
-        raise AttnscopeError(f"The result has no {dim} {name!r}; it has {', '.join(known)}.")
-    return known.index(name)
 
 
 def names(result: xr.Dataset, dim: str) -> list[str]:
@@ -252,11 +237,12 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
     return mean, low, high
 
 
-def legend_above(figure: Figure, axes: Axes, columns: int) -> None:
-    """The axes' legend above the figure, in up to `columns` columns."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend_above(figure: Figure, columns: int) -> None:
+    """What the axes name, each name once, above the figure, in up to `columns` columns."""
+    known = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    labels = {label: handle for every in known for handle, label in every}
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+    figure.legend(labels.values(), labels, loc="outside upper center", ncols=columns)
 
 
 def up_to_the_mask(part: xr.Dataset, name: str) -> xr.Dataset:
@@ -304,7 +290,7 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
     figure = Figure(figsize=(max(size[0], 4.0), size[1]), layout="constrained")
     grid = figure.subplots(len(rows), len(pairs), sharex="col", sharey="col", squeeze=False)
     for column, (layer, head) in enumerate(pairs):
-        part = up_to_the_mask(one_head(changes, layer, head), "profile_before")
+        part = up_to_the_mask(changes.sel(layer=layer, head=head), "profile_before")
         offset = part["offset"].values
         for row, name in enumerate(rows):
             axes = grid[row, column]
@@ -322,16 +308,8 @@ def interventions(changes: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figu
         grid[0, column].set_ylim(0, 1.45 * grid[0, column].get_ylim()[1])
         grid[0, column].set_xlim(offset[0], offset[-1])
     figure.supxlabel(OFFSET)
-    figure.legend(*_legend(grid), loc="outside upper center", ncols=3)
+    legend_above(figure, 3)
     return figure
-
-
-def _legend(grid: np.ndarray) -> tuple[list[Artist], list[str]]:
-    handles: dict[str, Artist] = {}
-    for axes in grid.ravel():
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    return list(handles.values()), list(handles)
 
 
 def _draw_change(axes: Axes, part: xr.Dataset, row: int, offset: np.ndarray) -> None:
@@ -404,5 +382,5 @@ def _profiles_of_heads(
         draw(axes, offset, part)
         axes.set(xlim=(offset[0], offset[-1]), ylim=(0, None))
     figure.supxlabel(OFFSET)
-    legend_above(figure, figure.axes[0], 3)
+    legend_above(figure, 3)
     return figure

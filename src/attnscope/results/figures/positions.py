@@ -51,7 +51,7 @@ def position_spectrum(spectra: xr.Dataset | Models) -> Figure:
                 axes.set_ylim(0, axes.get_ylim()[1] * 1.12)  # room for the names of peaks
             if column == 0:
                 axes.set_ylabel("Amplitude")
-    panels.legend_above(figure, figure.axes[0], 3)
+    panels.legend_above(figure, 3)
     return figure
 
 
@@ -174,7 +174,7 @@ def position_correlations(correlations: xr.Dataset) -> Figure:
         count = correlations[f"{prefix}strong_components"].values
         axes[-1].bar(place, count, width, color=colours, hatch=hatch, edgecolor="white", linewidth=0)
     axes[0].set_ylabel("Correlation")
-    panels.legend_above(figure, axes[0], 6)
+    panels.legend_above(figure, 6)
     axes[-1].set_xticks(range(len(layers)), [str(layer) for layer in layers])
     axes[-1].set(xlabel="Layer", ylabel="Components")
     axes[-1].yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -221,7 +221,7 @@ def scheme_kernel(kernel: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figur
         axes[0].set_title(f"{name}\n" + "weights {}, scheme {}".format(*offsets), loc="left")
         if "pair_share" in kernel:
             _draw_pairs(axes[1], part)
-    panels.legend_above(figure, figure.axes[0], 4)
+    panels.legend_above(figure, 4)
     return figure
 
 
@@ -281,7 +281,7 @@ def wave_columns(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         axes.set_title(f"{axes.get_title('left')}: {periodic} of {total}", loc="left")
     cycles = f" (cycles per {positions} tokens)" if positions else ""
     figure.supxlabel(f"Strongest frequency{cycles}; bars: share of the scores")
-    panels.legend_above(figure, figure.axes[0], 4)
+    panels.legend_above(figure, 4)
     return figure
 
 
@@ -403,7 +403,7 @@ def wave_curves(waves: xr.Dataset, heads: Sequence[tuple[int, int]]) -> Figure:
         rows[0].set_title(rows[0].get_title("left"), loc="left")  # at its distance, not that of the column's
     cycles = f";\ncycles per {waves.sizes['position']} tokens, green: a wave"
     figure.supxlabel(f"Position in the text, the first {shown} tokens{cycles}")
-    panels.legend_above(figure, figure.axes[0], 2)
+    panels.legend_above(figure, 2)
     return figure
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnscope.measure.documents import LEAST, called_in
+from attnscope.measure.documents import LEAST, called_in, text_mean
 from attnscope.measure.offset_shares import shares_by_offset
 from attnscope.measure.quantities import Wording
 from attnscope.measure.quantities import wording as known_wording
@@ -151,12 +151,7 @@ def layer_labels(result: xr.Dataset) -> list[str]:
 
 def mean_over_texts(variable: xr.DataArray) -> np.ndarray:
     """Mean over texts, shape (layer, head, ...); NaN only where a head has no value at all."""
-    if "window" not in variable.dims:
-        return variable.transpose("layer", "head", ...).values.astype(float)
-    values = variable.transpose("window", "layer", "head", ...).values.astype(float)
-    known = np.isfinite(values)
-    count = known.sum(axis=0)
-    return np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+    return text_mean(variable.astype(float)).transpose("layer", "head", ...).values
 
 
 def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
@@ -173,10 +168,10 @@ def quantiles_over_texts(variable: xr.DataArray) -> tuple[np.ndarray, np.ndarray
 def label_shares(result: xr.Dataset) -> np.ndarray:
     """Share of texts with each label, shape (layer, head, cluster); NaN where a head has no label."""
     require(result, ("label", "cluster"), purpose="A figure of labels")
-    labels = result["label"].transpose("window", "layer", "head").values
-    counts = np.stack([(labels == c).sum(axis=0) for c in range(result.sizes["cluster"])], axis=-1)
-    total = counts.sum(axis=-1, keepdims=True)
-    return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
+    labels = result["label"].where(result["label"] >= 0).transpose("window", "layer", "head")
+    return np.stack(
+        [mean_over_texts((labels == c).where(labels.notnull())) for c in range(result.sizes["cluster"])], -1
+    )
 
 
 def dense_weights(sample: xr.Dataset, layer: int, head: int, queries: int, keys: int) -> np.ndarray:

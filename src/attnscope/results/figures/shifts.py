@@ -124,7 +124,7 @@ def cross_correlations(correlations: xr.Dataset, heads: Sequence[tuple[int, int]
 def _mark_peak(axes: Axes, part: xr.Dataset) -> None:
     if "trace_peak_clear" not in part:
         return
-    at = float(part["trace_peak_offset"].isel(range=panels.place(part, "range", "near")))
+    at = float(part["trace_peak_offset"].sel(range="near"))
     if not (np.isfinite(at) and bool(part["trace_peak_clear"])):
         return
     height = float(part["trace"].isel(offset=int(np.flatnonzero(part["offset"].values == at)[0])))

@@ -212,14 +212,15 @@ def pack_windows(sample: xr.Dataset) -> PageWindows:
     for shown in maps(sample):
         index = layers.index(shown.layer) * len(heads) + heads.index(shown.head)
         packed[f"{shown.window}.{index}"] = _pack(shown), round(shown.share, 4)
-    shared = {
+    shared: dict[str, Any] = {
         "windows": texts,
         "sides": [[names.index(side) for side in sides(sample, layer)] for layer in layers],
         "octaves": OCTAVES,
         "steps": STEPS,
         "tile": int(sample.attrs.get("tile", 0)),
     }
-    return PageWindows(shared, packed, _tiles(sample, shared) if "tile_sum" in sample else {})
+    tokens = {side: len(text["tokens"]) for side, text in zip(names, texts[0], strict=True)}
+    return PageWindows(shared, packed, _blocks(sample, "tile", shared["tile"], tokens) if "tile_sum" in sample else {})
 
 
 def encode(weights: np.ndarray) -> np.ndarray:
@@ -250,23 +251,17 @@ def _pack(shown: Map) -> str:
     return deflated((*_bytes(count), encode(shown.rest + beyond), *_bytes(step), codes[listed]))
 
 
-def _tiles(sample: xr.Dataset, shared: dict[str, Any]) -> dict[str, str]:
-    tile = shared["tile"]
-    totals, largest = (sample[name].values.astype(np.float64) for name in ("tile_sum", "tile_max"))
-    tiles: dict[str, str] = {}
-    for index, (layer, head) in enumerate(np.ndindex(totals.shape[:2])):
-        if np.isnan(totals[layer, head]).any():
-            continue
-        queries, keys = (len(shared["windows"][0][side]["tokens"]) for side in shared["sides"][layer])
-        rows, columns = -(-queries // tile), -(-keys // tile)
-        at = (layer, head, slice(rows), slice(columns))
-        tiles[str(index)] = _blocks(totals[at], largest[at], queries, tile)
-    return tiles
-
-
-def _blocks(total: np.ndarray, most: np.ndarray, queries: int, size: int) -> str:
-    """Blocks of a map, packed: the mean sum of a query's weights, and the largest weight."""
-    return deflated([encode(total / np.minimum(size, queries - size * np.arange(len(total)))[:, None]), encode(most)])
+def _blocks(sample: xr.Dataset, name: str, size: int, tokens: Mapping[str, int]) -> dict[str, str]:
+    """Blocks of the maps of all heads, packed: the mean sum of a query's weights, and the largest weight."""
+    packed: dict[str, str] = {}
+    for index, (layer, head) in enumerate(np.ndindex(sample.sizes["layer"], sample.sizes["head"])):
+        queries, keys = (tokens[side] for side in sides(sample, int(sample.layer[layer])))
+        at = (layer, head, slice(-(-queries // size)), slice(-(-keys // size)))
+        total, most = (sample[f"{name}_{part}"].values[at].astype(np.float64) for part in ("sum", "max"))
+        if not np.isnan(total).any():
+            each = np.minimum(size, queries - size * np.arange(len(total)))[:, None]
+            packed[str(index)] = deflated([encode(total / each), encode(most)])
+    return packed
 
 
 def _bytes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -291,14 +286,7 @@ def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
     size = int(sample.attrs["block"])
     names = [side for side in ("", "target_") if f"{side}block_text" in sample.variables]
     tokens = [int(sample[f"{side}tokens"].values[0]) for side in names]
-    packed: dict[str, str] = {}
-    for index, (layer, head) in enumerate(np.ndindex(sample.sizes["layer"], sample.sizes["head"])):
-        queries, keys = (tokens[names.index(side)] for side in sides(sample, int(sample.layer[layer])))
-        at = (layer, head, slice(-(-queries // size)), slice(-(-keys // size)))
-        total, most = (sample[name].values[at].astype(np.float64) for name in ("block_sum", "block_max"))
-        if np.isnan(total).any():
-            continue
-        packed[str(index)] = _blocks(total, most, queries, size)
+    packed = _blocks(sample, "block", size, dict(zip(names, tokens, strict=True)))
     texts = [[str(text) for text in sample[f"{side}block_text"].values] for side in names]
     return {"block": size, "tokens": tokens, "texts": texts, "heads": packed}
 
