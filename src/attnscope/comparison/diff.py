@@ -349,7 +349,8 @@ def sizes(
     r"""Changes in standard deviations of all heads of both sides together."""
     both = np.concatenate([before.reshape(*before.shape[:-2], -1), after.reshape(*after.shape[:-2], -1)], -1)
     known = np.ma.masked_invalid(both)
-    spread, largest = (part.filled(0.0)[..., None, None] for part in (known.std(-1), np.abs(known).max(-1)))
+    parts = known.std(-1, keepdims=True), np.abs(known).max(-1, keepdims=True)
+    spread, largest = (part.filled(0.0)[..., None] for part in parts)
     return change / np.where(spread > ROUNDING * largest, spread, np.inf)
 
 

@@ -238,7 +238,7 @@ def with_interval(result: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def legend_above(figure: Figure, columns: int) -> None:
-    """What the axes name, each name once, above the figure, in up to `columns` columns."""
+    """One legend of all axes above the figure, in up to `columns` columns."""
     known = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
     labels = {label: handle for every in known for handle, label in every}
     columns = columns if figure.get_figwidth() >= _WIDE else min(columns, 2)
