@@ -24,7 +24,7 @@ ORDER = (
     {"cli"},
     {"testing", "figures"},
     {"results"},
-    {"session"},
+    {"session", "callbacks"},
     {"comparison", "detection"},
     {"intervention"},
     {"lineage"},

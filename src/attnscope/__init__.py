@@ -14,7 +14,7 @@ _names = {"session": ["Session"], "support.errors": ["AttnscopeError"]}
 for _name, _verb in VERBS.items():
     _names.setdefault(_verb.module, []).append(_name)
 _load, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules={"figures", "kernels", "lineage", "results", "testing"}, submod_attrs=_names
+    __name__, submodules={"callbacks", "figures", "kernels", "lineage", "results", "testing"}, submod_attrs=_names
 )
 
 

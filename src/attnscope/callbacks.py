@@ -1,0 +1,194 @@
+"""Attention heads while a model trains: `HeadMonitor`, for transformers' Trainer or a loop of one's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor, nn
+from transformers import PreTrainedModel, TrainerCallback
+
+from attnscope.capture.borrow import LoadedModel, borrowed, inner_model
+from attnscope.capture.notes import layer_coordinates
+from attnscope.capture.placement import device_of
+from attnscope.capture.verify import verify
+from attnscope.capture.watching import watching
+from attnscope.kernels.call import Need
+from attnscope.kernels.engines import measure
+from attnscope.measure.passes import WindowBatch, measure_call
+from attnscope.measure.quantities import EQUAL
+from attnscope.measure.rows import Marks
+from attnscope.measure.texts import window_length
+from attnscope.read.encoded import texts_of, windows_of
+from attnscope.store.arrays import padded_heads
+from attnscope.support.arguments import Count, validated
+from attnscope.support.errors import AttnscopeError
+from attnscope.support.state import own_random_numbers, own_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from attnscope.capture.watch import Site
+    from attnscope.kernels.call import AttentionCall
+    from attnscope.read.encoded import Sources
+
+    Log = Callable[[dict[str, float]], None]
+
+_log = logging.getLogger("attnscope")
+#: Numbers of a head: long name, unit, and which end over heads is logged.
+_NUMBERS = {
+    "logit": ("Largest score before the softmax", "nats", "max"),
+    "entropy": ("Entropy of a row", "nats", "min"),
+    "entropy_share": ("Entropy of a row, as a share of the uniform row's", "share", "min"),
+    "sink": ("Weight on the first token", "share", "max"),
+    "reach": ("Mean distance between query and key", "tokens", "min"),
+}
+
+
+class HeadMonitor(TrainerCallback):
+    """Measure every attention head on a held batch while a model trains, whose losses stay the same to the last bit.
+
+    Before the first step and every `every` steps, the main process reads the batch in eval mode, without gradients and
+    autocast. Parameters that are spread over processes (FSDP, ZeRO-3) are not supported.
+
+    Parameters
+    ----------
+    batch
+        Texts, in any form of `attnscope.scan` (8 windows of at most 128 tokens), or one batch as the model takes it.
+        Of its ``labels``, an encoder-decoder makes the input of its decoder, which otherwise reads the encoder's.
+    tokenizer
+        Tokenizer of the texts.
+    every
+        Steps between measurements; docs/guides/training.md states the cost.
+    log
+        Function that takes a dict of scalars. ``trainer.log`` sends them to TensorBoard, wandb or trackio:
+        ``heads/logit_max``, ``entropy_min``, ``entropy_share_min``, ``sink_max`` and ``reach_min`` over all heads, and
+        by layer (``heads/logit_max/layer_3``).
+
+    Raises
+    ------
+    AttnscopeError
+        If the texts lack a tokenizer, or the attention of the model cannot be captured.
+
+    Notes
+    -----
+    A line in the log names the first head whose entropy is below 1% of the uniform row's, whose largest score is above
+    100, or whose scores are not finite. The first two prove no failure: a previous-token head has no entropy either,
+    and the softmax does not change if all scores of a row grow alike.
+
+    Examples
+    --------
+    In a loop of one's own, ``monitor(model, step)`` measures and returns the scalars:
+
+    >>> from attnscope.testing.catalogue import build
+    >>> planted = build("previous-decoder-2")
+    >>> monitor = HeadMonitor({"input_ids": planted.ids[:4]})
+    >>> scalars = monitor(planted.model, 0)
+    >>> dict(monitor.dataset.entropy.sizes), scalars["heads/entropy_min"] == float(monitor.dataset.entropy.min())
+    ({'step': 1, 'layer': 2, 'head': 4}, True)
+    """
+
+    @validated
+    def __init__(self, batch: Sources, tokenizer: Any = None, *, every: Count = 100, log: Log | None = None) -> None:
+        """Read nothing yet: the batch is read with the model."""
+        if not isinstance(batch, Mapping) and tokenizer is None:
+            raise AttnscopeError("texts need a tokenizer: give it, or one batch as the model takes it")
+        self.batch, self.tokenizer, self.every, self.log = batch, tokenizer, every, log
+        self._inputs, self._sites = dict[str, Tensor](), list["Site"]()
+        self._steps, self._reported = list[xr.Dataset](), set[str]()
+        self._found: dict[int, dict[str, np.ndarray]] = {}  # by layer, at the last step
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """All measurements, over ``step, layer, head``.
+
+        ``logit`` is the largest score after scale, cap, bias and mask. Means over queries, then texts: ``entropy``,
+        ``entropy_share`` (of the entropy of uniform attention), ``sink`` (weight on the first token), ``reach``.
+        """
+        return xr.concat(self._steps, "step")
+
+    def __call__(self, model: nn.Module, step: int) -> dict[str, float]:
+        """Measure the heads of a model, and return the scalars for a log."""
+        if not isinstance(inner := inner_model(model), PreTrainedModel):
+            raise AttnscopeError(f"the model is a {type(model).__name__}; expected a model of transformers")
+        autocast = vars(inner).pop("forward") if "_original_forward" in vars(inner) else None  # of accelerate
+        try:
+            with borrowed(inner), own_random_numbers(), own_state(gradients=False), torch.no_grad():
+                self._inputs = self._inputs or self._read(inner)
+                inputs = {name: value.to(device_of(inner)) for name, value in self._inputs.items()}
+                self._sites = self._sites or verify(inner, inputs, text="the held batch")
+                with watching(inner, self._observe):
+                    inner(**inputs)
+        finally:
+            vars(inner).update({} if autocast is None else {"forward": autocast})
+        made = xr.Dataset(coords={"step": step, **layer_coordinates(self._sites)})
+        scalars: dict[str, float] = {}
+        for name, (long_name, units, end) in _NUMBERS.items():
+            rows = [self._found[site.index][name] for site in self._sites]
+            made[name] = ("layer", "head"), padded_heads(rows), {"long_name": long_name, "units": units}
+            layers = {f"/layer_{index}": float(getattr(row, end)()) for index, row in enumerate(rows)}
+            layers[""] = float(getattr(np, end)([*layers.values()]))
+            scalars |= {f"heads/{name}_{end}{of}": value for of, value in layers.items()}
+        self._steps.append(made.assign_coords(head=np.arange(made.sizes["head"])))
+        self._report(step)
+        return scalars
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Measure every `every` steps."""
+        if state.global_step % self.every or not state.is_world_process_zero:
+            return
+        scalars, logs = self(kwargs["model"], state.global_step), control.should_log
+        if self.log is not None:
+            self.log(scalars)
+            control.should_log = logs  # which the Trainer's log resets: the loss of this step would be left out
+
+    on_train_begin = on_step_end
+
+    def _read(self, model: PreTrainedModel) -> dict[str, Any]:
+        """Arguments of the model."""
+        if not isinstance(self.batch, Mapping):
+            longest = window_length(LoadedModel(model, self.tokenizer, "", {}), None)
+            windows = windows_of(texts_of(self.batch), self.tokenizer, length=min(longest, 128), limit=8)
+            return WindowBatch.of([*windows], 0).inputs(model)
+        inputs = {name: torch.as_tensor(value) for name, value in cast("Mapping[str, Any]", self.batch).items()}
+        labels, decoder = inputs.pop("labels", None), cast("Any", model)
+        if labels is not None and model.config.is_encoder_decoder and "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = decoder.prepare_decoder_input_ids_from_labels(labels)
+            inputs["decoder_attention_mask"] = (labels >= 0).long()
+        return inputs
+
+    def _observe(self, site: Site, call: AttentionCall) -> Tensor:
+        """Store the numbers of a call, ``(head,)`` each."""
+        decoder = "decoder_" if any(name.startswith("decoder_") for name in self._inputs) else ""
+
+        def real(side: str, states: Tensor) -> Tensor:
+            mask, shape = self._inputs.get(f"{side}attention_mask"), (len(states), states.shape[2])
+            return (torch.ones(shape) if mask is None or mask.shape != shape else mask).to(states.device) > 0
+
+        queries = real("" if site.kind == "self" else decoder, call.query)
+        keys = real(decoder if site.kind == "causal" else "", call.key)
+        names = ("entropy", "first_token", "attention_distance")
+        reach, marks = max(call.query.shape[2], call.key.shape[2]) - 1, Marks(queries, keys, torch.zeros_like(keys))
+        means = {name: of.nanmean(0) for name, of in measure_call(call, names, 0, reach, marks)[1].items()}
+        output, rows = measure(call, Need(largest=True))
+        hidden = ~queries[:, None] | (rows.mass == 0)  # NaN stays
+        logit = (rows.log_sum_exp + cast("Tensor", rows.largest).log()).masked_fill(hidden, -torch.inf).amax((0, 2))
+        values = (logit, means["entropy"], means["entropy"] / means[f"{EQUAL}entropy"], *(means[n] for n in names[1:]))
+        self._found[site.index] = {name: of.cpu().numpy() for name, of in zip(_NUMBERS, values, strict=True)}
+        return output
+
+    def _report(self, step: int) -> None:
+        """A line in the log for the first head of each kind."""
+        for what, shows in (
+            ("has scores that are not finite", lambda of: ~np.isfinite(of["logit"])),
+            ("has a score above 100", lambda of: of["logit"] > 100),  # noqa: PLR2004
+            ("has an entropy below 1% of the uniform row's", lambda of: of["entropy_share"] < 0.01),  # noqa: PLR2004
+        ):
+            heads = [f"{layer}.{head}" for layer, of in self._found.items() for head in np.flatnonzero(shows(of))]
+            if heads and what not in self._reported:
+                self._reported.add(what)
+                _log.warning("step %d: head %s %s (%d such heads)", step, heads[0], what, len(heads))

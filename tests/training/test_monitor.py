@@ -1,0 +1,178 @@
+"""`HeadMonitor` on three kinds of models: eager attention's numbers, unchanged losses, and the failures of training."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
+
+from attnscope import AttnscopeError
+from attnscope.callbacks import HeadMonitor
+from attnscope.capture.load import load_model
+
+TOKENS, WIDTH, LENGTH, STEPS, EVERY = 40, 32, 12, 6, 3
+SIZES = {"vocab_size": TOKENS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 64}
+SIDES = {
+    f"{side}_{name}": value
+    for side, heads in (("encoder", 4), ("decoder", 2))
+    for name, value in (("layers", 2), ("attention_heads", heads), ("ffn_dim", 64))
+}
+MODELS = {
+    "bert": lambda: BertForMaskedLM(BertConfig(**SIZES, num_attention_heads=4, max_position_embeddings=LENGTH)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=2)),
+    "bart": lambda: BartForConditionalGeneration(
+        BartConfig(vocab_size=TOKENS, d_model=WIDTH, **SIDES, pad_token_id=0, decoder_start_token_id=2)
+    ),
+}
+IDS = torch.randint(3, TOKENS, (64, LENGTH), generator=torch.Generator().manual_seed(1))
+MASK = torch.ones(6, LENGTH, dtype=torch.long)
+MASK[0, 8:] = 0
+HELD = {"input_ids": IDS[:6], "attention_mask": MASK, "labels": IDS[:6].where(MASK > 0, -100)}
+
+
+def built(name):
+    torch.manual_seed(0)
+    return MODELS[name]()
+
+
+def trained(model, folder, monitor=None, rate=1e-3, **options):
+    """Losses of every step, and what was logged beside."""
+    rows = [{"input_ids": row, "labels": row} for row in IDS]
+    arguments = TrainingArguments(
+        str(folder), max_steps=STEPS, learning_rate=rate, logging_steps=1, use_cpu=True, disable_tqdm=True, **options
+    )
+    trainer = Trainer(model, arguments, train_dataset=rows)
+    if monitor is not None:
+        monitor.log = trainer.log
+        trainer.add_callback(monitor)
+    trainer.train()
+    logged = trainer.state.log_history
+    return [line["loss"] for line in logged if "loss" in line], [line for line in logged if "heads/sink_max" in line]
+
+
+def by_eager(model, monkeypatch):
+    """The numbers of each call, ``(layer, head)``, from the arguments and results of every softmax."""
+    model = model.eval()
+    model.set_attn_implementation("eager")
+    calls, softmax = [], torch.nn.functional.softmax
+
+    def noted(scores, *arguments, **options):
+        weights = softmax(scores, *arguments, **options)
+        calls.append((scores.detach().double(), weights.detach().double()))
+        return weights
+
+    with monkeypatch.context() as patch, torch.no_grad():
+        patch.setattr(torch.nn.functional, "softmax", noted)
+        held = (
+            HELD if model.config.is_encoder_decoder else {name: HELD[name] for name in ("input_ids", "attention_mask")}
+        )
+        model(**held)
+    real = MASK > 0
+    found = {name: [] for name in ("logit", "entropy", "entropy_share", "sink", "reach")}
+    for scores, weights in calls:
+        allowed = (weights > 0)[:, :1] & real[:, None, None]
+        rows = real[:, None].expand(weights.shape[:3])
+        uniform = torch.log(allowed.sum(-1).double()).expand(rows.shape)
+        place = torch.arange(LENGTH)
+        of_rows = {
+            "entropy": -torch.xlogy(weights, weights).sum(-1),
+            "sink": weights[..., 0],
+            "reach": (weights * (place[:, None] - place).abs()).sum(-1),
+            "uniform": uniform,
+        }
+        means = {name: ((values * rows).sum(-1) / rows.sum(-1)).mean(0).numpy() for name, values in of_rows.items()}
+        means["entropy_share"] = means["entropy"] / means.pop("uniform")
+        means["logit"] = scores.masked_fill(~(allowed & rows[..., None]), -torch.inf).amax((0, 2, 3)).numpy()
+        for name, values in means.items():
+            found[name].append(np.pad(values, (0, 4 - len(values)), constant_values=np.nan))
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_numbers_are_eager_attentions_and_the_losses_do_not_change(name, tmp_path, monkeypatch):
+    monitor = HeadMonitor(HELD, every=EVERY)
+    own, _ = trained(built(name), tmp_path / "own", report_to=[])
+    model = built(name)
+    watched, logged = trained(model, tmp_path / "watched", monitor, report_to=[])
+    assert own == watched
+    assert len(own) == STEPS
+    assert [line["step"] for line in logged] == monitor.dataset.step.values.tolist() == [0, EVERY, STEPS]
+    last = monitor.dataset.isel(step=-1)
+    for number, expected in by_eager(model, monkeypatch).items():
+        np.testing.assert_allclose(last[number].values, expected, rtol=1e-5, atol=1e-5, err_msg=number)
+    assert logged[-1]["heads/logit_max"] == pytest.approx(float(last.logit.max()))
+    assert logged[-1]["heads/entropy_min/layer_1"] == pytest.approx(float(last.entropy[1].min()))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_collapse_and_large_scores_come_out_with_a_large_learning_rate_alone(name, tmp_path, caplog):
+    said = {}
+    for rate in (1e-3, 0.5):
+        caplog.clear()
+        monitor = HeadMonitor(HELD, every=EVERY)
+        with caplog.at_level(logging.WARNING, "attnscope"):
+            trained(built(name), tmp_path / str(rate), monitor, rate, lr_scheduler_type="constant", report_to=[])
+        said[rate] = [record.getMessage() for record in caplog.records if record.name == "attnscope"]
+        last = monitor.dataset.isel(step=-1)
+        failed = float(last.entropy_share.min()) < 0.01, float(last.logit.max()) > 100
+        assert failed == ((rate == 0.5),) * 2
+    assert said[1e-3] == []
+    assert [line.split("has ")[1].split(" (")[0] for line in sorted(said[0.5], key=len)] == [
+        "a score above 100",
+        "an entropy below 1% of the uniform row's",
+    ]
+
+
+def test_scalars_reach_tensorboard_and_mixed_precision_trains_alike(tmp_path, monkeypatch):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "events"))
+    own, _ = trained(built("bert"), tmp_path / "own", bf16=True, report_to=[])
+    monitor = HeadMonitor(HELD, every=EVERY)
+    watched, _ = trained(built("bert"), tmp_path / "watched", monitor, bf16=True, report_to=["tensorboard"])
+    assert own == watched
+    events = accumulator.EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    points = events.Scalars("train/heads/entropy_min/layer_0")
+    assert [point.step for point in points] == [0, EVERY, STEPS]
+    np.testing.assert_allclose([point.value for point in points], monitor.dataset.entropy[:, 0].min("head"), rtol=1e-6)
+
+
+def test_texts_in_a_loop_of_ones_own():
+    loaded = load_model("bundled")
+    model = loaded.model.train()
+    generator = torch.get_rng_state()
+    monitor = HeadMonitor(["The tide comes in twice a day.", "It goes out."], loaded.tokenizer)
+    scalars = [monitor(model, step) for step in (0, 10)]
+    assert scalars[0] == scalars[1]
+    assert monitor.dataset.sink.shape == (2, 3, 4)
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_weights_that_are_not_finite_are_reported_and_do_not_stop_the_training(caplog):
+    model, monitor = built("llama"), HeadMonitor(HELD)
+    assert np.isfinite([*monitor(model, 0).values()]).all()
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[:8] = torch.nan
+    with caplog.at_level(logging.WARNING, "attnscope"):
+        assert np.isnan(monitor(model, 1)["heads/logit_max"])
+    assert np.isfinite(monitor.dataset.logit[1, 0]).all()
+    assert "step 1: head 1.0 has scores that are not finite" in caplog.text
+
+
+def test_what_cannot_be_measured_says_so():
+    with pytest.raises(AttnscopeError, match="texts need a tokenizer"):
+        HeadMonitor(["The tide comes in."])
+    with pytest.raises(AttnscopeError, match="expected a model of transformers"):
+        HeadMonitor(HELD)(torch.nn.Linear(2, 2), 0)
