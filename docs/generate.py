@@ -31,7 +31,7 @@ from attnscope.verbs import VERBS
 
 #: Others that users import, by their group.
 ELSEWHERE = {
-    "Look": ("attnscope.Session",),
+    "Look": ("attnscope.Session", "attnscope.callbacks.HeadMonitor"),
     "Runs": ("attnscope.results.describe.describe", "attnscope.results.export.export", "attnscope.results.merge.merge"),
 }
 

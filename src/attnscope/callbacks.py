@@ -59,7 +59,7 @@ class HeadMonitor(TrainerCallback):
     ----------
     batch
         Texts, in any form of `attnscope.scan` (8 windows of at most 128 tokens), or one batch as the model takes it.
-        Of its ``labels``, an encoder-decoder makes the input of its decoder, which otherwise reads the encoder's.
+        The decoder of an encoder-decoder reads its ``labels``; for texts, what the encoder reads.
     tokenizer
         Tokenizer of the texts.
     every
