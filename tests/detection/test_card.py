@@ -12,8 +12,10 @@ from scipy import stats
 import attnscope
 from attnscope import AttnscopeError
 from attnscope.capture.load import load_model
+from attnscope.detection.answers import answer_effects
 from attnscope.detection.card import stability
 from attnscope.detection.head_files import agreement, head_files, listing_of, pooled, read_heads
+from attnscope.detection.probes import Answer
 from attnscope.intervention.predictions import prediction_session
 from attnscope.measure.documents import LEVEL
 from attnscope.read.encoded import texts_of
@@ -44,6 +46,51 @@ def test_a_local_head_has_reach_1_in_its_window_and_uniform_heads_have_its_share
     length = json.loads(card.attrs["notes"])["tokens"][0]
     np.testing.assert_allclose(card["equal"].sel(role="reach_2_0"), np.mean(2 / np.arange(3, length + 1)), rtol=1e-6)
     assert bool((card.score.sel(role="reach_4_1") >= reach - 1e-6).all())
+
+
+def test_answers_lose_what_the_planted_circuit_copies():
+    circuit = build("induction-decoder-2")
+    hay = " ".join(f"t{token}" for token in (3, 4, 5, 6, 7, 8, 9, 10))
+    reading = {"tokenizer": circuit.tokenizer, "window": circuit.ids.shape[1], "controls": "none"}
+    needle = {"needle": "t15 t12 t17 t14", "prompt": "t15"}
+    card = attnscope.card(circuit.model, [f"t1 {hay}"], needles=[needle], answers=True, **reading)
+    (answered,), (prompt,) = (card.effect.sel(ablation=[name]).values for name in ("answer", "prompt"))
+    jobs = [(words, (layer, head)) for layer, call in enumerate(circuit.roles) for head, words in enumerate(call)]
+    heads = {place for words, place in jobs if "previous-token head" in words or "induction head" in words}
+    assert {tuple(map(int, cell)) for cell in np.argwhere(answered > 1)} == heads
+    assert np.abs(prompt).max() < 0.5
+    assert not card.tested.any()  # four prompts are too few
+    row = report_of("card", card).tables[0].rows[-3]
+    assert row["answer_mean"] == pytest.approx(answered[1, 1])
+
+
+def test_the_loss_of_an_answer_is_that_of_the_model_with_the_head_replaced():
+    circuit = build("induction-decoder-2")
+    loaded = load_model(circuit.model, tokenizer=circuit.tokenizer)
+    ids = (1, 3, 15, 12, 17, 14, 5, 6, 15, 12, 17)
+    answer = Answer(ids, (2, 3, 4, 5), (12, 17, 14), "a needle")
+    effect = answer_effects(loaded, [answer] * 6, seed=0)["effect"][1]
+    assert effect.shape == (2, *card_shape(circuit))
+
+    def losses():
+        with torch.no_grad():
+            predicted = circuit.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        others = [1, 3, 5]  # evenly over the eight before the answer
+        own = (
+            -predicted[[8, 9, 10], list(answer.tokens)].mean(),
+            -predicted[others, [ids[at + 1] for at in others]].mean(),
+        )
+        return np.array([float(own[0]), float(own[1])])
+
+    before = losses()
+    for layer, head in ((0, 3), (1, 1)):
+        with attnscope.edit(circuit.model, {(layer, head): lambda z: z.mean(1, keepdim=True).expand_as(z)}, on="z"):
+            np.testing.assert_allclose(effect[:, layer, head], losses() - before, atol=1e-4)
+
+
+def card_shape(circuit):
+    config = circuit.model.config
+    return config.num_hidden_layers, config.num_attention_heads
 
 
 def test_the_card_has_effects_stability_and_a_row_for_each_head(planted):

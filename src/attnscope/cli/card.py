@@ -31,6 +31,10 @@ def _caches(given: str | None) -> list[tuple[int, int]] | None:
         ),
         "published": option(Path | None, None, "File of heads, such as a published list, to compare with the scores."),
         "needles": option(Path | None, None, "File of needles for retrieval heads, as for roles."),
+        "answers": option(
+            bool, False, "Loss of the answers to the needles without each head: a pass for each prompt and head.",
+            "--answers",
+        ),
         "controls": option(
             str, "initialised,shuffled", "Untrained controls, with commas between: initialised, shuffled; or none.",
         ),

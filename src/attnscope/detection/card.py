@@ -14,6 +14,7 @@ from scipy import stats
 from attnscope.capture.borrow import verb
 from attnscope.capture.load import check_same_model, load_model
 from attnscope.capture.parameters import Reading, loading
+from attnscope.detection.answers import ANSWERS, answer_effects
 from attnscope.detection.head_files import agreement, listing_of, read_heads
 from attnscope.detection.role import ROLES
 from attnscope.detection.roles import SHARED, scores_of
@@ -26,7 +27,7 @@ from attnscope.support.checks import check_whole
 
 if TYPE_CHECKING:
     from attnscope.capture.load import Model
-    from attnscope.detection.probes import Needles
+    from attnscope.detection.probes import Needles, Probe
 
 KEPT = ((64, 4), (16, 4), (64, 0), (256, 4))
 _MOST = 10**6
@@ -45,6 +46,7 @@ def card(
     effects: xr.DataTree | None = None,
     published: str | Path | None = None,
     needles: Needles | None = None,
+    answers: bool = False,
     controls: Sequence[str] | str | None = None,
     batch_size: Count | None = None,
     **reading: Unpack[Reading],
@@ -58,6 +60,8 @@ def card(
     ----------
     model, texts, needles, controls, window, limit, batch_size, seed
         See `attnscope.roles`.
+    answers
+        Whether to measure what the answers to the needles lose without each head, in a pass for each prompt and head.
     kept
         Sizes of the caches whose reach is measured: latest tokens, the query's own included, and first tokens.
     effects
@@ -73,8 +77,10 @@ def card(
         number of query heads that share one key-value head. Over ``half, role, layer, head``: ``half_score``, from
         alternate documents. Over ``role``: ``stability``, the rank correlation of both halves over heads, with its 95%
         jackknife interval over documents (of Fisher's z). Over ``ablation, layer, head``: ``effect`` and its interval,
-        where given. With a published list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and
-        ``auroc_p``, of random lists of as many heads, corrected for all roles.
+        where given; with `answers`, of the ``answer`` and of as many tokens of the ``prompt`` if the head has its mean
+        over the prompt, with intervals over needles (prompts, if there are fewer than 6 needles). With a published
+        list: ``listed`` ``(layer, head)``, and over ``role`` ``auroc``, its interval and ``auroc_p``, of random lists
+        of as many heads, corrected for all roles.
 
     Raises
     ------
@@ -97,7 +103,7 @@ def card(
         check_same_model(effects, loaded, "effects (--effects)")
     listing = None if published is None else listing_of(Path(published))
 
-    def more(summary: xr.Dataset, own: xr.Dataset, documents: list[str]) -> xr.Dataset:
+    def more(summary: xr.Dataset, own: xr.Dataset, documents: list[str], probes: Sequence[Probe]) -> xr.Dataset:
         halves = [
             stability(own[name].values, documents if ROLES[name].probe == "text" else None)
             for name in map(str, summary.role.values)
@@ -109,8 +115,13 @@ def card(
             **{f"stability{end}": ("role", part) for end, part in zip(("", *_ENDS), agreements, strict=True)},
         }
         made = summary.assign(added)
-        if effects is not None:
-            heads = effects["heads"].to_dataset().transpose("ablation", "layer", "head")
+        parts = [] if effects is None else [effects["heads"].to_dataset()[[*_EFFECTS]]]
+        if answers and probes[-1].answers:
+            variables = answer_effects(loaded, probes[-1].answers, seed=reading["seed"])
+            parts.insert(0, xr.Dataset(variables, {"ablation": list(ANSWERS)}))
+        if parts:
+            heads = xr.concat(parts, "ablation", coords="minimal", compat="override", join="override")
+            heads = heads.transpose("ablation", "layer", "head")
             made = made.assign({name: (heads[name].dims, heads[name].values) for name in _EFFECTS})
             made = made.assign_coords(ablation=heads.ablation.values)
         if listing is not None:
@@ -135,6 +146,7 @@ def card(
         reading,
         kept,
         more,
+        answers=answers,
         effects=None if effects is None else short_hash(json.loads(effects.attrs["signature"])),
         published=None if listing is None else short_hash(listing[1]),
     )

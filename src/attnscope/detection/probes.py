@@ -46,6 +46,7 @@ class Probe:
     # from windows of one length, by number, and a call over them to what it shows, with its ``output``
     look: Callable[[Sequence[int], AttentionCall], Any]
     batch_size: int | None = None  # windows at a time
+    answers: tuple[Answer, ...] = ()  # of a model to needles
 
     def batches(self) -> Iterator[list[int]]:
         """Numbers of windows of one length, some at a time: nothing is ever padded."""
@@ -151,6 +152,7 @@ class Answer:
     ids: tuple[int, ...]  # prompt and answer, but for the last token
     needle: tuple[int, ...]  # positions of the needle's tokens
     tokens: tuple[int, ...]  # of the answer; the first is predicted by the last token of the prompt
+    hidden: str  # the needle
 
 
 @validated
@@ -203,7 +205,7 @@ def needle_probe(
     if not answers:
         return None, prompts
     texts = tuple(plain_window(answer.ids, f"prompt {number + 1}") for number, answer in enumerate(answers))
-    return Probe("needle", texts, lambda numbers, call: _calls(answers[numbers[0]], call), 1), prompts
+    return Probe("needle", texts, lambda numbers, call: _calls(answers[numbers[0]], call), 1, tuple(answers)), prompts
 
 
 def _calls(answered: Answer, call: AttentionCall) -> NeedleCalls:
@@ -236,7 +238,7 @@ def _answer(loaded: LoadedModel, windows: Sequence[Window], needle: Needle, dept
     wanted, written = (Counter(_words(text)) for text in (needle.answer, tokenizer.decode(answer_ids)))
     if (wanted & written).total() <= _ENOUGH * wanted.total():
         return None
-    return Answer((*prompt, *answer_ids[:-1]), tuple(positions), tuple(answer_ids))
+    return Answer((*prompt, *answer_ids[:-1]), tuple(positions), tuple(answer_ids), needle.text)
 
 
 def _words(text: str) -> list[str]:

@@ -147,7 +147,7 @@ def scores_of(
     batch_size: int | None,
     reading: Reading,
     kept: Sequence[tuple[int, int]] = (),
-    more: Callable[[xr.Dataset, xr.Dataset, list[str]], xr.Dataset] | None = None,
+    more: Callable[[xr.Dataset, xr.Dataset, list[str], Sequence[Probe]], xr.Dataset] | None = None,
     **settings: Any,
 ) -> xr.Dataset:
     """Scores of roles as the result of a command; `more` completes them from the scores of windows."""
@@ -220,7 +220,7 @@ def scores_of(
         left_out = left_out_note(windows, text.windows, length) if text in probes else {}
         documents = [window.source for window in text.windows]
         summary = summed_up(asked, own, others, documents, seed)
-        summary = summary if more is None else more(summary, own, documents)
+        summary = summary if more is None else more(summary, own, documents, probes)
         words_of = {"skipped": json.dumps(skipped), "notes": json.dumps(notes)}
         return summary.assign_attrs(words_of | left_out | attributes)
 
