@@ -53,13 +53,17 @@ def test_answers_lose_what_the_planted_circuit_copies():
     hay = " ".join(f"t{token}" for token in (3, 4, 5, 6, 7, 8, 9, 10))
     reading = {"tokenizer": circuit.tokenizer, "window": circuit.ids.shape[1], "controls": "none"}
     needle = {"needle": "t15 t12 t17 t14", "prompt": "t15"}
-    card = attnscope.card(circuit.model, [f"t1 {hay}"], needles=[needle], answers=True, **reading)
+    texts = {"texts": circuit.ids[:4].tolist(), "tokenizer": circuit.tokenizer}
+    effects = attnscope.intervene(circuit.model, **texts, ablations=["zero"], steps=0, why=False)
+    card = attnscope.card(circuit.model, [f"t1 {hay}"], needles=[needle], answers=True, effects=effects, **reading)
+    assert card.ablation.values.tolist() == ["answer", "prompt", "zero"]
+    assert (card.effect.sel(ablation="zero").values == effects["heads"].effect.values).all()
     (answered,), (prompt,) = (card.effect.sel(ablation=[name]).values for name in ("answer", "prompt"))
     jobs = [(words, (layer, head)) for layer, call in enumerate(circuit.roles) for head, words in enumerate(call)]
     heads = {place for words, place in jobs if "previous-token head" in words or "induction head" in words}
     assert {tuple(map(int, cell)) for cell in np.argwhere(answered > 1)} == heads
     assert np.abs(prompt).max() < 0.5
-    assert not card.tested.any()  # four prompts are too few
+    assert not card.tested.sel(ablation="answer").any()  # four prompts are too few
     row = report_of("card", card).tables[0].rows[-3]
     assert row["answer_mean"] == pytest.approx(answered[1, 1])
 
