@@ -138,6 +138,31 @@ def test_no_head_raises_random_tokens_more_often_than_it_should():
     assert np.mean(inside) >= 0.9
 
 
+def test_parts_by_key_add_up_to_the_part_of_the_head():
+    for family in ("gpt2", "llama", "gemma2", "gpt_oss"):
+        found = attribute(tiny(family), IDS, tokenizer=TOKENIZER, window=12, by_position=True)["predictions"]
+        heads = (found.kind == "head").values
+        np.testing.assert_allclose(found.by_key.sum("key")[:, heads], found.part[:, heads], atol=1e-6)
+        assert found.by_key[:, ~heads].isnull().all()
+        assert (found.by_key[:, heads, -1] == 0).all()  # after the last prediction
+    model, tokenizer = tiny_reader("t5")
+    found = attribute(model, TEXTS, targets=TEXTS[::-1], tokenizer=tokenizer, by_position=True)["predictions"]
+    heads = (found.kind == "head").values
+    np.testing.assert_allclose(found.by_key.sum("key")[:, heads], found.part[:, heads], atol=1e-6)
+
+
+def test_the_planted_induction_head_raises_the_token_by_way_of_its_earlier_occurrence():
+    """The text ends at the second occurrence of its second token, whose successor is a direction."""
+    planted, words = build("induction-decoder-1"), np.arange(5, 13)
+    last = planted.model.get_output_embeddings().weight[int(words[2])].detach().double().numpy()
+    found = attribute(
+        planted.model, [[*words, words[1]]], tokenizer=TOKENIZER, window=9, direction=last, by_position=True
+    )["predictions"]
+    by_key = found.by_key.sel(component="1.3").values[0]
+    assert by_key.argmax() == 2
+    assert found.key_token.values[0, 1] == found.key_token.values[0, 8]
+
+
 def test_models_and_options_that_do_not_fit_are_rejected():
     with pytest.raises(AttnscopeError, match="post-norm"):
         of(tiny("bert"))

@@ -1,5 +1,8 @@
 """The residual stream of a model: where heads read and write it, and the norms on the way, found in one pass."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +38,14 @@ class Fold:
         """The matrix that does both: norm, then `matrix`."""
         matrix = matrix * self.gain[:, None]
         return matrix - matrix.mean(-2, keepdims=True) if self.centred else matrix
+
+    def frozen(self, norm: nn.Module, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor of each row after the fold, ``(..., 1)``, at its actual denominator, and the bias of the norm."""
+        rows = received - received.mean(-1, keepdim=True) if self.centred else received
+        rows, like = rows * torch.from_numpy(self.gain).to(rows), next(norm.parameters(), received)
+        bias = norm(torch.zeros(1, rows.shape[-1], dtype=like.dtype, device=like.device))[0].double()
+        size = ((returned - bias) * rows).sum(-1, keepdim=True) / (rows * rows).sum(-1, keepdim=True).clamp(min=1e-300)
+        return size, bias
 
 
 @torch.no_grad()
@@ -121,6 +132,40 @@ class Stream:
                 folds.append(following.query.fold)
         return [fold for fold in folds if fold is not None]
 
+    def unknown(self, layers: Sequence[Layer]) -> str:
+        """Why the stream behind some layers is no sum of heads and modules; empty if it is."""
+        for layer in layers:
+            number = layer.matrices.site.index
+            if layer.matrices.output is None:
+                return f"no linear layer reads the output of the heads of layer {number}"
+            folds = (layer.branch, layer.written), (layer.after, layer.after_fold), (layer.query.norm, layer.query.fold)
+            odd = any(norm is not None and fold is None for norm, fold in folds)
+            if number in self.unverified or not layer.factor or odd:
+                return f"after layer {number} the residual stream changes in a way that attnscope does not know"
+        return ""
+
+
+def components(layers: Sequence[Layer]) -> tuple[list[tuple[str, int, int]], list[str]]:
+    """Kind, layer and head of each component that adds to the stream up to some layers, and names."""
+    found = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
+    for layer in layers:
+        number, heads = layer.matrices.site.index, 0 if layer.matrices.output is None else len(layer.matrices.output)
+        found += [("head", number, head) for head in range(heads)]
+        found += [("mlp", number, -1)] * (layer.added is not None)
+    names = {"head": "{1}.{2}", "mlp": "mlp {1}"}
+    return found, [names.get(one[0], "{0}").format(*one) for one in found]
+
+
+def position_part(start: Tensor, word: Tensor, tables: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Tensor:
+    """The position part of the stream at its start; 0 if no sum of words, a table and other tables is found."""
+    for table in tables:
+        for rest in (start, start - sum(others)):
+            both = torch.stack([word, table]).flatten(1)
+            factors = torch.linalg.pinv(both @ both.T) @ (both @ rest.flatten())
+            if float((rest.flatten() - factors @ both).abs().max()) <= SMALL * float(rest.abs().max()):
+                return factors[1] * table
+    return torch.zeros_like(start)
+
 
 @torch.no_grad()
 def residual_stream(model: PreTrainedModel, inputs: Inputs) -> Stream:
@@ -185,7 +230,8 @@ class _Written(NamedTuple):
             return True
         # the norm of a later sublayer, in a pre-norm layer whose own input has no norm (the first of ModernBERT)
         if after is not None and after.received is not None and self._is_before(events, point, after.received):
-            self.layer.after = self.layer.after_fold = None
+            query = self.layer.query
+            self.layer.after = self.layer.after_fold = query.norm = query.fold = None
             return True
         return False
 
@@ -238,7 +284,11 @@ def _assembled(
         key = query
         if site.kind == "cross":
             ahead = sum(layer.query.stream == "encoder" for layer in made.layers)
-            key = made.ends.setdefault("encoder", point("encoder", ahead, key_states, at))
+            if "encoder" not in made.ends:
+                made.ends["encoder"] = end = point("encoder", ahead, key_states, at)
+                if "encoder" in written and not written["encoder"].leads_to(events, end):
+                    made.unverified.append(written["encoder"].layer.matrices.site.index)
+            key = made.ends["encoder"]
         layer = Layer(found[site], query, key)
         made.layers.append(layer)
         made.calls[site.index] = call

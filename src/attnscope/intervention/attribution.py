@@ -26,8 +26,9 @@ from attnscope.capture.placement import plain
 from attnscope.capture.verify import TOLERANCE, stored_positions
 from attnscope.explanation.inputs import FOR_MATCHING, model_inputs, token_ids, watching_inputs
 from attnscope.explanation.projections import factor_of
-from attnscope.explanation.stream import SMALL, Fold, Layer, Stream, residual_stream
+from attnscope.explanation.stream import SMALL, Fold, Layer, Stream, components, position_part, residual_stream
 from attnscope.explanation.study import DEFAULT_TEXTS
+from attnscope.intervention.calls import values_of, weights_of
 from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.intervene import LONGEST
 from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from attnscope.kernels.call import AttentionCall
     from attnscope.store.runs import RunFolder
 
-_TINY = 1e-300
 _AT_ONCE = 1 << 25  # logits of a lens at a time
 _LENS = {"logit": "logits", "probability": "share", "rank": "1"}
 
@@ -93,7 +93,7 @@ def attribute(
     pairs
         In place of texts, as in `attnscope.patch`: answer against wrong, after each clean text.
     by_position
-        Whether to store the parts of every prediction too.
+        Whether to store the parts of every prediction too, and of each key.
     batch_size
         Windows in a batch; by default about 1,024 tokens.
 
@@ -107,7 +107,8 @@ def attribute(
         ``lens_probability`` and ``lens_rank`` ``(window, position, depth)``: if the stream ended after that number of
         attention layers, normed by its own denominator; probability and rank are those of the token. ``token``, and
         ``query``, the position that predicts it ``(window, position)``; with `by_position`, ``part_at`` ``(window,
-        position, component)``.
+        position, component)``, and ``by_key`` ``(window, component, key)``: the part of a head by token that it attends
+        to, ``key_token`` (in cross-attention a token of the source).
 
         ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
         ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
@@ -176,10 +177,8 @@ def attribute(
 
 def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:
     """The direction in front of a norm with frozen denominators, and the product with the norm's bias."""
-    gain, module = torch.from_numpy(fold.gain).to(at), norm.module
-    bias = module((received[:1] * 0).to(next(module.parameters(), received).dtype))[0].double()
-    rows = (received - received.mean(-1, keepdim=True) if fold.centred else received) * gain
-    before = at * gain * (((returned - bias) * rows).sum(-1) / (rows * rows).sum(-1).clamp(min=_TINY))[:, None]
+    size, bias = fold.frozen(norm.module, received, returned)
+    before = at * torch.from_numpy(fold.gain).to(at) * size
     return before - before.mean(-1, keepdim=True) if fold.centred else before, at @ bias
 
 
@@ -195,6 +194,8 @@ class _Rows:
     seen: dict[str, list[tuple[Tensor, Tensor]]] = field(default_factory=lambda: defaultdict(list))
     embedded: dict[str, Tensor] = field(default_factory=dict[str, Tensor])  # of all positions, and of the last call
     heads: list[tuple[Tensor, Tensor]] = field(default_factory=list[Any])  # outputs, and states that the layer reads
+    calls: list[AttentionCall] | None = None
+    by_key: list[Tensor] = field(default_factory=list[Tensor])  # of each layer, ``(text, head, key)``
 
     def of(self, states: Tensor) -> Tensor:
         """A copy of the rows of the predictions, ``(prediction, width)``, of states that texts may share."""
@@ -209,7 +210,17 @@ class _Rows:
         output = output_of(call)
         if not self.two or site.kind != "self":
             self.heads.append((output[self.texts, :, self.positions].double(), self.of(query_states)))
+            if self.calls is not None:
+                self.calls.append(call)
         return output
+
+    def by_keys(self, call: AttentionCall, vectors: Tensor) -> Tensor:
+        """Mean product of each key's part of heads with vectors ``(prediction, head, r)``: ``(text, head, key)``."""
+        made, (weights, values) = list[Tensor](), (of(call).double() for of in (weights_of, values_of))
+        for text in range(self.count):
+            products = torch.einsum("nhr,hjr->hnj", vectors[self.texts == text], values[text])
+            made.append((products * weights[text][:, self.positions[self.texts == text]]).mean(1))
+        return torch.stack(made)
 
 
 @dataclass(eq=False)
@@ -250,14 +261,9 @@ class _Attribution:
         self.embeddings = [names[id(words)], *([one for one in tables if "decoder" in one] or tables)]
         self.output, self.cap = names[id(self.unembedding)], logit_cap(model.config)
         self.most = max(self.questions(part).labels.shape[1] for part in self.session.slices())
-        kinds = [("embedding", -1, -1), ("position", -1, -1), ("bias", -1, -1)]
-        for layer in self.layers:
-            number, heads = layer.matrices.site.index, len(cast("np.ndarray", layer.matrices.output))
-            kinds += [("head", number, head) for head in range(heads)]
-            kinds += [("mlp", number, -1)] * (layer.added is not None)
-        names = {"head": "{1}.{2}", "mlp": "mlp {1}"}
+        kinds, names = components(self.layers)
         self.components = {
-            "component": [names.get(one[0], "{0}").format(*one) for one in kinds],
+            "component": names,
             **{name: ("component", [one[at] for one in kinds]) for at, name in enumerate(("kind", "layer", "head"))},
         }
         self.mean: tuple[Tensor, Tensor] | None = None
@@ -308,13 +314,14 @@ class _Attribution:
             row, bias = self.mean
             chosen.append(("random", row.expand_as(final), bias.expand(len(final)), scale * (final @ row + bias)))
         found = {name: self._parts(rows, *own) for name, *own in chosen} | {"total": chosen[0][3]}
-        return self._dataset(part, asked, (texts, numbers), found, self._lens(rows, tokens))
+        return self._dataset(part, asked, (texts, numbers), found, self._lens(rows, tokens), rows.by_key)
 
     def _run(self, asked: Questions, texts: Tensor, positions: Tensor, part: slice) -> tuple[_Rows, Tensor]:
         """One forward pass: rows of modules, and logits before they are capped."""
         model, known = self.session.model, dict(self.session.model.named_modules())
         count, length = asked.batch.target.input_ids.shape
         rows = _Rows(texts, positions, count, length, bool(model.config.is_encoder_decoder))
+        rows.calls = [] if self.by_position else None
         events = [one for layer in self.layers for one in (layer.query.norm, layer.branch, layer.added)]
         names = {one.name for one in (*events, self.end.norm) if one is not None} | {self.output}
         hooks = [known[name].register_forward_hook(partial(rows.note, name)) for name in names]
@@ -365,14 +372,16 @@ class _Attribution:
                 own, more = _back(layer.branch, layer.written, own, *next(ran[layer.branch.name]))
                 constant = constant + more
             matrix, shift = (torch.from_numpy(cast("np.ndarray", one)).to(at) for one in both)
-            made.append((torch.einsum("nd,hrd->nhr", own, matrix) * output).sum(-1))
+            vectors = torch.einsum("nd,hrd->nhr", own, matrix)
+            made.append((vectors * output).sum(-1))
+            if rows.calls is not None and len(rows.by_key) < len(self.layers):
+                rows.by_key.append(rows.by_keys(rows.calls[len(rows.by_key)], vectors))
             constant = constant + own @ shift
             if layer.added is not None:
                 made.append(layer.added_factor * (next(ran[layer.added.name])[1] * at).sum(-1, keepdim=True))
         start = self._streams(rows)[0]
         word, *table = (rows.of(rows.embedded[name]) for name in self.embeddings if name in rows.embedded)
-        added = [one for one in table if one.shape == start.shape and factor_of(start - one, word, SMALL)]
-        position = added[0] if added else start * 0
+        position = position_part(start, word, [one for one in table if one.shape == start.shape])
         first = [((one * at).sum(1, keepdim=True)) for one in (start - position, position)]
         parts = torch.cat([*first, constant[:, None], *made], 1)
         apart, size = (parts.sum(1) - total).abs(), parts.abs().sum(1)
@@ -406,7 +415,7 @@ class _Attribution:
 
     def _dataset(
         self, part: slice, asked: Questions, at: tuple[Tensor, Tensor], found: dict[str, Tensor],
-        lens: dict[str, Tensor],
+        lens: dict[str, Tensor], by_key: list[Tensor],
     ) -> xr.Dataset:  # fmt: skip
         """Means over the predictions of each window, and the lens at each."""
         rows = tuple(index.cpu().numpy() for index in at)
@@ -425,7 +434,15 @@ class _Attribution:
         variables |= {f"lens_{name}": ((*dims[:2], "depth"), placed(own)) for name, own in lens.items()}
         variables |= {"query": (dims[:2], placed(asked.positions[at].double())), "token": (dims[:2], names)}
         if self.by_position:
+            windows = [window.target or window for window in self.session.windows]
+            longest = max(len(own) for own in (*windows, *self.session.windows))
+            keys = np.full((len(asked), len(self.components["component"]), longest), np.nan)
+            wide = [nn.functional.pad(own, (0, longest - own.shape[2]), value=np.nan) for own in by_key]
+            keys[:, np.array(self.components["kind"][1]) == "head"] = torch.cat(wide, 1).cpu().numpy()
+            known = IdNames(self.session.loaded.tokenizer)
+            words = [[*known.of([*own.ids]), *[""] * (longest - len(own))] for own in windows[part]]
             variables["part_at"] = dims, placed(found["part"])
+            variables |= {"by_key": (("window", "component", "key"), keys), "key_token": (("window", "key"), words)}
         coordinates = self.components | {
             "window": np.arange(part.start, part.stop),
             "source": ("window", np.array(self.session.documents[part], dtype=object)),
@@ -441,13 +458,7 @@ def _why_not(stream: Stream, layers: Sequence[Layer]) -> str:
         return "its layers norm the sum of stream and output (post-norm), so no part reaches the logits unchanged"
     if not stream.is_linear or "decoder" not in stream.ends:
         return "its unembedding does not read a sum of heads and modules through one norm"
-    for layer in layers:
-        number = layer.matrices.site.index
-        if layer.matrices.output is None:
-            return f"no linear layer reads the output of the heads of layer {number}"
-        if number in stream.unverified or not layer.factor or (layer.branch is not None and layer.written is None):
-            return f"after layer {number} the residual stream changes in a way that attnscope does not know"
-    return ""
+    return stream.unknown(layers)
 
 
 def parts_of(measured: xr.Dataset, *, seed: int = 0) -> xr.Dataset:
