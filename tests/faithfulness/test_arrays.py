@@ -5,6 +5,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 from scipy.spatial.distance import jensenshannon
 
@@ -17,11 +18,12 @@ from attnscope.intervention.arrays import (
     permuted_weights,
     random_sets,
     rank_agreement,
-    rollout,
     sparse_effects,
     total_variation,
     uniform_weights,
 )
+from attnscope.intervention.calls import Sides
+from attnscope.intervention.profiles import Rollout
 
 # --- other weights with the same output (mathematics.md, Are weights an explanation?) ---
 
@@ -212,6 +214,12 @@ def test_they_are_what_scipy_and_the_definition_say():
 
 
 A = np.random.default_rng(0).dirichlet(np.full(7, 0.4), (3, 7))
+
+
+def rollout(layers, residual=0.5):
+    """The shares after each layer of one text."""
+    rolled = Rollout(Sides(layers.shape[1], 0))
+    return np.stack([rolled.step("self", (1 - residual) * torch.from_numpy(layer), residual) for layer in layers])
 
 
 def test_i11_rollout_keeps_the_sums_of_rows_and_knows_who_looks_at_itself():

@@ -209,22 +209,6 @@ def _described(weights: np.ndarray, changed: np.ndarray, values: np.ndarray) -> 
 FLOW_TOKENS = 64  # a maximum flow through 12 layers of 64 tokens takes half a second, and a text has 4,096
 
 
-def rollout(
-    weights: Float[np.ndarray, "layer query key"], *, residual: float = 0.5
-) -> Float[np.ndarray, "layer token token"]:
-    r"""Attention rollout: the share of each input token in each token after each layer.
-
-    :math:`\tilde A_l = \rho I + (1-\rho)A_l` and :math:`R_l = \tilde A_l R_{l-1}`, from :math:`R_0 = I`.
-
-    Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, equation 1.
-    """
-    rolled, layers = np.eye(weights.shape[1]), []
-    for layer in weights:
-        rolled = residual * rolled + (1 - residual) * layer @ rolled
-        layers.append(rolled)
-    return np.stack(layers)
-
-
 def attention_flow(
     weights: Float[np.ndarray, "layer query key"],
     queries: Sequence[int] | None = None,
@@ -234,10 +218,11 @@ def attention_flow(
 ) -> Float[np.ndarray, "chosen token"]:
     r"""Maximum flow from a token after the last layer to each input token.
 
-    The layers are a graph whose edge from i in layer l to j below has the capacity :math:`\tilde A_l[i, j]` of
-    `rollout`. Rollout is one such flow, so the maximum is at least as large. It is at most 1.
+    The layers are a graph whose edge from i in layer l to j below has the capacity
+    :math:`\tilde A_l = \rho I + (1-\rho)A_l`, as in rollout. Rollout is one such flow, so the maximum is at least as
+    large. It is at most 1.
 
-    Abnar and Zuidema (2020), section 3.
+    Abnar and Zuidema (2020), Quantifying Attention Flow in Transformers, ACL 2020, section 3.
     """
     layers, tokens = weights.shape[:2]
     if tokens > limit:

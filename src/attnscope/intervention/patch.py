@@ -327,14 +327,7 @@ class PatchJob:
 
             def edits(some: Sequence[tuple[int, int]], call: int = call) -> dict[int, stack.Edit]:
                 patched = {at: self._patched(runs, call, positions[at]) for at in {at for at, _ in some}}
-
-                def put_in(_: AttentionCall, output: Tensor) -> Tensor:
-                    output = output.clone()
-                    for variant, (at, head) in enumerate(some):
-                        output[variant, :, head] = patched[at][:, head]
-                    return output
-
-                return {call: put_in}
+                return {call: stack.replacing([head for _, head in some], [patched[at] for at, _ in some])}
 
             found = runs.sweep([(at, head) for at in range(len(positions)) for head in range(heads)], edits)
             found = found.reshape(count, len(positions), heads).swapaxes(1, 2)
@@ -386,14 +379,7 @@ class PatchJob:
         for sender in range(layer):
 
             def edits(senders: range, sender: int = sender) -> dict[int, stack.Edit]:
-                received = _received(runs, sender, senders, layer)
-
-                def put_in(_: AttentionCall, output: Tensor) -> Tensor:
-                    output = output.clone()
-                    output[:, :, head] = received[:, :, head]
-                    return output
-
-                return {layer: put_in}
+                return {layer: stack.replacing([head] * len(senders), [*_received(runs, sender, senders, layer)])}
 
             layers[sender] = runs.sweep(range(heads[sender]), edits)
         return by_layer(layers)

@@ -162,7 +162,7 @@ class _ModelRun:
             return self._measured(records, by_output, calls.sides_of(inputs))
 
     def _measured(self, records: Sequence[Record], by_output: Sequence[Tensor], sides: calls.Sides) -> xr.Dataset:
-        rolled, relevance = Rollout(sides), Rollout(sides, residual=None)
+        rolled, relevance = Rollout(sides), Rollout(sides)
         follows = not (reason := cannot_follow(sides, records) if {"rollout", "gradient"} & set(self.kinds) else "")
         if reason:
             self.skip("rollout", reason)
@@ -181,9 +181,11 @@ class _ModelRun:
                     reader.add(rows, tile)
             layer = {name: values for reader in readers for name, values in reader.result().items()}
             if "rollout" in self.kinds and follows:
-                layer |= self._along("rollout", each, rolled.step(each.site.kind, mean.matrix()))
+                layer |= self._along("rollout", each, rolled.step(each.site.kind, mean.matrix() / 2, 0.5))
             if by_output and follows:
-                layer |= self._along("relevance", each, shares(relevance.step(each.site.kind, relevant.matrix())))
+                gained = relevance.step(each.site.kind, relevant.matrix(), 1.0)
+                own = torch.eye(len(gained)).to(gained) if each.site.kind != "cross" else 0.0
+                layer |= self._along("relevance", each, shares(gained - own))
             layers.append(layer)
         return assembled(records, layers, self.band)
 
@@ -475,23 +477,18 @@ def cannot_follow(sides: calls.Sides, records: Sequence[Record]) -> str:
 
 
 class Rollout:
-    r"""The product of :math:`\rho I + (1-\rho) A_l` over layers, or of :math:`I + A_l` without `residual`."""
+    r"""The product of :math:`\rho I + A_l` over layers (Abnar and Zuidema 2020, equation 1)."""
 
-    def __init__(self, sides: calls.Sides, residual: float | None = 0.5) -> None:
-        self.sides, self.residual = sides, residual
+    def __init__(self, sides: calls.Sides) -> None:
+        self.sides = sides
         self.matrix = torch.eye(sides.tokens, dtype=torch.float32)  # over all tokens
 
-    def step(self, kind: str, mean: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
-        """Multiply by a layer; return the part between its queries and keys, without an unscaled residual."""
+    def step(
+        self, kind: str, part: Float[Tensor, "query key"], residual: float | Float[Tensor, "query 1"]
+    ) -> Float[Tensor, "query key"]:
+        """Multiply by a layer; return what is between its queries and keys."""
         queries, keys = self.sides.of(kind)
-        matrix = self.matrix.to(mean)
-        new = matrix.clone()
-        if self.residual is None:
-            new[queries] += mean @ matrix[keys]
-        else:
-            new[queries] = self.residual * matrix[queries] + (1 - self.residual) * mean @ matrix[keys]
-        self.matrix = new
-        part = new[queries, keys]
-        if self.residual is not None or queries != keys:
-            return part
-        return part - torch.eye(len(part), dtype=part.dtype, device=part.device)
+        matrix = self.matrix.to(part)
+        self.matrix = matrix.clone()
+        self.matrix[queries] = residual * matrix[queries] + part @ matrix[keys]
+        return self.matrix[queries, keys]

@@ -15,9 +15,9 @@ from attnscope.explanation.arrays.checks import labelled
 from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls
-from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow, rollout
+from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow
 from attnscope.intervention.blocks import find_blocks, record, value_outputs
-from attnscope.intervention.profiles import BlockNorms, cannot_follow, residual_part, shares
+from attnscope.intervention.profiles import BlockNorms, Rollout, cannot_follow, residual_part, shares
 from attnscope.kernels import full
 from attnscope.read.windows import window_name
 from attnscope.support.arguments import validated
@@ -218,20 +218,20 @@ class OneText:
 Scores = Float[np.ndarray, "position token"]
 
 
+def _rollout(text: OneText) -> Scores:
+    rolled = Rollout(text.sides)
+    for kind, weights in zip(text.kinds, text.weights, strict=True):
+        rolled.step(kind, weights.mean(0).double() / 2, 0.5)
+    return rolled.matrix[text.rows].cpu().numpy()
+
+
 def _block_norms_rollout(text: OneText) -> Scores:
-    rolled = np.eye(text.sides.tokens)
+    rolled = Rollout(text.sides)
     for each, layer in zip(text.records, text.block_norms(), strict=True):
-        rows, columns = text.sides.of(each.site.kind)
-        part = layer.double().cpu().numpy()
-        own = np.zeros(len(part))
-        if rows != columns:  # else the residual is within the diagonal
-            own = residual_part(each).norm(dim=-1).double().cpu().numpy()
-        total = np.maximum(part.sum(1) + own, 1e-300)
-        whole = np.eye(text.sides.tokens)
-        whole[rows] *= (own / total)[:, None]
-        whole[rows, columns] += part / total[:, None]
-        rolled = whole @ rolled
-    return rolled[text.rows]
+        own = torch.zeros_like(layer[:, :1]) if each.site.kind != "cross" else residual_part(each).norm(dim=-1, keepdim=True)
+        total = (layer.sum(1, keepdim=True) + own).double().clamp_min(1e-300)
+        rolled.step(each.site.kind, layer / total, own / total)  # the residual of a text's own layer is in its diagonal
+    return rolled.matrix[text.rows].cpu().numpy()
 
 
 def _gradient_attention(text: OneText) -> Scores:
@@ -269,10 +269,7 @@ TOKEN_ESTIMATORS: dict[str, tuple[str, Callable[[OneText], Float[np.ndarray, "po
         lambda text: text.last(text.block_norms()),
     ),
     "block_norms_rollout": ("the same as shares of each row, multiplied over layers", _block_norms_rollout),
-    "rollout": (
-        "product over layers of half the identity and half the weights",
-        lambda text: rollout(text.joint)[-1][text.rows],
-    ),
+    "rollout": ("product over layers of half the identity and half the weights", _rollout),
     "flow": ("maximum flow through all layers", lambda text: attention_flow(text.joint, text.rows)),
     "gradient_attention": ("relevance through all layers, of the outcome's log probability", _gradient_attention),
     "gradient": (
