@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from attnscope.capture.eager import UncapturedError
 from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, related
 from attnscope.capture.watch import Site, Watch, way_of
-from attnscope.kernels.call import AttentionCall, call_of_weights
+from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.reference import causal_mask
 from attnscope.support.errors import AttnscopeError, explaining, reason_of
 from attnscope.support.state import own_random_numbers
@@ -41,11 +41,11 @@ _NAMED = inspect.signature(functional.multi_head_attention_forward)
 class CapturedCall:
     """An attention call with its kind and padding."""
 
-    call: AttentionCall  # its arguments, or only its weights
+    call: AttentionCall  # its arguments
     kind: str  # ``self``, ``causal`` or ``cross``
     queries: Tensor  # ``(batch, query)``: False on padding
     keys: Tensor  # ``(batch, key)``: False on padding
-    # output of PyTorch's function, ``(batch, head, query, width)``; None for a call with only weights
+    # output of PyTorch's function, ``(batch, head, query, width)``; None of ``nn.MultiheadAttention``, which mixes it
     output: Tensor | None
 
 
@@ -114,24 +114,19 @@ def of_eager(output: Tensor, arguments: dict[str, Any]) -> CapturedCall:
 def of_multi_head(*given: Any, **named: Any) -> CapturedCall:
     """A call of ``torch.nn.functional.multi_head_attention_forward``, the function behind ``nn.MultiheadAttention``."""
     options = arguments_of_multi_head(*given, **named)
-    asked: dict[str, Any] = options | {"need_weights": True, "average_attn_weights": False}
     with torch.no_grad():
-        weights = functional.multi_head_attention_forward(**asked)[1]
-    if weights is None:
-        raise AttnscopeError("nn.MultiheadAttention returns no weights. Is it a subclass without them?")
-    weights = weights if weights.ndim == _FOUR else weights[None]
+        call, is_cross = call_of_multi_head(options)
     query, key, padding = options["query"], options["key"], options.get("key_padding_mask")
-    keys = weights.new_ones(weights.shape[0], weights.shape[3], dtype=torch.bool)
+    keys = call.key.new_ones(len(call.key), call.key.shape[2], dtype=torch.bool)
     if padding is not None:
         keys = ~(padding if padding.dtype == torch.bool else padding == -math.inf).reshape(keys.shape)
-    same = query is key or (query.shape == key.shape and torch.equal(query, key))
     tokens, more = len(query), len(key) - len(query)  # (position, batch, width), whatever `batch_first`
     if more > 0 and tokens > 1 and torch.equal(key[more:], query):
         raise AttnscopeError(
             f"nn.MultiheadAttention has {more} keys before its own tokens, so the positions of its queries are "
             "unknown. Leave these keys out, or pass the weights to attnscope.measure_weights"
         )
-    return _seen(call_of_weights(weights), weights != 0, keys, None, is_cross=not same)
+    return _seen(call, _allowed(call), keys, None, is_cross=is_cross)
 
 
 def arguments_of_multi_head(*given: Any, **named: Any) -> dict[str, Any]:

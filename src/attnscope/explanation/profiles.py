@@ -177,6 +177,21 @@ class Collected:
         return {**layer_coordinates(sites), "head": np.arange(self.heads), "offset": np.arange(-band, band + 1)}
 
 
+def of_layers(
+    about: Mapping[str, tuple[tuple[str, ...], str, str]], layers: Sequence[Mapping[str, np.ndarray]], heads: int
+) -> dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]:
+    """Numbers of layers as variables, by dimensions, long name and unit of each; NaN for what a layer lacks."""
+    variables: dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]] = {}
+    for name, (dims, long_name, units) in about.items():
+        if there := {at: layer[name] for at, layer in enumerate(layers) if name in layer}:
+            size = np.max([values.shape for values in there.values()], axis=0).astype(int)
+            whole = np.full((len(layers), *([heads, *size[1:]] if "head" in dims else size)), np.nan)
+            for at, values in there.items():
+                whole[(at, *map(slice, values.shape))] = values
+            variables[name] = (("layer", *dims), whole, {"long_name": long_name, "units": units})
+    return variables
+
+
 def with_interval(
     name: str,
     dims: tuple[str, ...],

@@ -16,14 +16,13 @@ from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import FOR_MATCHING
-from attnscope.explanation.profiles import pairs_at
+from attnscope.explanation.profiles import of_layers, pairs_at
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls
 from attnscope.intervention.blocks import Block, Record, find_blocks, record, value_outputs
 from attnscope.kernels import full
 from attnscope.kernels.call import AttentionCall
 from attnscope.read.windows import window_name
-from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import Count, validated
 from attnscope.support.checks import chosen
 from attnscope.support.errors import AttnscopeError
@@ -32,57 +31,40 @@ from attnscope.support.progress import Progress, Tell, no_progress
 Kind = Literal["weights", "norms", "effective", "block_norms", "rollout", "gradient"]
 KINDS: tuple[Kind, ...] = ("weights", "norms", "effective", "block_norms", "rollout", "gradient")
 
-_HEAD, _LAYER = ("window", "layer", "head"), ("window", "layer")
+_HEAD = ("head",)
 
 _VARIABLES: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "profile_weights": ((*_HEAD, "offset"), "Mean weight at each offset", "share"),
-    "profile_norms": ((*_HEAD, "offset"), "Mean share of a row's norms at each offset", "share"),
-    "profile_effective": ((*_HEAD, "offset"), "Mean effective weight at each offset", "weight"),
+    "profile_weights": (("head", "offset"), "Mean weight at each offset", "share"),
+    "profile_norms": (("head", "offset"), "Mean share of a row's norms at each offset", "share"),
+    "profile_effective": (("head", "offset"), "Mean effective weight at each offset", "weight"),
     "null_share": (_HEAD, "Share of a row's squared weights that do not affect its output", "share"),
     "null_share_permuted": (_HEAD, "The same, mean over permutations of the row", "share"),
     "rank": (_HEAD, "Rank of the values that a row attends to, mean over rows", "1"),
     "free_dimensions": (_HEAD, "Dimension of the weights that give the same output, mean over rows", "1"),
     "identifiable": (_HEAD, "Rows where that dimension is 0", "share"),
-    "profile_gradient": ((*_HEAD, "offset"), "Mean share of a row's gradient x attention at each offset", "share"),
+    "profile_gradient": (("head", "offset"), "Mean share of a row's gradient x attention at each offset", "share"),
     "profile_block_norms": (
-        (*_LAYER, "offset"),
+        ("offset",),
         "Mean share of the norms of the tokens' contributions to the block, at each offset",
         "share",
     ),
-    "mixing_ratio": ((*_LAYER, "of"), "Share of other tokens in the output", "share"),
-    "profile_rollout": ((*_LAYER, "offset"), "Mean rollout up to this layer, at each offset", "share"),
-    "profile_relevance": (
-        (*_LAYER, "offset"),
-        "Mean share of a row's relevance up to this layer, at each offset",
-        "share",
-    ),
+    "mixing_ratio": (("of",), "Share of other tokens in the output", "share"),
+    "profile_rollout": (("offset",), "Mean rollout up to this layer, at each offset", "share"),
+    "profile_relevance": (("offset",), "Mean share of a row's relevance up to this layer, at each offset", "share"),
 }
 
 
 def assembled(records: Sequence[Record], layers: Sequence[dict[str, np.ndarray]], band: int) -> xr.Dataset:
     """Results of all layers of one text as a dataset; NaN if a layer lacks them."""
-    names = [name for name in _VARIABLES if any(name in layer for layer in layers)]
-    variables: dict[str, Any] = {}
-    for name in names:
-        dims, long_name, units = _VARIABLES[name]
-        like = next(layer[name] for layer in layers if name in layer)
-        rows = [
-            layer.get(
-                name,
-                np.full((records[at].call.query.shape[1], *like.shape[1:]) if "head" in dims else like.shape, np.nan),
-            )
-            for at, layer in enumerate(layers)
-        ]
-        values = padded_heads(rows) if "head" in dims else np.stack(rows)
-        variables[name] = (dims, values[None], {"long_name": long_name, "units": units})
     heads = max(record.call.query.shape[1] for record in records)
+    variables = of_layers(_VARIABLES, layers, heads)
     coords: dict[str, Any] = {
         **layer_coordinates(record.site for record in records),
         "offset": np.arange(-band, band + 1),
     }
-    coords |= {"head": np.arange(heads)} if any("head" in _VARIABLES[name][0] for name in names) else {}
-    coords |= {"of": list(MIXING)} if "mixing_ratio" in names else {}
-    return xr.Dataset(variables, coords)
+    coords |= {"head": np.arange(heads)} if any("head" in dims for dims, *_ in variables.values()) else {}
+    coords |= {"of": list(MIXING)} if "mixing_ratio" in variables else {}
+    return xr.Dataset(variables, coords).expand_dims("window")
 
 
 @validated

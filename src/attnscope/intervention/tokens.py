@@ -228,7 +228,11 @@ def _rollout(text: OneText) -> Scores:
 def _block_norms_rollout(text: OneText) -> Scores:
     rolled = Rollout(text.sides)
     for each, layer in zip(text.records, text.block_norms(), strict=True):
-        own = torch.zeros_like(layer[:, :1]) if each.site.kind != "cross" else residual_part(each).norm(dim=-1, keepdim=True)
+        own = (
+            torch.zeros_like(layer[:, :1])
+            if each.site.kind != "cross"
+            else residual_part(each).norm(dim=-1, keepdim=True)
+        )
         total = (layer.sum(1, keepdim=True) + own).double().clamp_min(1e-300)
         rolled.step(each.site.kind, layer / total, own / total)  # the residual of a text's own layer is in its diagonal
     return rolled.matrix[text.rows].cpu().numpy()

@@ -160,7 +160,7 @@ class WatchedCalls:
         measured = {name: value.cpu() for name, value in of_call.items()}
         first = len(self)
         theirs = captured.output
-        states = cast("Tensor", call.bias).exp().sum(-1, keepdim=True) if theirs is None else theirs
+        states = output if theirs is None else theirs
         check_finite(where, states.transpose(1, 2), lambda text: f"text {first + text + 1}", captured.queries)
         _reject_blind(where, measured, first)
         if theirs is not None:
@@ -248,10 +248,9 @@ def watch(
     Notes
     -----
     Hand-written attention is not captured: use `measure_weights`. The attribute ``uncaptured`` of the result names
-    submodules with "attention" in their name and no captured call. The weights of ``nn.MultiheadAttention`` and the
-    scores of ``flex_attention`` are in memory, one layer at a time; PyTorch modules with a fast path
-    (``nn.TransformerEncoder``, ...) run twice. ``flex_attention`` runs without ``torch.compile``, and its ``score_mod``
-    must accept all scores of a call at once.
+    submodules with "attention" in their name and no captured call. The scores of ``flex_attention`` are in memory, one
+    layer at a time; PyTorch modules with a fast path (``nn.TransformerEncoder``, ...) run twice. ``flex_attention``
+    runs without ``torch.compile``, and its ``score_mod`` must accept all scores of a call at once.
 
     ``generate()`` of a model of transformers is measured token by token. A step is a new token; its numbers are those
     of the query that predicted it, the token before it. They equal those of one full pass over the final text, with any

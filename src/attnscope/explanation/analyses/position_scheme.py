@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -361,40 +360,28 @@ def _peaks(values: Float[np.ndarray, "head offset"]) -> Float[np.ndarray, " head
 
 
 _ABOUT: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "kernel": (("offset",), "score from the position scheme", "nats"),
-    "scores": (("offset",), "mean score", "nats"),
-    "share": ((), "share of the mean scores' variance over offsets", "share"),
-    "share_low": ((), "lower end of the 95 % interval", "share"),
-    "share_high": ((), "upper end of the 95 % interval", "share"),
-    "swing": ((), "range of the kernel", "nats"),
-    "offset_of_weights": ((), "offset of the largest mean weight", "tokens"),
-    verdict.WEIGHT.name: ((), "largest mean weight", "weight"),
-    "offset_of_kernel": ((), "offset of the kernel's peak", "tokens"),
-    "agree": ((), "within 1 token", ""),
-    "chance": ((), "how often random phases agree", "share"),
-    "period": (("pair",), "tokens per turn", "tokens"),
-    "strength": (("pair",), "amplitude", "nats"),
-    "phase": (("pair",), "phase", "radians"),
-    "pair_share": (("pair",), "share of the mean scores' variance over offsets", "share"),
+    "kernel": (("head", "offset"), "score from the position scheme", "nats"),
+    "scores": (("head", "offset"), "mean score", "nats"),
+    "share": (("head",), "share of the mean scores' variance over offsets", "share"),
+    "share_low": (("head",), "lower end of the 95 % interval", "share"),
+    "share_high": (("head",), "upper end of the 95 % interval", "share"),
+    "swing": (("head",), "range of the kernel", "nats"),
+    "offset_of_weights": (("head",), "offset of the largest mean weight", "tokens"),
+    verdict.WEIGHT.name: (("head",), "largest mean weight", "weight"),
+    "offset_of_kernel": (("head",), "offset of the kernel's peak", "tokens"),
+    "agree": (("head",), "within 1 token", ""),
+    "chance": (("head",), "how often random phases agree", "share"),
+    "period": (("head", "pair"), "tokens per turn", "tokens"),
+    "strength": (("head", "pair"), "amplitude", "nats"),
+    "phase": (("head", "pair"), "phase", "radians"),
+    "pair_share": (("head", "pair"), "share of the mean scores' variance over offsets", "share"),
 }
 
 
 def _stacked(layers: list[dict[str, np.ndarray]], sites: list[Site], band: int) -> xr.Dataset:
-    """Join layers; NaN for missing numbers, heads or pairs."""
-    variables: dict[str, Any] = {}
-    for name, (dims, long_name, units) in _ABOUT.items():
-        there = [layer[name] for layer in layers if name in layer]
-        if not there:
-            continue
-        size = np.max([values.shape for values in there], axis=0)
-        whole = np.full((len(layers), max(layer[verdict.WEIGHT.name].shape[0] for layer in layers), *size[1:]), np.nan)
-        for number, layer in enumerate(layers):
-            if name in layer:
-                whole[(number, *map(slice, layer[name].shape))] = layer[name]
-        variables[name] = (("layer", "head", *dims), whole, {"long_name": long_name, "units": units})
-    return xr.Dataset(
-        variables, coords={**layer_coordinates(sites), "offset": np.arange(-band, band + 1)}
-    ).assign_coords(head=lambda made: np.arange(made.sizes["head"]))
+    heads = max(len(layer[verdict.WEIGHT.name]) for layer in layers)
+    coordinates = {**layer_coordinates(sites), "head": np.arange(heads), "offset": np.arange(-band, band + 1)}
+    return xr.Dataset(profiles.of_layers(_ABOUT, layers, heads), coordinates)
 
 
 WITHOUT = Section(

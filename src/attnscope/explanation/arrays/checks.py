@@ -26,6 +26,16 @@ def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Lab
     return tuple(dims.split()), values, {"long_name": long_name, "units": units}
 
 
+def over(dims: str, **variables: tuple[Values, str] | tuple[Values, str, str]) -> dict[str, Labelled]:
+    """Variables with the same dimensions, by name: values, long name and unit."""
+    return {name: labelled(dims, *about) for name, about in variables.items()}
+
+
+def frequencies(count: int, length: int) -> dict[str, Labelled]:
+    """The coordinate of the lowest frequencies of a text or table."""
+    return over("frequency", frequency=(np.arange(count), "frequency", f"cycles per {length} tokens"))
+
+
 def series(
     name: str, array: Float[np.ndarray, "position column"], fewest: int = FEWEST
 ) -> Float[np.ndarray, "position column"]:

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from attnscope.explanation.arrays.checks import NotDefinedError, labelled, series
+from attnscope.explanation.arrays.checks import NotDefinedError, over, series
 from attnscope.support.arguments import validated
 from attnscope.support.checks import agree, shaped
 from attnscope.support.errors import AttnscopeError
@@ -47,12 +47,13 @@ def principal_components(table: Float[np.ndarray, "position column"], *, centred
     if not total > _rounding(columns):
         raise NotDefinedError("the table is the same at every position; expected one that varies")
     return xr.Dataset(
-        {
-            "singular_value": labelled("component", values, "singular value"),
-            "cumulative_share": labelled("component", np.cumsum(values**2) / total, "cumulative share of variance"),
-        },
-        coords={"component": labelled("component", np.arange(1, len(values) + 1), "principal component")},
-        attrs={"centred": int(centred)},
+        over(
+            "component",
+            singular_value=(values, "singular value"),
+            cumulative_share=(np.cumsum(values**2) / total, "cumulative share of variance"),
+        ),
+        over("component", component=(np.arange(1, len(values) + 1), "principal component")),
+        {"centred": int(centred)},
     )
 
 
@@ -178,16 +179,14 @@ def _leading(power: np.ndarray, variance: float, least: float) -> int:
 def _correlations(correlations: np.ndarray, states: int, rows: int, tokens: int, strong: float) -> xr.Dataset:
     a, b = min(states / tokens, 1.0), min(rows / tokens, 1.0)
     null = 1.0 if a + b >= 1 else np.sqrt(a * (1 - b)) + np.sqrt(b * (1 - a))
+    count = int((correlations > max(strong, null)).sum())
     return xr.Dataset(
-        {
-            "correlation": labelled("component", correlations, "canonical correlation"),
-            "strong_components": labelled(
-                "",
-                int((correlations > max(strong, null)).sum()),
-                f"correlations above {strong} and above the largest of noise",
-            ),
-            "null_correlation": labelled("", float(null), "largest correlation of independent noise"),
-        },
-        coords={"component": labelled("component", np.arange(1, len(correlations) + 1), "canonical component")},
+        over("component", correlation=(correlations, "canonical correlation"))
+        | over(
+            "",
+            strong_components=(count, f"correlations above {strong} and above the largest of noise"),
+            null_correlation=(float(null), "largest correlation of independent noise"),
+        ),
+        coords=over("component", component=(np.arange(1, len(correlations) + 1), "canonical component")),
         attrs={"state_rank": states, "table_rank": rows, "tokens": tokens, "strong": strong},
     )

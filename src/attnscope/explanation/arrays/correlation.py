@@ -115,16 +115,14 @@ def cross_correlation(
         "trace": checks.labelled("offset", trace, "sum of the scores along the offset"),
         "trace_mean": checks.labelled("offset", trace / taper, "mean of the scores along the offset"),
         "peak_corrected": checks.labelled("column", corrected.refined[:, 0], "near peak without taper", "tokens"),
-        "trace_peak_corrected": checks.labelled(
-            "", trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"
-        ),
         "peak_clear": checks.labelled("column range", _least(peaks) >= clear, "peak above noise"),
-        "trace_peak_clear": checks.labelled(
-            "", bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"
-        ),
         "quarter_period": checks.labelled("column", quarter, "quarter period of q's strongest wave", "tokens"),
         "is_spike": checks.labelled("column", peaks.width[:, 0] < quarter, "near peak too narrow for the wave"),
-    }
+    } | checks.over(
+        "",
+        trace_peak_corrected=(trace_corrected.refined[0, 0], "trace's near peak, no taper", "tokens"),
+        trace_peak_clear=(bool(_least(trace_corrected)[0, 0] >= trace_noise), "trace's near peak above noise"),
+    )
     for prefix, dims, peak in (("peak", "column range", peaks), ("trace_peak", "range", trace_peaks.first())):
         variables |= {
             f"{prefix}_offset": checks.labelled(dims, peak.offset, "offset of the peak", "tokens"),
@@ -262,33 +260,28 @@ def cross_spectrum(
     frequency = np.arange(len(cross))
     common = common_shift(cross, chosen, length, offsets)
     shift = shifts_near(cross, -common.offset, length)
-    cycles = f"cycles per {length} tokens"
     with np.errstate(divide="ignore"):
         limit = length / (2 * frequency)
     return xr.Dataset(
-        {
-            "cross_amplitude": checks.labelled("frequency", np.abs(cross), "amplitude of the cross-spectrum"),
-            "phase": checks.labelled("frequency", np.angle(cross), "phase of the cross-spectrum", "radians"),
-            "shift": checks.labelled("frequency", shift, "shift of keys against queries", "tokens"),
-            "offset": checks.labelled("frequency", -shift, "offset that scores favour (key - query)", "tokens"),
-            "wrap_limit": checks.labelled("frequency", limit, "largest shift that one phase can tell", "tokens"),
-            "coherence": checks.labelled("frequency", np.minimum(coherence, 1.0), "coherence of queries and keys"),
-            "in_band": checks.labelled("frequency", chosen, "in the band"),
-        }
-        | {
-            name: checks.labelled("", value, long_name, units)
-            for name, value, long_name, units in _over_band(
-                cross[chosen], frequency[chosen], shift[chosen], length, common, offsets or (-length, length)
-            )
-        },
-        coords={"frequency": checks.labelled("frequency", frequency, "frequency", cycles)},
+        checks.over(
+            "frequency",
+            cross_amplitude=(np.abs(cross), "amplitude of the cross-spectrum"),
+            phase=(np.angle(cross), "phase of the cross-spectrum", "radians"),
+            shift=(shift, "shift of keys against queries", "tokens"),
+            offset=(-shift, "offset that scores favour (key - query)", "tokens"),
+            wrap_limit=(limit, "largest shift that one phase can tell", "tokens"),
+            coherence=(np.minimum(coherence, 1.0), "coherence of queries and keys"),
+            in_band=(chosen, "in the band"),
+        )
+        | _over_band(cross[chosen], frequency[chosen], shift[chosen], length, common, offsets or (-length, length)),
+        checks.frequencies(len(cross), length),
         attrs={"positions": length, "band": [int(frequency[chosen][0]), int(frequency[chosen][-1])]},
     )
 
 
 def _over_band(
     cross: np.ndarray, frequency: np.ndarray, shift: np.ndarray, length: int, common: CommonShift, offsets: Offsets
-) -> list[tuple[str, float, str, str]]:
+) -> dict[str, checks.Labelled]:
     weight = np.where(np.isfinite(shift), np.abs(cross), 0.0)
     total = weight.sum()
     middle = checks.weighted_median(-shift, weight)
@@ -299,22 +292,19 @@ def _over_band(
         frequency, np.where(np.isfinite(shift), 2 * np.pi * frequency * shift / length, 0.0), weight
     )
     tokens = length / (2 * np.pi)
-    return [
-        (
-            "band_offset",
-            float(np.clip(middle, *offsets)) if common.is_peak else np.nan,
-            "weighted median of the offsets in the band",
-            "tokens",
-        ),
-        ("band_offset_chance", common.chance, "share of random phases that concentrate as much", "1"),
-        ("band_offset_spread", spread, "weighted median distance from it", "tokens"),
-        ("shift_concentration", straight / total if total > 0 else np.nan, "agreement with one shift", "1"),
-        ("phase_concentration", level / total if total > 0 else np.nan, "agreement with one phase", "1"),
-        ("slope_offset", -slope * tokens, "offset from the slope of the phase", "tokens"),
-        ("slope_offset_error", slope_error * tokens, "its standard error", "tokens"),
-        ("intercept", intercept, "phase at frequency 0 of the line through the phases", "radians"),
-        ("intercept_error", intercept_error, "its standard error", "radians"),
-    ]
+    offset = float(np.clip(middle, *offsets)) if common.is_peak else np.nan
+    return checks.over(
+        "",
+        band_offset=(offset, "weighted median of the offsets in the band", "tokens"),
+        band_offset_chance=(common.chance, "share of random phases that concentrate as much"),
+        band_offset_spread=(spread, "weighted median distance from it", "tokens"),
+        shift_concentration=(straight / total if total > 0 else np.nan, "agreement with one shift"),
+        phase_concentration=(level / total if total > 0 else np.nan, "agreement with one phase"),
+        slope_offset=(-slope * tokens, "offset from the slope of the phase", "tokens"),
+        slope_offset_error=(slope_error * tokens, "its standard error", "tokens"),
+        intercept=(intercept, "phase at frequency 0 of the line through the phases", "radians"),
+        intercept_error=(intercept_error, "its standard error", "radians"),
+    )
 
 
 def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

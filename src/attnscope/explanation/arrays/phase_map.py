@@ -5,14 +5,13 @@ See mathematics.md, Phase map, and Controls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from attnscope.explanation.arrays.checks import check_offsets, head_arrays, in_band, labelled, weighted_median
+from attnscope.explanation.arrays.checks import check_offsets, frequencies, head_arrays, in_band, over, weighted_median
 from attnscope.explanation.arrays.correlation import common_shift, cross_spectrum, shifts_near
 from attnscope.explanation.arrays.decomposition import Completion, haar, head_rotation, reparametrize
 from attnscope.explanation.arrays.spectrum import Offsets, transform
@@ -89,24 +88,17 @@ def phase_map(
     edges = np.linspace(-np.pi, np.pi, bins + 1)
     place = np.clip(np.searchsorted(edges, rotation.angles[~real], side="left") - 1, 0, bins - 1)
     line = _line_of(energy[:, ~real], rotation.angles[~real], chosen, len(values), offsets)
-    cycles = f"cycles per {len(values)} tokens"
+    moving = energy[:, ~real] @ np.eye(bins)[place]
     return xr.Dataset(
-        {
-            "energy": labelled(
-                "frequency angle", energy[:, ~real] @ np.eye(bins)[place], "energy by frequency and angle"
-            ),
-            "real_energy": labelled("frequency", energy[:, real].sum(1) + parked, "energy of real eigenvalues"),
-            "total_energy": labelled("frequency", energy.sum(1) + parked, "energy of all eigenvectors"),
-            "line_shift": labelled("", line.shift, "shift of the line with the energy", "tokens"),
-            "line_chance": labelled("", line.chance, "share of random phases that concentrate as much"),
-            "share_near": labelled("", line.near, "share of energy within a token of it"),
-            "uniform_share": labelled("", line.uniform, "the same if angles were spread evenly"),
-            "least_cosine": labelled("", rotation.least_cosine, "cosine of the largest angle between the spaces"),
-        },
-        coords={
-            "frequency": labelled("frequency", np.arange(len(energy)), "frequency", cycles),
-            "angle": labelled("angle", (edges[1:] + edges[:-1]) / 2, "angle of the eigenvalue", "radians"),
-        },
+        over("frequency angle", energy=(moving, "energy by frequency and angle"))
+        | over(
+            "frequency",
+            real_energy=(energy[:, real].sum(1) + parked, "energy of real eigenvalues"),
+            total_energy=(energy.sum(1) + parked, "energy of all eigenvectors"),
+        )
+        | over("", **line, least_cosine=(rotation.least_cosine, "cosine of the largest angle between the spaces")),
+        frequencies(len(energy), len(values))
+        | over("angle", angle=((edges[1:] + edges[:-1]) / 2, "angle of the eigenvalue", "radians")),
         attrs={
             "positions": len(values),
             "completion": completion,
@@ -136,30 +128,29 @@ def completion_range(
     return xr.concat([line[["line_shift", "share_near"]] for line in lines], names, combine_attrs="drop")
 
 
-@dataclass(frozen=True)
-class _Line:
-    shift: float
-    chance: float
-    near: float
-    uniform: float
-
-
 def _line_of(
     energy: Float[np.ndarray, "frequency vector"],
     angles: Float[np.ndarray, " vector"],
     chosen: Bool[np.ndarray, " frequency"],
     length: int,
     offsets: Offsets | None,
-) -> _Line:
+) -> dict[str, Any]:
+    """Variables of the line with the energy."""
     cross = energy @ np.exp(1j * angles)
     common = common_shift(cross, chosen, length, offsets)
-    if not common.is_peak:
-        return _Line(np.nan, common.chance, np.nan, np.nan)
-    shift = weighted_median(shifts_near(cross, -common.offset, length)[chosen], np.abs(cross[chosen]))
-    weight, token = energy[chosen], 2 * np.pi * np.flatnonzero(chosen) / length  # radians that a token turns
-    apart = np.abs(np.angle(np.exp(1j * (angles - token[:, None] * shift))))
-    near = weight[apart <= token[:, None]].sum() / weight.sum()
-    return _Line(shift, common.chance, float(near), float(weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum()))
+    shift = near = uniform = np.nan
+    if common.is_peak:
+        shift = weighted_median(shifts_near(cross, -common.offset, length)[chosen], np.abs(cross[chosen]))
+        weight, token = energy[chosen], 2 * np.pi * np.flatnonzero(chosen) / length  # radians that a token turns
+        apart = np.abs(np.angle(np.exp(1j * (angles - token[:, None] * shift))))
+        near = float(weight[apart <= token[:, None]].sum() / weight.sum())
+        uniform = float(weight.sum(1) @ np.minimum(token / np.pi, 1) / weight.sum())
+    return {
+        "line_shift": (shift, "shift of the line with the energy", "tokens"),
+        "line_chance": (common.chance, "share of random phases that concentrate as much"),
+        "share_near": (near, "share of energy within a token of it"),
+        "uniform_share": (uniform, "the same if angles were spread evenly"),
+    }
 
 
 _SHARE = {"units": "1"}

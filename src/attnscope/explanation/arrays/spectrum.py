@@ -17,7 +17,7 @@ from scipy import signal
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
-from attnscope.explanation.arrays.checks import Labelled, head_arrays, labelled, series
+from attnscope.explanation.arrays.checks import frequencies, head_arrays, labelled, over, series
 from attnscope.explanation.arrays.decomposition import reparametrize
 from attnscope.support.arguments import Count, Natural, validated
 from attnscope.support.errors import AttnscopeError
@@ -85,31 +85,27 @@ def amplitude_spectrum(
     scale = null_scale(columns)
     frequency = np.arange(len(mean))
     above_noise = mean > rayleigh_quantile(scale, QUARTILES[1])
+    is_peak = (frequency >= lowest) & (ratio >= factor) & above_noise & _tops(mean, mean / ratio, columns)
+    noise = [rayleigh_quantile(scale, share) for share in QUARTILES]
     spectrum = xr.Dataset(
-        {
-            "mean": labelled("frequency", mean, "mean amplitude over columns"),
-            "lower_quartile": labelled("frequency", lower, "lower quartile of the amplitude over columns"),
-            "upper_quartile": labelled("frequency", upper, "upper quartile of the amplitude over columns"),
-            "power": labelled("frequency", (amplitude**2).sum(1), "squared amplitude, sum over columns"),
-            "root_power": labelled(
-                "frequency", np.sqrt((amplitude**2).mean(1)), "root mean square amplitude over columns"
-            ),
-            "local_ratio": labelled("frequency", ratio, "mean amplitude over its local median"),
-            "is_peak": labelled(
-                "frequency",
-                (frequency >= lowest) & (ratio >= factor) & above_noise & _tops(mean, mean / ratio, columns),
-                "peak of the mean amplitude",
-            ),
-            "null_mean": labelled("", float(scale.mean() * np.sqrt(np.pi) / 2), "mean amplitude of white noise"),
-        }
-        | {
-            f"null_{name}_quartile": labelled(
-                "", rayleigh_quantile(scale, share), f"{name} quartile of the amplitude of white noise"
-            )
-            for name, share in zip(("lower", "upper"), QUARTILES, strict=True)
-        },
-        coords={"frequency": labelled("frequency", frequency, "frequency", f"cycles per {len(columns)} tokens")},
-        attrs={"positions": len(columns), "detrend": detrend, "neighbours": neighbours, "factor": factor},
+        over(
+            "frequency",
+            mean=(mean, "mean amplitude over columns"),
+            lower_quartile=(lower, "lower quartile of the amplitude over columns"),
+            upper_quartile=(upper, "upper quartile of the amplitude over columns"),
+            power=((amplitude**2).sum(1), "squared amplitude, sum over columns"),
+            root_power=(np.sqrt((amplitude**2).mean(1)), "root mean square amplitude over columns"),
+            local_ratio=(ratio, "mean amplitude over its local median"),
+            is_peak=(is_peak, "peak of the mean amplitude"),
+        )
+        | over(
+            "",
+            null_mean=(float(scale.mean() * np.sqrt(np.pi) / 2), "mean amplitude of white noise"),
+            null_lower_quartile=(noise[0], "lower quartile of the amplitude of white noise"),
+            null_upper_quartile=(noise[1], "upper quartile of the amplitude of white noise"),
+        ),
+        frequencies(len(mean), len(columns)),
+        {"positions": len(columns), "detrend": detrend, "neighbours": neighbours, "factor": factor},
     )
     return spectrum.merge(fisher_g_test(columns), combine_attrs="override")
 
@@ -126,11 +122,12 @@ def fisher_g_test(columns: Float[np.ndarray, "position column"]) -> xr.Dataset:
     columns = series("the columns", columns)
     g, probability, frequency = fisher_g(columns)
     return xr.Dataset(
-        {
-            "fisher_g": labelled("column", g, "largest share of one frequency in the power"),
-            "fisher_p": labelled("column", probability, "probability of such a share in white noise"),
-            "peak_frequency": labelled("column", frequency, "strongest frequency", f"cycles per {len(columns)} tokens"),
-        }
+        over(
+            "column",
+            fisher_g=(g, "largest share of one frequency in the power"),
+            fisher_p=(probability, "probability of such a share in white noise"),
+            peak_frequency=(frequency, "strongest frequency", f"cycles per {len(columns)} tokens"),
+        )
     )
 
 
@@ -442,51 +439,37 @@ def query_key_waves(
     shared = np.bincount(parts.group, minlength=1)[parts.group] > 1
     chosen = np.argsort(-importance, kind="stable")[:curves]
     partners = _partners(frequency[:columns], phase[:columns], periodic)
-    variables = {
-        "singular_value": labelled("column", parts.values, "singular value of W_Q W_K^T"),
-        "importance": labelled("column", importance, "Frobenius norm of the column's part of the scores"),
-        "group": labelled("column", parts.group, "group of nearly equal singular values"),
-        "near_degenerate": labelled("column", shared, "shares its singular value"),
-        "periodic": labelled("column", periodic, "query and key are waves"),
-        "partner": labelled("column", partners, "other of the pair"),
-        "periodic_columns": labelled("", int(periodic.sum()), "columns whose query and key are waves"),
-        "null_periodic_columns": labelled("permutation", np.array(null, dtype=np.int64), "the same, rows permuted"),
-        "curve_column": labelled("curve", chosen, "singular column"),
-    }
+    variables = over(
+        "column",
+        singular_value=(parts.values, "singular value of W_Q W_K^T"),
+        importance=(importance, "Frobenius norm of the column's part of the scores"),
+        group=(parts.group, "group of nearly equal singular values"),
+        near_degenerate=(shared, "shares its singular value"),
+        periodic=(periodic, "query and key are waves"),
+        partner=(partners, "other of the pair"),
+    )
+    variables |= over("", periodic_columns=(int(periodic.sum()), "columns whose query and key are waves"))
+    variables |= over("permutation", null_periodic_columns=(np.array(null, dtype=np.int64), "the same, rows permuted"))
+    variables |= over("curve", curve_column=(chosen, "singular column"))
+    cycles = f"cycles per {len(values)} tokens"
     for name, side in (("query", slice(columns)), ("key", slice(columns, None))):
-        variables |= _of_side(name, both[:, side], frequency[side], g[side], probability[side], phase[side], chosen)
+        centred = both[:, side][:, chosen] - both[:, side][:, chosen].mean(0)
+        spread = centred.std(0)
+        curves_of = (centred / np.where(spread > 0, spread, 1.0)).astype(np.float32).T  # a constant column is 0
+        variables[f"{name}_curve"] = labelled("curve position", curves_of, f"{name} along the text")
+        variables |= {
+            f"{name}_frequency": labelled("column", frequency[side], f"strongest frequency of the {name}", cycles),
+            f"{name}_g": labelled("column", g[side], f"Fisher's g of the {name}"),
+            f"{name}_p": labelled("column", probability[side], f"its probability in white noise ({name})"),
+            f"{name}_phase": labelled("column", phase[side], f"phase of the {name} at its peak", "radians"),
+        }
     return xr.Dataset(
         variables,
-        coords={
-            "column": labelled("column", np.arange(columns), "singular column"),
-            "curve": np.arange(len(chosen)),
-            "position": labelled("position", np.arange(len(values)), "position in the text", "tokens"),
-        },
+        coords=over("column", column=(np.arange(columns), "singular column"))
+        | over("position", position=(np.arange(len(values)), "position in the text", "tokens"))
+        | {"curve": np.arange(len(chosen))},
         attrs={"positions": len(values), "level": level, "lowest": lowest, "seed": seed, "dropped": parts.dropped},
     )
-
-
-def _of_side(
-    name: str,
-    values: np.ndarray,
-    frequency: np.ndarray,
-    g: np.ndarray,
-    probability: np.ndarray,
-    phase: np.ndarray,
-    chosen: np.ndarray,
-) -> dict[str, Labelled]:
-    """The variables of the queries or keys: of every column, and the curves of selected ones."""
-    cycles = f"cycles per {len(values)} tokens"
-    centred = values[:, chosen] - values[:, chosen].mean(0)
-    spread = centred.std(0)
-    curves = (centred / np.where(spread > 0, spread, 1.0)).astype(np.float32).T  # a constant column is 0
-    return {
-        f"{name}_curve": labelled("curve position", curves, f"{name} along the text"),
-        f"{name}_frequency": labelled("column", frequency, f"strongest frequency of the {name}", cycles),
-        f"{name}_g": labelled("column", g, f"Fisher's g of the {name}"),
-        f"{name}_p": labelled("column", probability, f"its probability in white noise ({name})"),
-        f"{name}_phase": labelled("column", phase, f"phase of the {name} at its peak", "radians"),
-    }
 
 
 @validated
@@ -516,17 +499,17 @@ def maximum_spectrum(columns: Float[np.ndarray, "position column"]) -> xr.Datase
     amplitude = np.abs(transform(values))
     scale = null_scale(values)
     return xr.Dataset(
-        {
-            "maximum": labelled("frequency", amplitude.max(1), "largest amplitude over columns"),
-            "strongest_column": labelled("frequency", amplitude.argmax(1), "column of the largest amplitude"),
-            "null_mean": labelled("", largest_mean(scale), "mean of the largest amplitude of white noise"),
-            "null_99": labelled("", largest_quantile(scale, 0.99), "99% quantile of the same"),
-        },
-        coords={
-            "frequency": labelled(
-                "frequency", np.arange(len(amplitude)), "frequency", f"cycles per {len(values)} tokens"
-            )
-        },
+        over(
+            "frequency",
+            maximum=(amplitude.max(1), "largest amplitude over columns"),
+            strongest_column=(amplitude.argmax(1), "column of the largest amplitude"),
+        )
+        | over(
+            "",
+            null_mean=(largest_mean(scale), "mean of the largest amplitude of white noise"),
+            null_99=(largest_quantile(scale, 0.99), "99% quantile of the same"),
+        ),
+        frequencies(len(amplitude), len(values)),
     )
 
 
