@@ -18,7 +18,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import watching
 from attnscope.explanation.analyses.verdict import POSITION
 from attnscope.explanation.arrays.shares import covariance, covariance_share, jackknife, without_own
-from attnscope.explanation.inputs import Tokens, model_inputs, read, read_all, token_ids
+from attnscope.explanation.inputs import TOKENS_AT_ONCE, Tokens, model_inputs, read, read_all, token_ids
 from attnscope.explanation.profiles import (
     Collected,
     bias_traces,
@@ -163,7 +163,7 @@ def position_content(
     splitter = ExactSplit(model) if method == "exact" else MeanSplit()
     if method == "exact" and layers is None:
         layers = [site.index for site in first_layer_split(model, model_inputs(model, ids[:1]))]
-    first = _FirstPass(layers, band, splitter)
+    first = _FirstPass(layers, band, splitter, keep=len(ids) * ids.length <= TOKENS_AT_ONCE)
     read_all(model, ids, first.observe)
     sites = first.sites()
     if layers is None:
@@ -173,8 +173,12 @@ def position_content(
     second = _SecondPass(sites, target, band, splitter, biased=first.biased)
     for text in range(len(ids)):
         splitter.prepare(ids[text : text + 1])
-        with watching(model, second.observe):
-            read(model, ids[text : text + 1])
+        if first.keep:
+            for site in sites:
+                second.add(site, first.calls[site.index][text])
+        else:
+            with watching(model, second.observe):
+                read(model, ids[text : text + 1])
     return _dataset(first, second, ids.documents, draws, seed, of_means=method == "means").assign_attrs(
         method=method,
         texts=len(ids),
@@ -218,13 +222,15 @@ def shapley_values(values: Float[np.ndarray, " coalition"]) -> Float[np.ndarray,
 
 @dataclass(eq=False)
 class _FirstPass:
-    """Profiles of every text, and whatever the splitter wants to learn of it."""
+    """Profiles of every text, and whatever the splitter wants to learn of it; if few, their calls are chosen."""
 
     layers: Sequence[int] | None
     band: int
     splitter: MeanSplit | ExactSplit
+    keep: bool
     biased: bool = False  # whether some layer adds a bias to its scores
     collected: Collected = field(default_factory=Collected)
+    calls: dict[int, list[AttentionCall]] = field(default_factory=dict)  # one a text
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
         if site.kind == "cross" if self.layers is None else site.index not in self.layers:
@@ -233,6 +239,10 @@ class _FirstPass:
         self.collected.add("profile", site, profile)
         self.splitter.add(site, call)
         self.biased = self.biased or call.bias is not None
+        if self.keep:
+            self.calls.setdefault(site.index, []).extend(
+                call.part(texts=slice(text, text + 1)) for text in range(len(profile))
+            )
         return output
 
     def sites(self) -> list[Site]:
@@ -258,12 +268,17 @@ class _SecondPass:
     calls: dict[int, AttentionCall] = field(default_factory=dict)
 
     def observe(self, site: Site, call: AttentionCall) -> Tensor:
-        for known, target in zip(self.sites, self.target, strict=True):
-            if known.index == site.index:
-                self.calls.setdefault(site.index, call)
-                for name, values in self._layer(call, self.splitter(site, call), target).items():
-                    self.collected.add(name, site, values[None])
-        return output_of(call)
+        output = output_of(call)
+        if any(each_site.index == site.index for each_site in self.sites):
+            self.add(site, call)
+        return output
+
+    def add(self, site: Site, call: AttentionCall) -> None:
+        """Take apart one layer of one text."""
+        target = self.target[[site.index for site in self.sites].index(site.index)]
+        self.calls.setdefault(site.index, call)
+        for name, values in self._layer(call, self.splitter(site, call), target).items():
+            self.collected.add(name, site, values[None])
 
     def _layer(self, call: AttentionCall, sides: PositionAndContent, target: np.ndarray) -> dict[str, np.ndarray]:
         """``(head, ...)`` each. A coalition of terms is attention with joined queries and keys: no matrix is held."""
