@@ -20,7 +20,7 @@ from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES, requested_analyses
 from attnscope.explanation.evidence import LayerSums, sums_of
-from attnscope.explanation.stored import OtherTable, StoredAnalyses, load_explanation
+from attnscope.explanation.stored import OtherTable, load_explanation
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources, texts_and_targets
@@ -189,16 +189,20 @@ def _in_folder(
     run: RunFolder, study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
 ) -> xr.DataTree:
     """Compute and store missing analyses; read the tree from the run, as a later call will."""
-    study.stored = stored = StoredAnalyses(run)
+    study.made = run.made
     requested = [analysis.name for analysis in more]
     parts = None if run.complete else Parts(run.path, run.signature)
     if parts is not None and parts.is_whole():
         study.stored_sums = partial(_sums_of_part, parts)
-    if not stored.answers(requested):
-        stored.finish(requested, list(_made(study, more)), study.reasons, attributes)
+    before = run.state.get("analyses", {"requested": None, "names": []})
+    if before["requested"] != requested or any(run.load(name) is None for name in before["names"]):
+        names = list(_made(study, more))
+        noted = {"requested": requested, "names": names, "skipped": list(study.reasons.items())}
+        run.finish(analyses=noted, attributes=attributes)
     for other in others:
-        stored.get(other.file, other.analysed)
-    stored.beside([other.named() for other in others])
+        run.made(other.file, other.analysed)
+    if run.state.get("also", []) != (named := [other.named() for other in others]):
+        run.finish(also=named)
     if parts is not None:
         parts.drop()
     study.tell(Progress("done", 1.0))

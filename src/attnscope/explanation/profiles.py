@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,11 +17,14 @@ from transformers import PreTrainedModel
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.spectrum import Offsets
-from attnscope.explanation.inputs import Windows, interval, read_all, token_ids
+from attnscope.explanation.inputs import interval, read_all, token_ids
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import measure
 from attnscope.measure.documents import units_of
 from attnscope.support.errors import AttnscopeError
+
+if TYPE_CHECKING:
+    from attnscope.explanation.study import Study
 
 Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
 
@@ -208,10 +211,11 @@ def with_interval(
 
 
 def profiles_of_variants(
-    model: PreTrainedModel, windows: Windows, variants: Variants, *, band: int, draws: int, seed: int
+    study: Study, variants: Variants, *, band: int | None, draws: int, seed: int | None
 ) -> xr.Dataset:
     """Profiles of every call, unchanged and in its variants."""
-    ids, collected = token_ids(windows), Collected()
+    model, band, seed = study.model, band or study.band, study.seed if seed is None else seed
+    ids, collected = token_ids(study.first()), Collected()
 
     def observe(site: Site, call: AttentionCall) -> Tensor:
         profile, output = profile_and_output(call, band)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,67 +18,21 @@ from attnscope.explanation.arrays.spectrum import amplitude_spectrum
 from attnscope.explanation.tables import position_table
 from attnscope.store.runs import RunFolder
 from attnscope.support.arguments import validated
-from attnscope.support.errors import AttnscopeError
-
-
-class StoredAnalyses:
-    """The analyses of a run: loaded from its folder, or computed and written."""
-
-    def __init__(self, run: RunFolder | None) -> None:
-        self.run = run
-
-    def get(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """The analysis of that name, computed if it is missing."""
-        if self.run is None:
-            return make()
-        stored = self.run.load(name)
-        if stored is None:
-            self.run.save(name, made := make())
-            stored = self.run.load(name)  # as a later call will read it
-            return made if stored is None else stored
-        return stored
-
-    def answers(self, requested: Sequence[str]) -> bool:
-        """Whether the run finished with the same requested analyses: then no text is read again."""
-        noted = None if self.run is None else self.run.state.get("analyses")
-        if self.run is None or noted is None or noted["requested"] != list(requested):
-            return False
-        return all(self.run.load(name) is not None for name in noted["names"])
-
-    def finish(
-        self, requested: Sequence[str], names: Sequence[str], skipped: dict[str, str], attributes: dict[str, str]
-    ) -> None:
-        """Record the analyses in the order of the page, and the reasons for the skipped ones."""
-        if self.run is not None:
-            noted = {"requested": list(requested), "names": list(names), "skipped": list(skipped.items())}
-            self.run.finish(analyses=noted, attributes=attributes)
-
-    def beside(self, others: Sequence[dict[str, str]]) -> None:
-        """Record the requested tables of other models: file, model and identity of each."""
-        if self.run is not None and self.run.state.get("also", []) != list(others):
-            self.run.finish(also=list(others))
 
 
 @validated
 def load_explanation(run: RunFolder) -> xr.DataTree:
     """The tree that `explain` returned, from the folder of a finished run."""
     finished: dict[str, Any] = run.state["analyses"]
-    analyses = {str(name): _loaded(run, name) for name in finished["names"]}
+    analyses = {str(name): run.part(name) for name in finished["names"]}
     for number, other in enumerate(run.state.get("also", [])):
-        table = _loaded(run, other["file"])
+        table = run.part(other["file"])
         analyses[f"also/{number}"] = table.assign_attrs(model=other["model"], identity=other["identity"])
     tree = xr.DataTree.from_dict(analyses)
     skipped = json.dumps(dict(finished["skipped"]))
     more = json.dumps(finished["requested"])
     tree.attrs = run.state["attributes"] | {"skipped": skipped, "more": more, "run": str(run.path)}
     return tree
-
-
-def _loaded(run: RunFolder, name: str) -> xr.Dataset:
-    dataset = run.load(name)
-    if dataset is None:
-        raise AttnscopeError(f"{run.path} has no {name}: repeat the command, which recomputes missing parts")
-    return dataset
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from attnscope.explanation.arrays.checks import NotDefinedError
 from attnscope.explanation.arrays.decomposition import Completion
 from attnscope.explanation.evidence import Evidence, Gathering, LayerSums, labelled_sums
 from attnscope.explanation.inputs import Windows
-from attnscope.explanation.stored import StoredAnalyses
 from attnscope.explanation.tables import PositionTable, position_scheme, position_table, position_tables
 from attnscope.measure.texts import window_length
 from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targets, windows_of
@@ -60,7 +59,8 @@ class Study:
 
     def __post_init__(self) -> None:
         self.name = self.name or type(self.model).__name__
-        self.stored = StoredAnalyses(None)
+        # an analysis by name, from the function that computes it: a run folder reads it if it has it
+        self.made: Callable[[str, Callable[[], xr.Dataset]], xr.Dataset] = lambda _, make: make()
         # sums of a unit of texts from another process
         self.stored_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: None
         self.results: dict[str, xr.Dataset] = {}
@@ -150,7 +150,7 @@ class Study:
         if analysis.name in self.results or analysis.name in self.reasons:
             return
         try:
-            self.results[analysis.name] = self.stored.get(analysis.name, lambda: self.computed(analysis))
+            self.results[analysis.name] = self.made(analysis.name, lambda: self.computed(analysis))
         except NotDefinedError as reason:
             self.reasons[analysis.name] = str(reason)
 

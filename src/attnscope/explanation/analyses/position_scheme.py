@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,8 +36,6 @@ from attnscope.measure.documents import units_of
 from attnscope.results.schema import Quantity, Row
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
-
-Variants = Callable[[Site, AttentionCall], dict[str, AttentionCall]]
 
 KERNEL = Section(
     "kernel",
@@ -440,10 +438,8 @@ def rotation_effect(
         As of `bias_effect`, with the variants ``model`` and those of `periods`. NaN in layers without RoPE.
     """
     check_some("names of variants with their periods, or None for the usual ones", periods=periods)
-    model, windows = study.model, study.first()
-    band, seed = band or study.band, study.seed if seed is None else seed
     periods = PERIODS if periods is None else periods
-    turns = _rotations(model, token_ids(windows))
+    turns = _rotations(study.model, token_ids(study.first()))
 
     def variants(site: Site, call: AttentionCall) -> dict[str, AttentionCall]:
         turn = turns.get(site.index)
@@ -457,7 +453,7 @@ def rotation_effect(
             changed[name] = replace(call, query=new[0], key=new[1])
         return changed
 
-    return profiles.profiles_of_variants(model, windows, variants, band=band, draws=draws, seed=seed)
+    return profiles.profiles_of_variants(study, variants, band=band, draws=draws, seed=seed)
 
 
 #: Bands of RoPE by period: tokens per turn of a pair.
@@ -508,12 +504,8 @@ def bias_effect(
         Dimensions ``variant, layer, head, offset`` with variants ``model`` and ``without_bias``: ``profile``, the mean
         weight at an offset, and ``effect``, the model's minus the variant's.
     """
-    band, seed = band or study.band, study.seed if seed is None else seed
-    return profiles.profiles_of_variants(
-        study.model,
-        study.first(),
-        lambda _, call: {"without_bias": profiles.without_bias(call)},
-        band=band,
-        draws=draws,
-        seed=seed,
-    )
+
+    def variants(_: Site, call: AttentionCall) -> dict[str, AttentionCall]:
+        return {"without_bias": profiles.without_bias(call)}
+
+    return profiles.profiles_of_variants(study, variants, band=band, draws=draws, seed=seed)
