@@ -22,7 +22,7 @@ from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import watching_inputs
-from attnscope.explanation.projections import projections
+from attnscope.explanation.projections import LayerRun, projections
 from attnscope.intervention.calls import check_matrices, output_by_rows
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -48,16 +48,6 @@ class Block:
     projection: str = ""  # name of the module whose output is o
     reader: str = ""  # name of the module that reads the sum
     normaliser: str = ""  # name of the normalisation
-
-
-@dataclass(eq=False)
-class ModuleRun:
-    """A module that ran, with its input and output."""
-
-    name: str
-    module: nn.Module
-    given: Tensor
-    returned: Tensor | None = None
 
 
 @torch.no_grad()
@@ -92,9 +82,9 @@ def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
 
 
 @contextmanager
-def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Generator[None]:
+def record_modules(modules: dict[str, nn.Module], events: list[LayerRun]) -> Generator[None]:
     """Record the inputs and outputs of these modules, in the order in which they start."""
-    running: dict[int, list[ModuleRun]] = {}
+    running: dict[int, list[LayerRun]] = {}
 
     def enter(name: str) -> Any:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -102,14 +92,15 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
                 (argument for argument in arguments[:1] if isinstance(argument, Tensor)), options.get(OWN_STATES)
             )
             if isinstance(given, Tensor):
-                events.append(ModuleRun(name, module, given))
+                events.append(LayerRun(name, module, given, given.new_empty(0)))  # until it ends
                 running.setdefault(id(module), []).append(events[-1])
 
         return hook
 
     def leave(module: nn.Module, _: Any, returned: Any) -> None:
         if running.get(id(module)):
-            running[id(module)].pop().returned = returned if isinstance(returned, Tensor) else None
+            run = running[id(module)].pop()
+            run.returned = returned if isinstance(returned, Tensor) else run.returned
 
     hooks = [module.register_forward_pre_hook(enter(name), with_kwargs=True) for name, module in modules.items()]
     hooks += [module.register_forward_hook(leave) for module in modules.values()]
@@ -121,7 +112,7 @@ def record_modules(modules: dict[str, nn.Module], events: list[ModuleRun]) -> Ge
 class _History:
     """The modules of one forward pass, and the times of its attention calls."""
 
-    events: list[ModuleRun] = field(default_factory=list[ModuleRun])
+    events: list[LayerRun] = field(default_factory=list[LayerRun])
     marks: list[tuple[int, Tensor]] = field(default_factory=list[tuple[int, Tensor]])
 
     def around(self, number: int, projection: str) -> dict[str, Any]:
@@ -131,13 +122,13 @@ class _History:
         made = next((self.events[at].returned for at in after if self.events[at].name == projection), None)
         if made is None or made.shape != states.shape:
             return {"reason": "the sum of its heads and the states that it reads differ in shape"}
-        normaliser: ModuleRun | None = None
+        normaliser: LayerRun | None = None
         for at in after:
             event = self.events[at]
-            given = shaped(event.given, made)
+            given = shaped(event.received, made)
             if given is None:
                 continue
-            addend = made if normaliser is None or normaliser.returned is None else normaliser.returned
+            addend = made if normaliser is None else normaliser.returned
             for kept in self._kept(start, states):
                 if _same(given, addend + kept):
                     return self._named(at, projection, normaliser, is_own=kept is states)
@@ -152,22 +143,21 @@ class _History:
         """States that a residual connection may add: the input of attention, before or after normalisation."""
         yield states
         for event in reversed(self.events[:start]):
-            if is_norm(event.module) and event.returned is not None and _same(event.returned, states):
-                yield event.given
+            if is_norm(event.module) and _same(event.returned, states):
+                yield event.received
                 return
 
-    def _named(self, at: int, projection: str, inner: ModuleRun | None, *, is_own: bool) -> dict[str, Any]:
+    def _named(self, at: int, projection: str, inner: LayerRun | None, *, is_own: bool) -> dict[str, Any]:
         event = self.events[at]
         names = {"projection": projection, "reader": event.name}
         if inner is not None:
             return self._normalised(inner, "normalised attention") | names
-        if is_own and is_norm(event.module) and event.returned is not None and self._goes_on_normalised(at):
+        if is_own and is_norm(event.module) and self._goes_on_normalised(at):
             return self._normalised(event, "normalised sum") | names
         return {"form": "sum"} | names
 
-    def _normalised(self, event: ModuleRun, form: Form) -> dict[str, Any]:
-        assert event.returned is not None  # noqa: S101 checked by the caller
-        norm = fitted(event.module, event.given, event.returned)
+    def _normalised(self, event: LayerRun, form: Form) -> dict[str, Any]:
+        norm = fitted(event.module, event.received, event.returned)
         if norm is None:
             kind = type(event.module).__name__
             return {"reason": f"{event.name} ({kind}) does not compute LayerNorm or RMSNorm"}
@@ -176,14 +166,13 @@ class _History:
     def _goes_on_normalised(self, at: int) -> bool:
         """Whether the next residual connection adds the normalised sum (BERT), not the sum itself (ModernBERT)."""
         norm = self.events[at]
-        assert norm.returned is not None  # noqa: S101 checked by the caller
         made: list[Tensor] = []
         for event in self.events[at + 1 :]:
-            if event.given.shape == norm.given.shape:
-                for kept, answer in ((norm.returned, True), (norm.given, False)):
-                    if any(_same(event.given, part + kept) for part in made):
+            if event.received.shape == norm.received.shape:
+                for kept, answer in ((norm.returned, True), (norm.received, False)):
+                    if any(_same(event.received, part + kept) for part in made):
                         return answer
-            if event.returned is not None and event.returned.shape == norm.given.shape:
+            if event.returned.shape == norm.received.shape:
                 made.append(event.returned)
         return True
 
@@ -276,7 +265,7 @@ def record(
 ) -> tuple[list[Record], Tensor]:
     """Run one text and record its attention calls and the outputs of their blocks."""
     records: list[Record] = []
-    events: list[ModuleRun] = []
+    events: list[LayerRun] = []
     marks: list[int] = []
 
     def observe(_: Site, call: AttentionCall) -> Tensor:
@@ -309,14 +298,13 @@ def record(
     return records, output
 
 
-def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
+def _fill(record: Record, events: list[LayerRun], name: str) -> None:
     """Fill in residual and output of a block, and check that its parts sum to the output."""
     block = record.block
     ran = {event.name: event for event in reversed(events)}
-    made, read = ran[block.projection].returned, ran[block.reader].given
+    made, read = ran[block.projection].returned, ran[block.reader].received
     wide = torch.promote_types(record.call.query.dtype, torch.float32)
-    read = None if made is None else shaped(read, made)
-    if made is None or read is None:
+    if (read := shaped(read, made)) is None:
         record.reason = "the sum of its heads has another shape than in the first text"
         return
     made, read = made.detach()[0].to(wide), read.detach()[0].to(wide)
@@ -324,8 +312,7 @@ def _fill(record: Record, events: list[ModuleRun], name: str) -> None:
     record.given, record.residual = read, read - made
     if block.norm is not None:
         event = ran[block.normaliser]
-        assert event.returned is not None  # noqa: S101 a norm
-        through, normalised = (side.detach()[0].to(wide) for side in (event.given, event.returned))
+        through, normalised = (side.detach()[0].to(wide) for side in (event.received, event.returned))
         record.scale = block.norm.scale(through, normalised)
         if block.form == "normalised sum":
             record.given = normalised
