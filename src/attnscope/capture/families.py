@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnscope.support.errors import AttnscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from transformers import PreTrainedModel
 
@@ -40,6 +40,13 @@ def is_called_attention(module: nn.Module) -> bool:
 def related(name: str, other: str) -> bool:
     """Whether one of two named modules is the other, or is inside it."""
     return name == other or name.startswith(f"{other}.") or other.startswith(f"{name}.")
+
+
+def unrelated(names: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Names of modules that are related to none of the others: layers, rather than the modules around them."""
+    others = list(others)
+    alone = [name for name in names if not any(related(name, other) for other in others)]
+    return [name for name in alone if not any(other.startswith(f"{name}.") for other in alone)]
 
 
 def is_norm(module: nn.Module) -> bool:

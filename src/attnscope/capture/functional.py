@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from attnscope.capture.eager import UncapturedError
-from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, related
+from attnscope.capture.families import is_attention, is_called_attention, is_pooling_head, unrelated
 from attnscope.capture.watch import Site, Watch, way_of
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.reference import causal_mask
@@ -498,10 +498,7 @@ class ModuleCalls:
 
     def uncaptured(self, seen: Iterable[str]) -> dict[str, str]:
         """Modules that are called attention and ran without a captured call, with their classes."""
-        names = [name for name in self.attending if not any(related(name, other) for other in seen)]
-        # layers, rather than the modules around them
-        inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
-        return {name: self.attending[name] for name in inner}
+        return {name: self.attending[name] for name in unrelated(self.attending, seen)}
 
     @contextmanager
     def aside(self) -> Generator[None]:

@@ -19,11 +19,11 @@ from attnscope.capture.families import (
     is_position_table,
     main_output,
     other_states,
-    related,
     reported_heads,
     reserved_rows,
     rotates_queries,
     stored_rows,
+    unrelated,
 )
 from attnscope.capture.forward import check_finite, check_ids, forward
 from attnscope.capture.placement import parameters_of, plain
@@ -164,9 +164,7 @@ def _verified(
             made = forward(model, inputs, called, lambda _: valid)
     if not sites:
         raise _no_calls(model)
-    if unseen := sorted(module for module in ran - seen if not any(related(module, other) for other in seen)):
-        # layers, rather than the modules around them
-        unseen = [name for name in unseen if not any(other.startswith(f"{name}.") for other in unseen)]
+    if unseen := unrelated(sorted(ran - seen), seen):
         raise UncapturedError(
             f"{name} has an attention layer that was not captured ({unseen[0]}, of class "
             f"{type(model.get_submodule(unseen[0])).__name__}), so its statistics would be incomplete"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,7 +19,7 @@ from attnscope.capture.parameters import StudyReading, loading
 from attnscope.explanation.arrays.checks import choose, in_band
 from attnscope.explanation.arrays.decomposition import COMPLETIONS, Completion
 from attnscope.explanation.catalogue import ANALYSES, requested_analyses
-from attnscope.explanation.evidence import LayerSums, sums_of
+from attnscope.explanation.evidence import sums_of
 from attnscope.explanation.stored import OtherTable, load_explanation
 from attnscope.explanation.study import DEFAULT_TEXTS, Analysis, Study, pairs_of_windows
 from attnscope.measure.texts import window_length
@@ -150,26 +150,17 @@ def _stored(
     attributes: dict[str, str],
 ) -> xr.DataTree:
     """The explanation in its folder; before the last task finishes, its future location."""
-    ended = partial(_in_folder, study=study, more=more, others=others, attributes=attributes)
     if part is not None and not is_finished(run.path):
-        tree = _by_task(part, run, study, attributes, ended)
-        return xr.DataTree(xr.Dataset(attrs=pending(part, run.path, run.signature))) if tree is None else tree
+        waiting = xr.DataTree(xr.Dataset(attrs=pending(part, run.path, run.signature)))
+        shared = do_share(part, run.path, run.signature, study.gather_units, attributes, repair=run.repair)
+        if not shared.is_whole():
+            return waiting
+        try:
+            run.__enter__()
+        except InUseError:  # another task that finished at the same time
+            return waiting
     with run:
-        return ended(run)
-
-
-def _by_task(
-    task: Task, run: RunFolder, study: Study, attributes: dict[str, str], ended: Callable[[RunFolder], xr.DataTree]
-) -> xr.DataTree | None:
-    """Do one task of the pass over the texts; the last task ends the run from all tasks' sums."""
-    if not do_share(task, run.path, run.signature, study.gather_units, attributes, repair=run.repair).is_whole():
-        return None
-    try:
-        run.__enter__()
-    except InUseError:  # another task that finished at the same time
-        return None
-    with run:
-        return ended(run)
+        return _in_folder(run, study, more, others, attributes)
 
 
 def _settings(study: Study, length: int, more: Sequence[Analysis]) -> dict[str, Any]:
@@ -193,7 +184,7 @@ def _in_folder(
     requested = [analysis.name for analysis in more]
     parts = None if run.complete else Parts(run.path, run.signature)
     if parts is not None and parts.is_whole():
-        study.stored_sums = partial(_sums_of_part, parts)
+        study.stored_sums = lambda texts: None if (piece := parts.piece(texts)) is None else sums_of(piece)
     before = run.state.get("analyses", {"requested": None, "names": []})
     if before["requested"] != requested or any(run.load(name) is None for name in before["names"]):
         names = list(_made(study, more))
@@ -207,12 +198,6 @@ def _in_folder(
         parts.drop()
     study.tell(Progress("done", 1.0))
     return load_explanation(run)
-
-
-def _sums_of_part(parts: Parts, texts: range) -> dict[int, LayerSums] | None:
-    """A task's sums over a unit of texts."""
-    piece = parts.piece(texts)
-    return None if piece is None else sums_of(piece)
 
 
 def _made(study: Study, more: Sequence[Analysis]) -> dict[str, xr.Dataset]:

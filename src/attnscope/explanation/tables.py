@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from attnscope.capture.verify import stored_positions
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached
 from attnscope.explanation.inputs import Inputs, watching_inputs
+from attnscope.explanation.projections import LayerRun
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
 from attnscope.support.errors import AttnscopeError
@@ -200,18 +202,16 @@ def _split(
             if projection is None:
                 continue
             matrix = projection.weight.detach().double().cpu()
-            constant = (
-                torch.zeros(1, dtype=torch.float64)
-                if "bias" not in dict(projection.named_parameters())
-                else projection.bias.detach()
-            )
-            if not _close(norm.returned @ matrix.T + constant.double().cpu(), x):
+            bias: Any = projection.bias
+            constant = 0.0 if bias is None else bias.detach().double().cpu()
+            if not _close(norm.returned @ matrix.T + constant, x):
                 continue
         if _close(norm.received - without.norms[number].received, rows):
-            deviation = torch.sqrt(norm.received.var(-1, unbiased=False) + norm.module.eps)
+            layer: Any = norm.module
+            deviation = torch.sqrt(norm.received.var(-1, unbiased=False) + layer.eps)
             position = (rows - rows.mean(-1, keepdim=True)) / deviation[:, None]
-            if norm.module.elementwise_affine:
-                position = position * norm.module.weight.detach().double().cpu()
+            if layer.elementwise_affine:
+                position = position * layer.weight.detach().double().cpu()
             if matrix is not None:
                 position = position @ matrix.T
             return FirstLayerSplit(position.numpy(), (x - position).numpy(), deviation.numpy())
@@ -219,19 +219,10 @@ def _split(
 
 
 @dataclass(frozen=True, eq=False)
-class _Norm:
-    """Input and output of one LayerNorm for the first text, float64."""
-
-    module: nn.LayerNorm
-    received: Tensor
-    returned: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class _Pass:
     """LayerNorms in the order in which they ran, and X of every site."""
 
-    norms: list[_Norm]
+    norms: list[LayerRun]
     states: dict[Site, Tensor]
 
     @classmethod
@@ -239,7 +230,7 @@ class _Pass:
         whole = cls([], {})
 
         def note(module: nn.LayerNorm, arguments: tuple[Tensor, ...], returned: Tensor) -> None:
-            whole.norms.append(_Norm(module, _first(arguments[0]), _first(returned)))
+            whole.norms.append(LayerRun("", module, _first(arguments[0]), _first(returned)))
 
         def observe(site: Site, call: AttentionCall, query_states: Tensor, _: Tensor) -> Tensor:
             whole.states[site] = _first(query_states)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from numbers import Integral
 from typing import Any, Literal, Unpack, cast, get_args
 
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.capture.borrow import LoadedModel, borrowed, inner_model, verb
-from attnscope.capture.forward import decoder_start, forward
+from attnscope.capture.forward import forward
 from attnscope.capture.load import Model, load_model
 from attnscope.capture.modalities import reject_modalities
 from attnscope.capture.notes import layer_coordinates
@@ -33,9 +32,9 @@ from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.full import scores_of, softmax_of, values_of
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.raw import LIMIT
-from attnscope.measure.texts import window_length
-from attnscope.read.encoded import EncodedTexts, Sources, texts_and_targets, windows_of
-from attnscope.read.windows import LinePairs, Window, window_name
+from attnscope.measure.texts import first_windows, window_length
+from attnscope.read.encoded import Sources, texts_and_targets
+from attnscope.read.windows import Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
@@ -367,8 +366,4 @@ def _windows(loaded: LoadedModel, texts: Sources, reading: SessionReading) -> li
     lines = {"by_line": reading["by_line"] or targets is not None, "blank_lines": targets is not None}
     corpus, target = texts_and_targets(texts, targets, field=reading["field"], **lines)
     length = window_length(loaded, reading["window"])
-    if target is None or isinstance(corpus, EncodedTexts):
-        return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
-    pairs = LinePairs(corpus, target, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=limit)
-    pairs.check()
-    return list(islice(pairs, limit))
+    return first_windows(loaded, corpus, target, length=length, limit=limit)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from attnscope.capture.borrow import LoadedModel
-from attnscope.capture.forward import decoder_start
 from attnscope.capture.verify import is_causal_model, padding_difference, verify
 from attnscope.capture.watch import Site
 from attnscope.intervention.calls import unread_sites
@@ -29,10 +27,11 @@ from attnscope.intervention.stack import (
     variants_at_once,
 )
 from attnscope.measure.passes import WindowBatch
+from attnscope.measure.texts import first_windows
 from attnscope.models.translator import IGNORED
-from attnscope.read.encoded import EncodedTexts, Texts, windows_of
+from attnscope.read.encoded import EncodedTexts, Texts
 from attnscope.read.texts import Corpus
-from attnscope.read.windows import LinePairs, Window, window_name
+from attnscope.read.windows import Window, window_name
 from attnscope.support.arguments import validated
 from attnscope.support.errors import AttnscopeError
 
@@ -387,10 +386,5 @@ def prediction_session(
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder and needs translations (targets, --target), matched line by line"
         )
-    if target is None or isinstance(corpus, EncodedTexts):
-        windows = windows_of(corpus, loaded.tokenizer, length=window, limit=limit)
-    else:
-        start = None if kind == "masked" else decoder_start(loaded.model)
-        windows = LinePairs(corpus, target, loaded.tokenizer, start, length=window, limit=limit)
-        windows.check()
-    return PredictionSession(loaded, list(islice(windows, limit)), kind, seed, batch_size)
+    windows = first_windows(loaded, corpus, target, length=window, limit=limit, restores=kind == "masked")
+    return PredictionSession(loaded, windows, kind, seed, batch_size)

@@ -28,7 +28,7 @@ from attnscope.lineage.steps import (
     visible,
     words,
 )
-from attnscope.lineage.walk import check_number, difference
+from attnscope.lineage.walk import Followed, check_number, difference
 from attnscope.models.recurrent import RecurrentForConditionalGeneration
 from attnscope.read.windows import Window
 from attnscope.support.errors import AttnscopeError
@@ -198,7 +198,7 @@ _LONGEST_NAME, _HEADING, _MOST_ROWS = 12, 6, 6
 
 
 @dataclass(frozen=True, eq=False)
-class RecurrentWalk:
+class RecurrentWalk(Followed):
     """A recurrent translator over one sentence pair, step by step; float64, checked against the model's own numbers.
 
     Attributes
@@ -234,14 +234,6 @@ class RecurrentWalk:
     token: int
     arrays: xr.Dataset
     errors: dict[str, float]
-
-    def __getitem__(self, symbol: str) -> np.ndarray:
-        """Return one array."""
-        return self.arrays[symbol].values
-
-    def __contains__(self, symbol: str) -> bool:
-        """Whether there is such an array."""
-        return symbol in self.arrays
 
     def heading(self, language: str) -> tuple[str, tuple[str, ...]]:
         """The title, and the lines below it."""

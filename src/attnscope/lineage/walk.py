@@ -464,8 +464,22 @@ def _translation(loaded: LoadedModel, sentence: str) -> str:
     return text
 
 
+class Followed:
+    """Arrays by their symbols."""
+
+    arrays: xr.Dataset
+
+    def __getitem__(self, symbol: str) -> np.ndarray:
+        """Return one array."""
+        return self.arrays[symbol].values
+
+    def __contains__(self, symbol: str) -> bool:
+        """Whether there is such an array."""
+        return symbol in self.arrays
+
+
 @dataclass(frozen=True, eq=False)
-class Walk:
+class Walk(Followed):
     """One head's attention over one sentence, step by step; float64, checked against the model's own numbers.
 
     Attributes
@@ -551,16 +565,8 @@ class Walk:
         """Whether it is a module without a model."""
         return not self.module
 
-    def __getitem__(self, symbol: str) -> np.ndarray:
-        """Return one array."""
-        return self.arrays[symbol].values
-
     def _repr_html_(self) -> str:
         return import_module(f"attnscope.{VERBS['walk'].page}").framed(self)
-
-    def __contains__(self, symbol: str) -> bool:
-        """Whether there is such an array."""
-        return symbol in self.arrays
 
 
 def entropy(weights: Float[np.ndarray, "*row key"]) -> Float[np.ndarray, "*row"]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnscope.bundled import MODEL
 from attnscope.capture.borrow import LoadedModel, borrowed
-from attnscope.capture.forward import decoder_start, forward
+from attnscope.capture.forward import forward
 from attnscope.capture.load import load_model
 from attnscope.capture.modalities import modality_of, reject_modalities
 from attnscope.capture.notes import layer_coordinates
@@ -29,10 +29,9 @@ from attnscope.kernels.sums import column_sums
 from attnscope.measure.passes import WindowBatch
 from attnscope.measure.sample import WordBatch
 from attnscope.measure.scan import READERS
-from attnscope.measure.texts import window_length
-from attnscope.read.encoded import EncodedTexts, texts_and_targets, windows_of
+from attnscope.measure.texts import first_windows, window_length
+from attnscope.read.encoded import EncodedTexts, texts_and_targets
 from attnscope.read.sounds import Sounds
-from attnscope.read.windows import LinePairs
 from attnscope.read.words import WordedWindows, in_words, word_rule_of
 from attnscope.store.arrays import padded_heads
 from attnscope.support.arguments import validated
@@ -221,11 +220,7 @@ def first_window(loaded: LoadedModel, texts: Sources, targets: Sources, length: 
     )
     if texts is not None:
         _reject_several(corpus)
-    if other is None or isinstance(corpus, EncodedTexts):
-        return next(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=1), 1))
-    pairs = LinePairs(corpus, other, loaded.tokenizer, decoder_start(loaded.model), length=length, limit=1)
-    pairs.check()
-    return next(iter(pairs))
+    return first_windows(loaded, corpus, other, length=length, limit=1)[0]
 
 
 def _reject_several(corpus: Texts) -> None:

@@ -71,6 +71,18 @@ def beyond_note(loaded: LoadedModel, length: int, subject: str = "Windows") -> d
     }
 
 
+def first_windows(
+    loaded: LoadedModel, corpus: Texts, target: Corpus | None, *, length: int, limit: int, restores: bool = False
+) -> list[Window]:
+    """The first windows of texts, with targets that a decoder reads, or that a masked language model restores."""
+    if target is None or isinstance(corpus, EncodedTexts):
+        return list(islice(windows_of(corpus, loaded.tokenizer, length=length, limit=limit), limit))
+    start = None if restores else decoder_start(loaded.model)
+    pairs = LinePairs(corpus, target, loaded.tokenizer, start, length=length, limit=limit)
+    pairs.check()
+    return list(islice(pairs, limit))
+
+
 def window_length(loaded: LoadedModel, window: int | None) -> int:
     """The window length: the setting, checked against the model; by default the model's length."""
     table = position_table_length(loaded.model)
