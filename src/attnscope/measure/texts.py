@@ -72,7 +72,7 @@ def beyond_note(loaded: LoadedModel, length: int, subject: str = "Windows") -> d
 
 
 def first_windows(
-    loaded: LoadedModel, corpus: Texts, target: Corpus | None, *, length: int, limit: int, restores: bool = False
+    loaded: LoadedModel, corpus: Texts, target: Corpus | None, *, length: int, limit: int | None, restores: bool = False
 ) -> list[Window]:
     """The first windows of texts, with targets that a decoder reads, or that a masked language model restores."""
     if target is None or isinstance(corpus, EncodedTexts):

@@ -28,7 +28,7 @@ def labelled(dims: str, values: Values, long_name: str, units: str = "1") -> Lab
 
 def over(dims: str, **variables: tuple[Values, str] | tuple[Values, str, str]) -> dict[str, Labelled]:
     """Variables with the same dimensions, by name: values, long name and unit."""
-    return {name: labelled(dims, *about) for name, about in variables.items()}
+    return {name: labelled(dims, values, *words) for name, (values, *words) in variables.items()}
 
 
 def frequencies(count: int, length: int) -> dict[str, Labelled]:
