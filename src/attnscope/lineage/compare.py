@@ -481,7 +481,8 @@ class Work:
 
     def output_of(self, system: System) -> SystemOutput:
         """Translate and align with a trained system, skipping finished steps."""
-        with own_threads(self.threads or threads_of_one()):
+        usual = threads_of_one() if system.config is None else system.config.threads
+        with own_threads(self.threads or usual or threads_of_one()):
             loaded = load_model(system.folder, device=self.device)
             if not loaded.model.config.is_encoder_decoder:
                 raise AttnscopeError(
