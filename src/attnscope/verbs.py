@@ -62,7 +62,7 @@ VERBS = {
         "results.figures.circuits", load="store.runs:load_part",
     ),
     "attribute": Verb(
-        "intervention.attribution", "Explain", "attribute", "DataTree", ("predictions", "parts"),
+        "intervention.attribution", "Explain", "attribute", "DataTree", ("parts",),
         "intervention.attribution_report", "results.figures.attribution", load="store.runs:load_tree",
     ),
     "walk": Verb("lineage.walk", "Explain", "walk", page="results.page.walk"),

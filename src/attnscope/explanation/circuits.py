@@ -162,7 +162,7 @@ class _Heads:
             if matrix is None or (role != "value" and made.form not in {"bilinear", "rope", "normalised"}):
                 return None
             if role in made.norms:
-                matrix = matrix * _gains(model.get_submodule(made.norms[role]), len(matrix), matrix.shape[2])
+                matrix = matrix * gains_of(model.get_submodule(made.norms[role]), len(matrix), matrix.shape[2])
             matrix = matrix if fold is None else fold.columns(matrix)
             return matrix if role == "query" else matrix.repeat(made.group, 0)
 
@@ -175,7 +175,7 @@ class _Heads:
         )
 
 
-def _gains(norm: nn.Module, heads: int, width: int) -> Float[np.ndarray, "head 1 r"]:
+def gains_of(norm: nn.Module, heads: int, width: int) -> Float[np.ndarray, "head 1 r"]:
     """The gain of a norm of queries or keys, of each head or of all together."""
     together = any(parameter.numel() == heads * width for parameter in norm.parameters())
     fold = fold_of(norm, heads * width if together else width)

@@ -33,6 +33,7 @@ from attnscope.intervention.effects import effect_variables
 from attnscope.intervention.intervene import LONGEST
 from attnscope.intervention.pairs import Pairs, PairTexts, one_token, pairs_of_input
 from attnscope.intervention.predictions import PredictionSession, Questions, pad_of, prediction_session
+from attnscope.intervention.score_parts import ScoreParts, shares_of
 from attnscope.kernels.engines import output_of
 from attnscope.measure.documents import by_document, units_of
 from attnscope.measure.passes import WindowBatch
@@ -65,6 +66,7 @@ def attribute(
     direction: np.ndarray | Sequence[float] | None = None,
     pairs: Pairs | None = None,
     by_position: bool = False,
+    head: tuple[int, int] | None = None,
     batch_size: Count | None = None,
     **reading: Unpack[StudyReading],
 ) -> xr.DataTree:
@@ -94,6 +96,8 @@ def attribute(
         In place of texts, as in `attnscope.patch`: answer against wrong, after each clean text.
     by_position
         Whether to store the parts of every prediction too, and of each key.
+    head
+        ``(layer, head)``: split the scores of this head in place of a logit, by the sources of queries and keys.
     batch_size
         Windows in a batch; by default about 1,024 tokens.
 
@@ -113,11 +117,16 @@ def attribute(
         ``parts``: means over windows with 95% intervals over documents; ``excess``: over the mean token, with
         ``shown``: significant by random signs of documents, corrected for all components. ``lens``: means by depth.
 
+        With `head`, ``scores`` and ``parts`` (docs/questions/circuits.md): of the score of some keys (``relation`` to
+        the query) less the row's mean, nats, the ``share`` ``(relation, side, source)`` that each component has through
+        queries or keys, and the largest pairs of both, with intervals. ``shown``: by random signs of documents; not of
+        the strongest key, which the scores choose.
+
     Raises
     ------
     AttnscopeError
-        If the logits are not a linear function of a sum of parts: a post-norm model (BERT, BART), a head of several
-        layers, or an unknown module in the stream.
+        If the logits are not a linear function of a sum of parts: a post-norm model (BERT, BART; not with `head`), a
+        head of several layers, or an unknown module in the stream.
 
     Examples
     --------
@@ -132,6 +141,8 @@ def attribute(
         raise AttnscopeError("expected one of token (--token), direction and pairs (--pairs); against is for a token")
     if given is not None and texts is not None:
         raise AttnscopeError("pairs (--pairs) are texts themselves: leave out texts")
+    if head is not None and (by_position or any(one is not None for one in (token, direction, pairs))):
+        raise AttnscopeError("head (--head) splits scores: leave out token, direction, pairs and by_position")
     texts = texts if given is None else [pair.clean for pair in given]
     targets = NOUNS if texts is SENTENCES and reading["targets"] is None else reading["targets"]
     inner = model.model if isinstance(model, LoadedModel) else MODEL if model is None else model
@@ -142,7 +153,8 @@ def attribute(
     length = min(reading["window"] or LONGEST, window_length(loaded, reading["window"]))
     limit = reading["limit"] or DEFAULT_TEXTS if given is None else len(given)
     where: Any = {"window": length, "limit": limit, "seed": seed, "batch_size": batch_size}
-    session = prediction_session(loaded, corpus, target, **where)
+    kind: Any = None if head is None else "translation" if loaded.model.config.is_encoder_decoder else "next"
+    session = prediction_session(loaded, corpus, target, kind=kind, **where)
     count = len(session.windows)
     if given is not None and count != len(given):
         raise AttnscopeError(f"found pairs of more than {length} tokens; expected shorter texts")
@@ -153,8 +165,8 @@ def attribute(
     }
     vector = None if direction is None else torch.as_tensor(np.asarray(direction)).double()
     tokens, wrong = ([known.get(word or "") for word in side] for side in zip(*words, strict=True))
-    job = _Attribution(session, tokens, wrong, vector, by_position)
-    settings = where | {
+    job: Any = _Attribution(session, tokens, wrong, vector, by_position) if head is None else ScoreParts(session, head)
+    settings = where | ({} if head is None else {"head": [*head]}) | {
         "token": token, "against": against, "by_position": by_position,
         "direction": None if vector is None else hashlib.sha256(vector.numpy().tobytes()).hexdigest(),
         "pairs": None if given is None else PairTexts(tuple(given)).sha256(),
@@ -168,11 +180,14 @@ def attribute(
 
     def parts(measured: xr.Dataset, run: RunFolder | None) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
         made = {"parts": partial(parts_of, measured, seed=seed), "lens": partial(lens_of, measured, seed=seed)}
+        made = made if head is None else {"parts": partial(shares_of, measured, seed=seed)}
         return {name: make() if run is None else run.made(name, make) for name, make in made.items()}, {}
 
     attributes = {"signature": signature.to_json(), "model": loaded.name}
+    attributes |= {"head": "{}.{}".format(*head)} if head else {}
     how: Any = {"out": reading["out"], "task": task, "repair": reading["repair"]}
-    return tree_of(("predictions", "window"), batches, parts, signature, attributes, **how)
+    name = "scores" if head else "predictions"
+    return tree_of((name, "window"), batches, parts, signature, attributes, **how)
 
 
 def _back(norm: Any, fold: Fold, at: Tensor, received: Tensor, returned: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from attnscope.intervention.score_parts import SIDES
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, effect_columns, effect_quantity, rows_of
 from attnscope.support.arguments import reads
@@ -30,6 +33,24 @@ _LENS = (
     Quantity("probability", "probability", "share", "of the token", low="probability_low", high="probability_high"),
     Quantity("rank", unit="rate", meaning="mean rank of the token, 1 is the highest", low="rank_low", high="rank_high"),
 )
+_SHARES = (
+    effect_quantity("key", "percent", heading="through keys", interval=True, meaning="share of the excess"),
+    effect_quantity("query", "percent", heading="through queries", interval=True, meaning="share of the excess"),
+)
+_KEYS = (
+    Quantity("relation", "keys", meaning="keys whose score is compared with the mean key of the row"),
+    Quantity("rows", unit="count", meaning="queries with such keys and others"),
+    Quantity("chosen", "strongest", "percent", "rows whose strongest key is one of them"),
+    Quantity("chance", "by chance", "percent", "the same for a random key"),
+    Quantity("excess", unit="nats", meaning="mean score of these keys less that of the mean key"),
+    Quantity("source", "largest source", meaning="of the largest share through keys"),
+    Quantity("share", unit="percent", meaning="its share"),
+)
+_PAIRS = (
+    Quantity("query_source", "query from"),
+    Quantity("key_source", "key from"),
+    Quantity("pair_share", "share", "percent", "share of the excess", low="pair_low", high="pair_high", interval=True),
+)
 _KINDS = ({"head"}, {"mlp"}, {"embedding", "position"}, {"bias"})
 
 
@@ -45,7 +66,9 @@ def components_of(tree: xr.DataTree) -> list[Row]:
 
 @reads("attribute")
 def report(tree: xr.DataTree) -> Report:
-    """Report of direct logit attribution."""
+    """Report of direct logit attribution, or of the scores of a head."""
+    if "scores" in tree:
+        return _of_scores(tree)
     rows, predictions, lens = components_of(tree), tree["predictions"].to_dataset(), tree["lens"].to_dataset()
     heads = [row for row in rows if row["kind"] == "head"]
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
@@ -97,3 +120,65 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row]) -> li
         found,
         f"The parts add up to the logits within {float(predictions.difference.max()):.0e}.",
     ]
+
+
+def _of_scores(tree: xr.DataTree) -> Report:
+    """Report of the scores of one head, at the keys that are strongest more often than by chance."""
+    data, head, model = tree["parts"].to_dataset(), str(tree.attrs["head"]), str(tree.attrs["model"])
+    at = int(np.where(data.excess > 0, data.chosen - data.chance, 0)[1:].argmax()) + 1
+    one, rows = data.isel(relation=at if data.chosen[at] > data.chance[at] and data.excess[at] > 0 else 0), data["rows"]
+    columns: dict[str, Any] = {name: data[name] for name in ("kind", "layer", "head")}
+    cells = one.kind.drop_vars([*columns])
+    for side in SIDES:
+        columns |= effect_columns(one.sel(side=side), side, "share")
+    found = [row for row in rows_of(columns, cells) if row["key_mean"] or row["query_mean"]]
+    found.sort(key=lambda row: -max(abs(row["key_mean"]), abs(row["query_mean"])))
+    heads, others = ([row for row in found if (row["kind"] == "head") == own] for own in (True, False))
+    own = data.share.sel(side="key").where(rows > 0, drop=True)
+    keys = {name: data[name] / rows.where(rows > 0) for name in ("chosen", "chance", "excess")}
+    keys |= {"source": own.idxmax("source"), "share": own.max("source")}
+    pairs = {name: one[name] for name in ("query_source", "key_source", "pair_share", "pair_low", "pair_high")}
+    both: Any = {"corrected": "for all components and both sides", "least": f"{LEAST} or more windows"}
+    tables = [
+        Table("heads", "Heads", (*_HEADS[:2], *_SHARES), heads, **both),
+        Table("others", "Other components", (Quantity("source", "component"), *_SHARES), others, **both),
+        Table("keys", "Keys", _KEYS, rows_of({"rows": rows, **keys}, keys["excess"])),
+        Table("pairs", "Pairs", _PAIRS, rows_of(pairs, one.pair_share), terminal=8),
+    ]
+    key, query = (max(found, key=lambda row, side=side: row[f"{side}_mean"]) for side in ("key", "query"))
+    named = [_named(row["kind"], row["source"].removeprefix("mlp ")) for row in (key, query)]
+    name, share, other = str(one["relation"].values), f"{key['key_mean']:.0%}", f"{query['query_mean']:.0%}"
+    share += "" if key["key_low"] is None else f" ({key['key_low']:.0%} to {key['key_high']:.0%})"
+    first = f"Head {head} attends to the {name} because of {named[0]} in the keys: {share} of the excess."
+    if key["key_mean"] <= 0.5:  # noqa: PLR2004
+        first = f"Head {head} attends to the {name}, in part because of {named[0]} in the keys: {share} of the excess."
+    often, chance = (f"{float(keys[side].sel(relation=name)):.0%}" for side in ("chosen", "chance"))
+    return Report(
+        command="attribute",
+        title=f"Why head {head} of {model} attends where it does",
+        model=model,
+        read=f"{count(int(rows[0]), 'row')} in {count(data.attrs['windows'], 'window')}",
+        finding=Finding(
+            [
+                first,
+                f"In the queries the largest source is {named[1]}: {other}.",
+                f"Such a key is strongest in {often} of rows, by chance in {chance}.",
+                f"The parts add up to the scores within {data.attrs['difference']:.0e}.",
+            ],
+            "significant at 5%, corrected for all components" if key["key_shown"] else "not tested",
+            [(row["layer"], row["head"]) for row in heads if row["key_shown"] or row["query_shown"]],
+        ),
+        tables=[table for table in tables if table.rows],
+        result=tree,
+        care={
+            "A source is what a component adds directly to queries or keys.": "The denominators of norms on the way "
+            "are frozen. The excess is the score of some keys less that of the row's mean key."
+        },
+        colour="key_mean",
+    )
+
+
+def _named(kind: str, number: str) -> str:
+    words = {"head": f"head {number}", "mlp": f"feed-forward layer {number}", "embedding": "the token embedding"}
+    words |= {"position": "the position embedding", "bias": "biases", "score": "the bias of the scores"}
+    return words[kind]

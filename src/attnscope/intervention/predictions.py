@@ -379,9 +379,10 @@ def prediction_session(
     limit: int,
     seed: int = 0,
     batch_size: int | None = None,
+    kind: Kind | None = None,
 ) -> PredictionSession:
     """Cut texts into windows, and choose what the model predicts on them."""
-    kind = kind_of_question(loaded.model)
+    kind = kind or kind_of_question(loaded.model)
     if kind == "translation" and (target is None or isinstance(corpus, EncodedTexts)):
         raise AttnscopeError(
             f"{loaded.name} is an encoder-decoder and needs translations (targets, --target), matched line by line"

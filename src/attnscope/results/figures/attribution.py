@@ -27,12 +27,15 @@ captions = {
 
 def figures(report: Report) -> Iterator[tuple[str, Figure]]:
     """Every figure, with its name."""
-    yield "heads", grid(report)
-    yield "lens", _lens(report)
+    if (drawn := grid(report)) is not None:
+        yield "heads", drawn
+        yield "lens", _lens(report)
 
 
-def grid(report: Report) -> Figure:
+def grid(report: Report) -> Figure | None:
     """Draw what each head adds."""
+    if "scores" in report.result:
+        return None
     heads = report.rows
     layers = sorted({row["layer"] for row in heads})
     values = np.full((len(layers), 1 + max(row["head"] for row in heads)), np.nan)
