@@ -8,7 +8,6 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from scipy.optimize import linprog, nnls
 from scipy.special import rel_entr
-from scipy.stats import kendalltau
 
 from attnscope.explanation.arrays.checks import labelled
 from attnscope.support.errors import AttnscopeError
@@ -85,22 +84,6 @@ def jensen_shannon(
     """
     middle = (p + q) / 2
     return np.asarray(np.maximum((rel_entr(p, middle).sum(-1) + rel_entr(q, middle).sum(-1)) / 2, 0.0))
-
-
-FEWEST = 3  # tokens: two agree in order half of the time
-
-
-def rank_agreement(
-    weights: Float[np.ndarray, "query key"], importance: Float[np.ndarray, "query key"], allowed: Allowed = None
-) -> Float[np.ndarray, "2 query"]:
-    r"""Kendall's :math:`\tau_b` between each row's weights and another importance of its keys, with its p-value."""
-    counted = _visible(weights, allowed) & np.isfinite(importance)
-    ranks = np.full((2, len(weights)), np.nan)
-    for query, keys in enumerate(counted):
-        own, other = weights[query, keys], importance[query, keys]
-        if keys.sum() >= FEWEST and np.ptp(own) > 0 and np.ptp(other) > 0:
-            ranks[:, query] = kendalltau(own, other)
-    return ranks
 
 
 Objective = Literal["top_weight", "distance"]

@@ -8,21 +8,16 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
-from attnscope.capture.forward import forward
 from attnscope.capture.notes import layer_coordinates
-from attnscope.capture.watch import Site
-from attnscope.capture.watching import watching
 from attnscope.explanation.study import Study
 from attnscope.intervention import arrays, calls
 from attnscope.intervention.predictions import MASKED
 from attnscope.intervention.read_text import OneHead, ReadText, prediction_distance
 from attnscope.intervention.read_text import prediction_divergence as divergence
-from attnscope.kernels import full
-from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import DRAWS, interval
 from attnscope.support.arguments import Count, Draws, Seed, validated
 from attnscope.support.checks import check_real
@@ -300,98 +295,6 @@ def cut_weights(
     total = part.sum(1, keepdims=True)
     equal = arrays.uniform_weights(weights, allowed)  # for rows whose weight is beyond the shorter text
     return np.where(total > 0, part / np.where(total > 0, total, 1) * weights.sum(1, keepdims=True), equal)
-
-
-_ONE_IN_TWENTY = 0.05
-_POINT = 1.6448536269514722  # 95% quantile of the standard normal distribution
-_AGREEMENT = {
-    "tau_gradient": ("Kendall's tau of weights and gradients, mean over predictions", "1"),
-    "tau_gradient_null": ("95% quantile of that mean for weights in random order", "1"),
-    "significant_gradient": ("Predictions whose tau is significant (p <= 0.05); by chance, 0.05", "share"),
-    "tau_leave_one_out": ("Kendall's tau of weights and leaving tokens out, mean over predictions", "1"),
-    "tau_leave_one_out_null": ("95% quantile of that mean for weights in random order", "1"),
-    "significant_leave_one_out": ("Predictions whose tau is significant (p <= 0.05); by chance, 0.05", "share"),
-    "tau_between": ("Kendall's tau of gradients and leaving tokens out, mean over predictions", "1"),
-}
-
-
-@validated(masked=MASKED)
-def agreement_test(study: Study, *, predictions: Count = 8, **options: Unpack[HeadOptions]) -> xr.Dataset:
-    r"""Rank tokens by a head's weights, by gradients and by leaving each out, and compare the ranks."""
-
-    def of_text(text: ReadText, _: int) -> Callable[..., dict[str, float]]:
-        number = len(text.positions)
-        which = np.unique(np.linspace(0, number - 1, min(predictions, number)).round().astype(int))
-        positions = text.positions[torch.from_numpy(which)]
-        slopes = token_gradients(text, positions)
-        left_out = calls.leave_one_out(text.model, text.inputs, positions, text.name).T.double().cpu().numpy()
-
-        def of_head(one: OneHead, _: np.random.Generator) -> dict[str, float]:
-            queries, keys = text.sides.of(text.sites[one.layer].kind)
-            if queries != text.sides.predicting:
-                return {}
-            return compared(
-                one.weights[positions],
-                (slopes[:, keys], left_out[:, keys]),
-                _counted(one.visible, positions.numpy(), own=queries == keys),
-            )
-
-        return of_head
-
-    return over_heads(study, "agreement_test", _AGREEMENT, of_text, **options)
-
-
-def compared(
-    weights: Float[np.ndarray, "prediction key"],
-    importances: tuple[Float[np.ndarray, "prediction key"], Float[np.ndarray, "prediction key"]],
-    counted: np.ndarray,
-) -> dict[str, float]:
-    """Rank agreement of weights with two importances, and of these with each other."""
-    numbers: dict[str, float] = {}
-    own = np.where(counted, weights, 0.0)
-    for name, importance in zip(("gradient", "leave_one_out"), importances, strict=True):
-        tau, p_value = arrays.rank_agreement(own, importance, counted)
-        known = np.isfinite(tau)
-        if not known.any():
-            continue
-        size = counted.sum(1)[known]
-        spread = np.sqrt((2 * (2 * size + 5) / (9 * size * (size - 1))).sum()) / known.sum()
-        numbers[f"tau_{name}"] = float(tau[known].mean())
-        numbers[f"tau_{name}_null"] = float(_POINT * spread)
-        numbers[f"significant_{name}"] = float((p_value[known] <= _ONE_IN_TWENTY).mean())
-    between = arrays.rank_agreement(np.where(counted, importances[0], 0.0), importances[1], counted)[0]
-    if np.isfinite(between).any():
-        numbers["tau_between"] = float(np.nanmean(between))
-    return numbers
-
-
-def _counted(visible: np.ndarray, positions: Int[np.ndarray, " prediction"], *, own: bool) -> np.ndarray:
-    """Keys to compare: those that a query may attend to, without the query itself."""
-    counted = visible[positions].copy()
-    if own:
-        counted[np.arange(len(positions)), positions] = False
-    return counted
-
-
-def token_gradients(text: ReadText, positions: Int[Tensor, " prediction"]) -> Float[np.ndarray, "prediction token"]:
-    """Norms of the gradient of the likeliest outcome's log probability, for each token; source before target."""
-
-    def observe(_: Site, call: AttentionCall) -> Tensor:
-        return full.attended(call)[0]
-
-    calls.check_matrices(text.calls, text.name, in_a_graph=True)
-    with torch.enable_grad(), calls.embedding_leaves(text.model, text.inputs) as leaves, watching(text.model, observe):
-        best = calls.log_probabilities(forward(text.model, text.inputs, lambda _: text.name), positions)[0].amax(-1)
-    if len(leaves) < len(text.inputs):
-        raise AttnscopeError(
-            f"no embedding lookup of {type(text.model).__name__} was found, so its tokens have no gradient. Choose "
-            "another test"
-        )
-    gradients: list[np.ndarray] = []
-    for score in best:
-        slopes = torch.autograd.grad(score, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
-        gradients.append(torch.cat([slope[0].norm(dim=-1) for slope in slopes]).double().cpu().numpy())
-    return np.stack(gradients)
 
 
 _SHARES = np.linspace(1.0, 0.0, 21)  # mixtures of other weights with the head's own
