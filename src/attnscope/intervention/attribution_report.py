@@ -15,21 +15,27 @@ from attnscope.support.numbers import count
 if TYPE_CHECKING:
     import xarray as xr
 
-_EFFECTS = (
+_PLACE = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"))
+_COMPONENT = Quantity("component", meaning="feed-forward layer (mlp), embedding, position embedding, or all biases")
+_OF_DIRECTION = (
+    effect_quantity("excess", "logits", heading="part", interval=True, meaning="mean part, direct path only"),
+)
+_OF_TOKEN = (
     effect_quantity(
         "excess", "logits", heading="above mean token", interval=True,
-        meaning="part of the logit less that of the mean token of the texts; of a difference, the part itself",
+        meaning="part of the logit less that of the mean token of the texts",
     ),
     effect_quantity("part", "logits", heading="part", meaning="mean part of the logit, direct path only"),
 )  # fmt: skip
-_HEADS = (Quantity("layer", unit="count", detail="data"), Quantity("head", unit="head"), *_EFFECTS)
-_OTHERS = (
-    Quantity("component", meaning="feed-forward layer (mlp), embedding, position embedding, or all biases"),
-    *_EFFECTS,
-)
 _LENS = (
     Quantity("depth", "attention layers", "count", "layers before the final norm"),
-    Quantity("logit", unit="logits", meaning="logit if the stream ended there", low="logit_low", high="logit_high"),
+    Quantity(
+        "logit",
+        unit="logits",
+        meaning="logit, or difference of two, if the stream ended there",
+        low="logit_low",
+        high="logit_high",
+    ),
     Quantity("probability", "probability", "share", "of the token", low="probability_low", high="probability_high"),
     Quantity("rank", unit="rate", meaning="mean rank of the token, 1 is the highest", low="rank_low", high="rank_high"),
 )
@@ -73,10 +79,12 @@ def report(tree: xr.DataTree) -> Report:
     heads = [row for row in rows if row["kind"] == "head"]
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
-    corrected, least = "for all components", f"{LEAST} or more windows"
+    effects, how = _OF_TOKEN if "random" in predictions else _OF_DIRECTION, {"least": f"{LEAST} or more windows"}
+    what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
+    sentences = _sentences(predictions, rows, heads, what)
     tables = [
-        Table("heads", "Heads", _HEADS, heads, corrected=corrected, least=least),
-        Table("others", "Other components", _OTHERS, others, corrected=corrected, least=least),
+        Table("heads", "Heads", (*_PLACE, *effects), heads, corrected="for all components", **how),
+        Table("others", "Other components", (_COMPONENT, *effects), others, corrected="for all components", **how),
         Table("lens", "Logit lens", _LENS, rows_of({str(name): lens[name] for name in lens}, lens.logit)),
     ]
     return Report(
@@ -85,9 +93,10 @@ def report(tree: xr.DataTree) -> Report:
         model=model,
         read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}",
         finding=Finding(
-            _sentences(predictions, rows, heads),
+            sentences,
             "significant at 5%, corrected for all components" if rows[0]["excess_shown"] is not None else "not tested",
             [(row["layer"], row["head"]) for row in heads if row["excess_shown"]],
+            headline=sentences[1],
         ),
         tables=tables,
         result=tree,
@@ -99,7 +108,7 @@ def report(tree: xr.DataTree) -> Report:
     )
 
 
-def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row]) -> list[str]:
+def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what: str) -> list[str]:
     sums = [sum(row["part_mean"] for row in rows if row["kind"] in kinds) for kinds in _KINDS]
     whole, *own = (f"{value:+.2f}" for value in (float(predictions.total.mean()), *sums))
     shown, most = sum(bool(row["excess_shown"]) for row in heads), f"{heads[0]['layer']}.{heads[0]['head']}"
@@ -116,7 +125,7 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row]) -> li
     else:
         found = f"The largest part of a head is that of {most}: {largest} logits."
     return [
-        f"Mean logit: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}.",
+        f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}.",
         found,
         f"The parts add up to the logits within {float(predictions.difference.max()):.0e}.",
     ]
@@ -140,7 +149,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
     pairs = {name: one[name] for name in ("query_source", "key_source", "pair_share", "pair_low", "pair_high")}
     both: Any = {"corrected": "for all components and both sides", "least": f"{LEAST} or more windows"}
     tables = [
-        Table("heads", "Heads", (*_HEADS[:2], *_SHARES), heads, **both),
+        Table("heads", "Heads", (*_PLACE, *_SHARES), heads, **both),
         Table("others", "Other components", (Quantity("source", "component"), *_SHARES), others, **both),
         Table("keys", "Keys", _KEYS, rows_of({"rows": rows, **keys}, keys["excess"])),
         Table("pairs", "Pairs", _PAIRS, rows_of(pairs, one.pair_share), terminal=8),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 captions = {
     "heads": (
         "What each head adds to the logit",
-        "Part of the logit above that of the mean token; of a difference, the part itself. Dots: significant.",
+        "Part of the logit above that of the mean token; of a difference or a direction, the part. Dots: significant.",
     ),
     "lens": (
         "Logit lens",
@@ -44,7 +44,7 @@ def grid(report: Report) -> Figure | None:
         at = layers.index(row["layer"]), row["head"]
         values[at], shown[at] = row["excess_mean"], bool(row["excess_shown"])
     reach = float(np.nanmax(np.abs(values))) or 1.0
-    return head_maps([HeadMap.signed("Heads", values, shown, reach, "Logits")], layers, mark=MARK)
+    return head_maps([HeadMap.signed("", values, shown, reach, "Logits")], layers, mark=MARK)
 
 
 @figure_style()
