@@ -25,6 +25,8 @@ BUNDLED = "bundled"
 
 def path_or_url(name: str) -> Path | Url:
     """A path, or a URL."""
+    if not name.strip():
+        raise AttnscopeError("found an empty text; expected a text, a path or a URL")
     return Url(name) if "://" in name else Path(name)
 
 

@@ -24,14 +24,15 @@ ANSWERS = ("answer", "prompt")
 
 @torch.no_grad()
 def answer_effects(loaded: LoadedModel, answers: Sequence[Answer], *, seed: int) -> dict[str, Any]:
-    """Change of the loss of each answer, and of as many tokens before it, if a head has its mean over the prompt."""
+    """Change of the loss of an answer's tokens of the needle, and as many of the prompt, if a head has its mean."""
     model, device, changes, skips = loaded.model, device_of(loaded.model), list[np.ndarray](), True
     for answer in answers:
-        prompt, steps = len(answer.ids) - len(answer.tokens), len(answer.tokens)
-        others = np.linspace(0, prompt - 1, steps + 2)[1:-1].astype(int).tolist()  # of the prompt, evenly
+        prompt, hidden = len(answer.ids) - len(answer.tokens), {answer.ids[position] for position in answer.needle}
+        steps = [step for step, token in enumerate(answer.tokens) if token in hidden] or [*range(len(answer.tokens))]
+        others = np.linspace(0, prompt - 1, len(steps) + 2)[1:-1].astype(int).tolist()  # of the prompt, evenly
         inputs = {"input_ids": torch.tensor([answer.ids], device=device)}
-        positions = torch.tensor([[*range(prompt, prompt + steps), *others]], device=device)
-        labels = [*answer.tokens, *(answer.ids[position + 1] for position in others)]
+        positions = torch.tensor([[*(prompt + step for step in steps), *others]], device=device)
+        labels = [*(answer.tokens[step] for step in steps), *(answer.ids[position + 1] for position in others)]
         if not changes:
             check_read(loaded, inputs)
             skips = same_without_what_is_skipped(model, inputs, positions)

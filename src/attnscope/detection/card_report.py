@@ -54,7 +54,9 @@ def report(card: xr.Dataset) -> Report:
         title=f"Card of the heads of {model}",
         model=model,
         read=", ".join(texts_read(card)),
-        finding=Finding(sentences, "scores at a published threshold", reached, headline=headline_of(counts)),
+        finding=Finding(
+            sentences, "scores at the threshold of a role", reached, headline=(_kept(card) or [headline_of(counts)])[0]
+        ),
         tables=[
             Table("heads", "Heads", _heads(card), _head_rows(card)),
             replace(scores, name="scores"),

@@ -75,16 +75,16 @@ def counts_sentence(rows: Sequence[Row], controls: Sequence[str]) -> str:
     best = (f" ({max(row[name] for name in controls)})" if controls else "" for row in known)
     counts = [f"{row['title']} {row['reached']}{most}" for row, most in zip(known, best, strict=True)]
     most = f" (most with {' or '.join(controls)} weights in parentheses)" if controls else ""
-    return f"Heads at the published threshold{most}: {', '.join(counts)}."
+    return f"Heads at the threshold of a role{most}: {', '.join(counts)}."
 
 
 def headline_of(rows: Sequence[Row]) -> str:
     found = sorted((row for row in rows if row["reached"]), key=lambda row: -row["reached"])
     if not found:
-        return "No head reaches a published threshold"
+        return "No head reaches the threshold of a role"
     listed = ", ".join(f"{row['title']} {row['reached']}" for row in found[:_NAMED])
     more = f", {len(found) - _NAMED} more roles" if len(found) > _NAMED else ""
-    return f"Heads at a published threshold: {listed}{more}"
+    return f"Heads at the threshold of a role: {listed}{more}"
 
 
 @reads("roles")
@@ -98,7 +98,7 @@ def report(roles: xr.Dataset) -> Report:
         read=", ".join(texts_read(roles)),
         finding=Finding(
             [counts_sentence(rows, controls)],
-            "scores at a published threshold; no test",
+            "scores at the threshold of a role; no test",
             [*dict.fromkeys((row["layer"], row["head"]) for row in rows if row["reached"])],
             headline=headline_of(rows),
         ),
@@ -123,7 +123,7 @@ def texts_read(roles: xr.Dataset) -> list[str]:
     tokens = f"{least} to {most}" if least < most else str(most)
     read = [f"{count(notes['text'], 'window')} of {tokens} tokens"] if "text" in notes else []
     read += [f"{notes['repeated']} repeated texts of random tokens"] if "repeated" in notes else []
-    return read + ([f"{notes['needle']} of {notes['prompts']} needles retrieved"] if "needle" in notes else [])
+    return read + ([f"{notes['needle']} of {notes['prompts']} needle prompts answered"] if "needle" in notes else [])
 
 
 def role_notes(roles: xr.Dataset) -> list[str]:
@@ -156,7 +156,7 @@ def _counts(controls: Sequence[str]) -> list[Quantity]:
     return [
         Quantity("role", detail="data"),
         Quantity("title", "role"),
-        Quantity("threshold", "from", "threshold", "published threshold of the score"),
+        Quantity("threshold", "from", "threshold", "threshold of the score, from its source"),
         Quantity("reached", "heads", "count", "heads whose score reaches it"),
         Quantity("heads", "of", "count", detail="page"),
         *(Quantity(name, unit="count", meaning=untrained) for name in controls),

@@ -248,6 +248,9 @@ def one_token(tokenizer: Any, word: str, what: str) -> int:
     ids: list[int] = tokenizer(word, add_special_tokens=False)["input_ids"]
     if len(ids) == 1:
         return int(ids[0])
+    bare = tokenizer(word.lstrip(), add_special_tokens=False)["input_ids"]
+    if len(bare) == 1 and tokenizer.convert_ids_to_tokens(bare)[0].startswith("▁"):  # it writes the space itself
+        return int(bare[0])
     known: dict[str, int] = tokenizer.get_vocab()
     if word in known:
         return int(known[word])

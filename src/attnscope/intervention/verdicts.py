@@ -309,7 +309,8 @@ def _headline(tree: xr.DataTree, rows: Sequence[Row], tested: bool) -> str:
         return "This model predicts worse than a uniform guess: its loss does not show which heads matter"
     worse, better = (sum(row["matters"] == sign for row in rows) for sign in (1, -1))
     if not worse and not better:
-        return f"No head of {len(rows)} changes the loss significantly when removed"
+        every = " under every ablation" if len(tree["heads"].ablation) > 1 else ""
+        return f"No head of {len(rows)} changes the loss significantly{every} when removed"
     raises = f"Removing one head raises the loss significantly for {worse} of {len(rows)} heads"
     if len(tree["heads"].ablation) > 1:
         raises = (
@@ -413,7 +414,7 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
         many = "head puts" if len(sharp) == 1 else "heads put"
         sentences.append(
             f"{len(sharp)} {many} at least half of all weight at one offset; removing {needed or 'none'} of them "
-            "significantly raises the loss."
+            f"significantly raises the loss{' under every ablation' * several}."
         )
     return sentences
 

@@ -23,7 +23,7 @@ captions = {
         "Next to untrained and shuffled weights",
         (
             "One point for each head of the model, and of the same model with random and with shuffled weights. Grey: "
-            "the score of uniform attention. Dashed red: the published threshold, if any."
+            "the score of uniform attention. Dashed red: the threshold, if any."
         ),
     ),
 }
