@@ -68,20 +68,21 @@ def test_answers_lose_what_the_planted_circuit_copies():
     assert row["answer_mean"] == pytest.approx(answered[1, 1])
 
 
-def test_the_loss_of_an_answer_is_that_of_the_model_with_the_head_replaced():
+@pytest.mark.parametrize(("last", "others"), [(14, [1, 3, 5]), (7, [2, 4])])  # 7 is not of the needle
+def test_the_loss_of_an_answer_is_that_of_the_model_with_the_head_replaced(last, others):
     circuit = build("induction-decoder-2")
     loaded = load_model(circuit.model, tokenizer=circuit.tokenizer)
     ids = (1, 3, 15, 12, 17, 14, 5, 6, 15, 12, 17)
-    answer = Answer(ids, (2, 3, 4, 5), (12, 17, 14), "a needle")
+    answer = Answer(ids, (2, 3, 4, 5), (12, 17, last), "a needle")
     effect = answer_effects(loaded, [answer] * 6, seed=0)["effect"][1]
     assert effect.shape == (2, *card_shape(circuit))
 
     def losses():
         with torch.no_grad():
             predicted = circuit.model(torch.tensor([ids])).logits[0].log_softmax(-1)
-        others = [1, 3, 5]  # evenly over the eight before the answer
+        count = len(others)  # evenly over the eight before the answer
         own = (
-            -predicted[[8, 9, 10], list(answer.tokens)].mean(),
+            -predicted[[8, 9, 10][:count], list(answer.tokens[:count])].mean(),
             -predicted[others, [ids[at + 1] for at in others]].mean(),
         )
         return np.array([float(own[0]), float(own[1])])

@@ -19,7 +19,7 @@ TEXT = GENERATOR.integers(3, 60, 24).tolist()
 MARKS = GENERATOR.random(24) < 0.3
 WORDS = GENERATOR.permutation(np.arange(3, 60))[:PERIOD].tolist()
 TWICE = [1, *WORDS, *WORDS]
-ANSWERED = Answer((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), tokens=(26, 27, 29))
+ANSWERED = Answer((1, *range(20, 35), 25, 26, 27, 28), needle=(6, 7, 8, 9), tokens=(26, 27, 29), hidden="")
 
 
 def matrices(model, ids):
