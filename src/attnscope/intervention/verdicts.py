@@ -326,7 +326,7 @@ def _sentences(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
     loss, right = float(effects.loss.mean()), float(effects.accuracy.mean())
     sentences = [
         *_describe_guess(effects, loss),
-        f"The loss is {loss:.3f} nats per token; {right:.0%} of the predictions are right.",
+        f"The loss is {loss:.3f} nats per token, mean over windows; {right:.0%} of the predictions are right.",
     ]
     if np.isfinite(heads.effect_low.values).any():
         over = count(heads.attrs["documents"], "document") if unit == "documents" else count(texts, "window")
