@@ -180,7 +180,7 @@ def _in_folder(
     run: RunFolder, study: Study, more: Sequence[Analysis], others: Sequence[OtherTable], attributes: dict[str, str]
 ) -> xr.DataTree:
     """Compute and store missing analyses; read the tree from the run, as a later call will."""
-    study.made = run.made
+    study.made, study.folder = run.made, run
     requested = [analysis.name for analysis in more]
     parts = None if run.complete else Parts(run.path, run.signature)
     if parts is not None and parts.is_whole():

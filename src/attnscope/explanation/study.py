@@ -28,6 +28,7 @@ from attnscope.read.encoded import EncodedTexts, Sources, Texts, texts_and_targe
 from attnscope.read.texts import Corpus
 from attnscope.read.windows import TargetTokenizer, Window, shifted, window_name
 from attnscope.results.schema import Quantity, Row, Table
+from attnscope.store.runs import RunFolder
 from attnscope.support.arguments import Count, validated
 from attnscope.support.errors import AttnscopeError
 from attnscope.support.progress import Progress, Tell, no_progress
@@ -61,6 +62,7 @@ class Study:
         self.name = self.name or type(self.model).__name__
         # an analysis by name, from the function that computes it: a run folder reads it if it has it
         self.made: Callable[[str, Callable[[], xr.Dataset]], xr.Dataset] = lambda _, make: make()
+        self.folder: RunFolder | None = None  # of a call that stores its results
         # sums of a unit of texts from another process
         self.stored_sums: Callable[[range], dict[int, LayerSums] | None] = lambda _: None
         self.results: dict[str, xr.Dataset] = {}

@@ -367,7 +367,7 @@ def _relearn(study: Study, steps: int) -> xr.Dataset:
     def tell(at: Progress) -> None:
         study.tell(replace(at, share=study.share))
 
-    relearning, run = _relearning(study, steps), study.stored.run
+    relearning, run = _relearning(study, steps), study.folder
     model, relearned = relearning.run(band=study.band, progress=tell)
     if run is not None:
         advice = "Free some disk space and repeat the command"
