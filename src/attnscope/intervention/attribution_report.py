@@ -79,12 +79,13 @@ def report(tree: xr.DataTree) -> Report:
     heads = [row for row in rows if row["kind"] == "head"]
     others = [row for row in rows if row["kind"] != "head" and row["part_mean"]]
     asked, model = int(predictions["query"].notnull().sum()), str(tree.attrs["model"])
-    effects, how = _OF_TOKEN if "random" in predictions else _OF_DIRECTION, {"least": f"{LEAST} or more windows"}
+    effects = _OF_TOKEN if "random" in predictions else _OF_DIRECTION
+    how: Any = {"corrected": "for all components", "least": f"{LEAST} or more windows"}
     what = "logit" if "random" in predictions else "logit difference" if "probability" in lens else "value"
     sentences = _sentences(predictions, rows, heads, what)
     tables = [
-        Table("heads", "Heads", (*_PLACE, *effects), heads, corrected="for all components", **how),
-        Table("others", "Other components", (_COMPONENT, *effects), others, corrected="for all components", **how),
+        Table("heads", "Heads", (*_PLACE, *effects), heads, **how),
+        Table("others", "Other components", (_COMPONENT, *effects), others, **how),
         Table("lens", "Logit lens", _LENS, rows_of({str(name): lens[name] for name in lens}, lens.logit)),
     ]
     return Report(

@@ -41,7 +41,8 @@ def write_with(report: Report, sample: xr.Dataset | None, path: Path | str, run:
     heads = page_data(result)
     heads |= {"there": _measured(heads), "timed": unit_of(result) == "frames"}
     heads["examples"] = parts.deflated_json(examples_of(result))
-    packed, received, pieces = None, None, ""
+    packed: dict[str, Any] | None = None
+    received, pieces = None, ""
     if sample is not None:
         window = parts.pack_windows(sample)
         texts = window.shared["windows"]
