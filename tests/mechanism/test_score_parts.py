@@ -12,6 +12,7 @@ from attnscope.bundled import MODEL
 from attnscope.intervention import score_parts
 from attnscope.models.configs import EncoderConfig
 from attnscope.models.transformer import EncoderForMaskedLM
+from attnscope.results.reports import report_of
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope
 from tests.families import tiny, tiny_reader
@@ -169,6 +170,11 @@ def test_a_head_without_a_choice_is_rejected():
         model.transformer.h[1].attn.c_attn.bias[:64] = 0
     with pytest.raises(AttnscopeError, match="nothing to split"):
         of(model, (1, 0))
+
+
+def test_a_random_head_is_said_to_prefer_nothing():
+    found = of(tiny("gpt2"), (1, 2))
+    assert "has no clear preference for a kind of key" in report_of("attribute", found).finding.sentences[0]
 
 
 def test_the_command_names_the_source(tmp_path):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.intervention.score_parts import SIDES
+from attnscope.intervention.score_parts import RELATIONS, SIDES
 from attnscope.measure.documents import LEAST
 from attnscope.results.schema import Finding, Quantity, Report, Row, Table, effect_columns, effect_quantity, rows_of
 from attnscope.support.arguments import reads
@@ -57,6 +57,8 @@ _PAIRS = (
     Quantity("key_source", "key from"),
     Quantity("pair_share", "share", "percent", "share of the excess", low="pair_low", high="pair_high", interval=True),
 )
+_MOST = 0.5  # of rows or of the excess
+_TWICE = np.log(2)  # nats: twice the weight of the mean key
 _KINDS = ({"head"}, {"mlp"}, {"embedding", "position"}, {"bias"})
 
 
@@ -159,10 +161,18 @@ def _of_scores(tree: xr.DataTree) -> Report:
     named = [_named(row["kind"], row["source"].removeprefix("mlp ")) for row in (key, query)]
     name, share, other = str(one["relation"].values), f"{key['key_mean']:.0%}", f"{query['query_mean']:.0%}"
     share += "" if key["key_low"] is None else f" ({key['key_low']:.0%} to {key['key_high']:.0%})"
+    chosen, chance, excess = (float(keys[side].sel(relation=name)) for side in ("chosen", "chance", "excess"))
     first = f"Head {head} attends to the {name} because of {named[0]} in the keys: {share} of the excess."
-    if key["key_mean"] <= 0.5:  # noqa: PLR2004
+    if chosen <= _MOST or excess <= _TWICE or name == RELATIONS[0]:
+        first = (
+            f"Head {head} has no clear preference for a kind of key. At the {name}, the excess comes most from "
+            f"{named[0]} in the keys: {share}."
+        )
+    elif key["key_mean"] <= _MOST:
         first = f"Head {head} attends to the {name}, in part because of {named[0]} in the keys: {share} of the excess."
-    often, chance = (f"{float(keys[side].sel(relation=name)):.0%}" for side in ("chosen", "chance"))
+    often = (
+        f"Such a key is strongest in {chosen:.0%} of rows, by chance in {chance:.0%}; its excess is {excess:.2g} nats."
+    )
     return Report(
         command="attribute",
         title=f"Why head {head} of {model} attends where it does",
@@ -172,7 +182,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
             [
                 first,
                 f"In the queries the largest source is {named[1]}: {other}.",
-                f"Such a key is strongest in {often} of rows, by chance in {chance}.",
+                often,
                 f"The parts add up to the scores within {data.attrs['difference']:.0e}.",
             ],
             "significant at 5%, corrected for all components" if key["key_shown"] else "not tested",
