@@ -35,9 +35,10 @@ MODELS = {
     ),
 }
 IDS = torch.randint(3, TOKENS, (64, LENGTH), generator=torch.Generator().manual_seed(1))
-MASK = torch.ones(6, LENGTH, dtype=torch.long)
-MASK[0, 8:] = 0
-HELD = {"input_ids": IDS[:6], "attention_mask": MASK, "labels": IDS[:6].where(MASK > 0, -100)}
+MASK, LABELLED = torch.ones(2, 6, LENGTH, dtype=torch.long)
+MASK[:5, 4:] = 0  # most queries are padding, so that their scores would be the largest
+LABELLED[1:, 6:] = 0
+HELD = {"input_ids": IDS[:6], "attention_mask": MASK, "labels": IDS[:6].where(LABELLED > 0, -100)}
 
 
 def built(name):
@@ -77,11 +78,15 @@ def by_eager(model, monkeypatch):
             HELD if model.config.is_encoder_decoder else {name: HELD[name] for name in ("input_ids", "attention_mask")}
         )
         model(**held)
-    real = MASK > 0
+    sides = {"encoder": MASK > 0, "decoder": LABELLED > 0}
     found = {name: [] for name in ("logit", "entropy", "entropy_share", "sink", "reach")}
-    for scores, weights in calls:
-        allowed = (weights > 0)[:, :1] & real[:, None, None]
-        rows = real[:, None].expand(weights.shape[:3])
+    unlike = False  # whether any padded query has a larger score
+    for number, (scores, weights) in enumerate(calls):
+        decodes = model.config.is_encoder_decoder and number >= model.config.encoder_layers
+        crosses = decodes and (number - model.config.encoder_layers) % 2 == 1
+        query, key = sides["decoder" if decodes else "encoder"], sides["decoder" if decodes > crosses else "encoder"]
+        allowed = (weights > 0)[:, :1] & key[:, None, None]
+        rows = query[:, None].expand(weights.shape[:3])
         uniform = torch.log(allowed.sum(-1).double()).expand(rows.shape)
         place = torch.arange(LENGTH)
         of_rows = {
@@ -92,9 +97,14 @@ def by_eager(model, monkeypatch):
         }
         means = {name: ((values * rows).sum(-1) / rows.sum(-1)).mean(0).numpy() for name, values in of_rows.items()}
         means["entropy_share"] = means["entropy"] / means.pop("uniform")
-        means["logit"] = scores.masked_fill(~(allowed & rows[..., None]), -torch.inf).amax((0, 2, 3)).numpy()
+        own, every = (
+            scores.masked_fill(~(allowed & counted[..., None]), -torch.inf).amax((0, 2, 3)).numpy()
+            for counted in (rows, torch.ones_like(rows))
+        )
+        means["logit"], unlike = own, unlike or bool((own != every).any())
         for name, values in means.items():
             found[name].append(np.pad(values, (0, 4 - len(values)), constant_values=np.nan))
+    assert unlike
     return {name: np.stack(values) for name, values in found.items()}
 
 
@@ -112,6 +122,14 @@ def test_the_numbers_are_eager_attentions_and_the_losses_do_not_change(name, tmp
         np.testing.assert_allclose(last[number].values, expected, rtol=1e-5, atol=1e-5, err_msg=number)
     assert logged[-1]["heads/logit_max"] == pytest.approx(float(last.logit.max()))
     assert logged[-1]["heads/entropy_min/layer_1"] == pytest.approx(float(last.entropy[1].min()))
+
+
+def test_a_model_that_draws_random_numbers_trains_alike():
+    model = built("bert")
+    model.register_forward_pre_hook(lambda *_: (torch.rand(1), None)[1])
+    before = torch.get_rng_state()
+    HeadMonitor(HELD)(model, 0)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", MODELS)
