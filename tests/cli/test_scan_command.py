@@ -176,6 +176,7 @@ def test_bad_input(refused, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "Is the tide out?"}]}')
     (tmp_path / "a.txt").write_text("The tide is out.")
     (tmp_path / "empty.txt").write_text("\n \n")
+    refused("scan", "bundled", "", says="found an empty text")  # which is no name of this folder
     refused("scan", "bundled", "a.txt", "--chat", says="a.txt: chats must be JSON Lines")
     refused("scan", "bundled", "a.txt", "--groups", "a.txt", says="a.txt, line 1: not JSON")
     refused("scan", "a.txt", says="For the bundled model on a text, say: bundled a.txt")

@@ -5,11 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Prepend, Replace, Sequence
+from tokenizers.pre_tokenizers import Split
 from torch import nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from attnscope import AttnscopeError, attribute
 from attnscope.bundled import MODEL
+from attnscope.intervention.pairs import one_token
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope
 from tests.families import tiny, tiny_reader
@@ -183,3 +188,15 @@ def test_the_command_has_tables_and_a_page(tmp_path):
     assert f"Mean logit: {sum(parts):+.2f} = heads" in shown["finding"]["text"]
     assert {path.stem for path in (tmp_path / "run/figures").iterdir()} == {"heads", "lens"}
     assert "Logit lens" in (tmp_path / "run/report.html").read_text(encoding="utf-8")
+
+
+def test_a_word_needs_no_space_where_the_tokenizer_writes_it():
+    words = Tokenizer(WordLevel({"▁": 0, "▁she": 1, "she": 2, "<unk>": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = Split("▁", "merged_with_next")
+    words.normalizer = Sequence([Prepend("▁"), Replace(" ", "▁")])  # Llama's
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    assert one_token(tokenizer, " she", "the token") == one_token(tokenizer, "she", "the token") == 1
+    words.normalizer = Replace(" ", "▁▁")  # a space is a token, and the bare word another one
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    with pytest.raises(AttnscopeError, match="has 2 tokens"):
+        one_token(tokenizer, " she", "the token")

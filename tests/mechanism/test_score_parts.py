@@ -107,10 +107,20 @@ def test_sources_are_dense_products_with_frozen_norms():
     assert found.sel(relation="strongest key", side="key", source="mlp 0") == pytest.approx(float(wanted), rel=1e-4)
 
 
+def _first(tree):
+    return report_of("attribute", tree).finding.sentences[0]
+
+
 def test_the_previous_token_head_comes_out_of_a_planted_induction_circuit():
     planted = build("induction-decoder-1")
     halves = [np.random.default_rng(seed).choice(np.arange(5, 19), 10, replace=False).tolist() for seed in range(8)]
-    parts = of(planted.model, (1, 3), [half + half for half in halves])["parts"]
+    tree = of(planted.model, (1, 3), [half + half for half in halves])
+    parts = tree["parts"]
+    assert not parts.tested.sel(relation="strongest key").any()  # the scores choose it
+    assert parts.tested.sel(relation="token after the same token").any()
+    assert "attends to the token after the same token because of head 0.3" in _first(tree)
+    tree["parts"] = parts.to_dataset().assign(excess=parts.excess * 1e-3)
+    assert "has no clear preference" in _first(tree)
     found = parts.sel(relation="token after the same token")
     assert found.chosen > 0.9 * found.rows
     assert found.chance < 0.1 * found.rows
@@ -173,8 +183,7 @@ def test_a_head_without_a_choice_is_rejected():
 
 
 def test_a_random_head_is_said_to_prefer_nothing():
-    found = of(tiny("gpt2"), (1, 2))
-    assert "has no clear preference for a kind of key" in report_of("attribute", found).finding.sentences[0]
+    assert "has no clear preference for a kind of key" in _first(of(tiny("gpt2"), (1, 2)))
 
 
 def test_the_command_names_the_source(tmp_path):
