@@ -15,6 +15,8 @@ from attnscope.cli import app
 from attnscope.cli.output import wrapped
 from attnscope.results import translate
 from attnscope.results.figures.style import svg_of
+from attnscope.results.page.heads import of_report
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Table
 from tests.cli.command import attnscope
 from tests.comparison.small_systems import SMALL
 
@@ -191,3 +193,14 @@ def test_the_language_is_that_of_the_locale(monkeypatch, tmp_path):
     assert "Usage" in attnscope("scan", "--help", "--lang", "en", cwd=tmp_path).stdout
     assert attnscope("--help", cwd=tmp_path).stdout.startswith("使い方")
     assert attnscope("scan", "--lang", "fr", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.usefixtures("japanese")
+def test_a_page_translates_words_of_a_head_and_no_tokens():
+    quantities = (*HEAD, Quantity("roles"), Quantity("copied", unit="token"))
+    rows = [{"layer": 0, "head": head, "roles": "previous token", "copied": "weight"} for head in range(2)]
+    report = Report(
+        "card", "", "m", "", Finding(["No."], "not tested"), [Table("heads", "Heads", quantities, rows)], None
+    )
+    shown = {one["name"]: one["text"][0] for one in of_report(report)["quantities"]}
+    assert shown == {"roles": "前のトークン", "copied": "weight"}
