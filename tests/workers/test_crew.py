@@ -68,6 +68,18 @@ def test_an_idle_worker_takes_what_a_slow_one_has_not():
     assert sorted([first, *others, *answers]) == list(range(COUNT))
 
 
+def test_what_the_only_worker_had_last_is_done_by_the_next():
+    class Dying(Simulated):
+        def wait(self):
+            last = next((one for one, queue in self.queues.items() if queue and len(self.done) == 2), None)
+            return super().wait() if last is None or self.died else self.die(last)
+
+    engine = Dying(lambda: (Worker(engine.done), None), size=1)
+    engine.done = []
+    assert sorted(Crew(engine, 1).hand_out(ask, 3)) == [0, 1, 2]
+    assert engine.died == 1
+
+
 def test_work_that_ends_every_worker_is_reported():
     class Deadly(Simulated):
         def wait(self):
