@@ -261,21 +261,26 @@ def _add_tiles(
             continue
         if size == 1:
             rows = slice(rows.start + int(at[0]), rows.start + int(at[-1]) + 1)  # noqa: PLW2901
-        start, stop = operands.start[..., rows, None], operands.stop[..., rows, None]
+        start, stop = operands.start[..., rows, None].int(), operands.stop[..., rows, None].int()
         first, last, is_whole = int(start.min()), int(stop.max()), bool(counted[:, rows].all())
         inner = int(start.max()), int(stop.min())
         scores: Tensor | None = None
         for keys in _cuts(operands.key.shape[-2], size, KEY_TILE):
             if keys.start >= last or keys.stop <= first:
                 continue
+            if size == 1:
+                keys = slice(max(keys.start, first), min(keys.stop, last))  # noqa: PLW2901
             if scores is not None and scores.shape[-1] != keys.stop - keys.start:
                 scores = None
             scores = operands.scores(rows, keys, scores)
             weights = scores.sub_(level[..., rows, None]).exp_().mul_(factor[..., rows, None])
-            if not (is_whole and inner[0] <= keys.start and keys.stop <= inner[1]):
-                index = torch.arange(keys.start, keys.stop, device=weights.device)
-                hidden = (index < start) | (index >= stop) | (level[..., rows, None] == torch.inf)
-                weights.masked_fill_(hidden, 0.0)
+            index = torch.arange(keys.start, keys.stop, dtype=start.dtype, device=weights.device)
+            if keys.start < inner[0]:
+                weights.masked_fill_(index < start, 0.0)
+            if keys.stop > inner[1]:
+                weights.masked_fill_(index >= stop, 0.0)
+            if not is_whole:
+                weights.masked_fill_(level[..., rows, None] == torch.inf, 0.0)
             add(weights, rows, keys, *into)
 
 
