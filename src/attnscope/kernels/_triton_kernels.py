@@ -114,15 +114,6 @@ def tiles_of(low, high, is_row, keys, KEY_TILE: tl.constexpr, PLAIN: tl.constexp
 
 
 @triton.jit
-def matrix_of(matrix, strides, text, head):
-    """A mask or bias of one text and head: a pointer, or None, and the strides of query and key."""
-    at = (None, 0, 0)
-    if matrix is not None:
-        at = (matrix + text * strides[0] + head * strides[1], strides[2], strides[3])
-    return at
-
-
-@triton.jit
 def empty_sums(
     row, value_width: tl.constexpr, COLUMNS: tl.constexpr, SUMMED: tl.constexpr, QUERY_TILE: tl.constexpr,
     BIN_TILE: tl.constexpr,
@@ -161,8 +152,11 @@ def attend_rows(
     first, last, whole, whole_end = tiles_of(low, high, is_row, keys, KEY_TILE, mask is None and bias is None)
     keyed = (key + text * key_strides[0] + head // group * key_strides[1], key_strides[2])
     valued = (value + text * value_strides[0] + head // group * value_strides[1], value_strides[2])
-    masked = matrix_of(mask, mask_strides, text, head)
-    biased = matrix_of(bias, bias_strides, text, head)
+    if mask is not None:
+        mask += text * mask_strides[0] + head * mask_strides[1]
+    if bias is not None:
+        bias += text * bias_strides[0] + head * bias_strides[1]
+    masked, biased = (mask, mask_strides[2], mask_strides[3]), (bias, bias_strides[2], bias_strides[3])
     if columns is not None:
         columns += text * COLUMNS * keys
     query += text * query_strides[0] + head * query_strides[1]
