@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnscope.results.page.parts import pack_windows
+import attnscope
+from attnscope.results.page.parts import deflated_json, pack_received, pack_windows
 from attnscope.results.page.scan import page_data
+from attnscope.results.scan_report import sample_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_result import in_tiles, planted, scan_page
 
@@ -26,10 +28,17 @@ def embedded(page, element):
     return json.loads(found.group(1))
 
 
+def inflated(packed):
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+def weigh(code):
+    return np.where(code > 0, 2.0 ** ((code - 255) * 16 / 254), 0.0)
+
+
 def unpack(packed, tokens):
     """Counts, rest, keys and weights of one map, read back from the description in the module's docstring."""
     plain = np.frombuffer(zlib.decompress(base64.b64decode(packed)), dtype=np.uint8).astype(int)
-    weigh = lambda code: np.where(code > 0, 2.0 ** ((code - 255) * 16 / 254), 0.0)  # noqa: E731
     low, high, rest = plain[: 3 * tokens].reshape(3, tokens)
     counts = low + 256 * high
     step_low, step_high, codes = plain[3 * tokens :].reshape(3, counts.sum())
@@ -49,6 +58,21 @@ def test_packed_weights_come_back_within_the_stated_error(made):
         np.testing.assert_allclose(weights, true[kept], rtol=0.0221)
         np.testing.assert_allclose(rest, 1 - true.sum(1), rtol=0.0221, atol=2.0**-15)
         assert share == pytest.approx(true.sum() / 32, abs=1e-3)
+
+
+def test_lines_of_received_attention_come_back_and_no_share_is_lost():
+    text = "The tide comes in twice a day, and twice a day it goes out again. " * 4
+    sample = sample_of(attnscope.scan(texts=text, statistics="recent_top_key,profile", show=[(0, 3)]))
+    packed = pack_received(sample, [[10]])
+    line, most, top, recent = packed["heads"]["0.3"]
+    received = sample.received.values[0, 0, 3]
+    share = received[np.isfinite(received)] / np.nansum(received)
+    found = weigh(np.frombuffer(line.encode("latin-1"), np.uint8).astype(int)) * most
+    np.testing.assert_allclose(found, share, rtol=0.0225)  # the largest has four digits
+    assert [key for key, *_ in top][:3] == np.argsort(-share)[:3].tolist()
+    np.testing.assert_allclose([part for _, part, _ in top], share[[key for key, *_ in top]], rtol=0.005)
+    assert recent
+    assert inflated(deflated_json(packed))["heads"] == packed["heads"]
 
 
 def test_tiles_hold_what_lies_in_them():
@@ -73,7 +97,7 @@ def test_numbers_are_those_of_the_result(made, page):
     values = made.result["entropy"].values.reshape(12, -1)
     np.testing.assert_allclose(entropy["values"], values.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(entropy["low"], np.quantile(values, 0.1, axis=0), rtol=1e-4)
-    assert all(sum(counts["n"]) == 12 for counts in entropy["counts"])
+    assert all(sum(counts["n"]) == 12 for counts in inflated(entropy["counts"]))
     np.testing.assert_allclose(
         data["profile"]["mean"], made.result["profile"].mean("window").values.reshape(16, 21), rtol=1e-4, atol=1e-12
     )
@@ -112,8 +136,9 @@ def test_missing_heads_and_constant_values_are_no_obstacle(made):
     data = page_data(result)
     entropy = data["quantities"][0]
     assert entropy["values"][15] is None
-    assert entropy["counts"][15] is None
-    assert sum(entropy["counts"][0]["n"]) == 12
+    counts = inflated(entropy["counts"])
+    assert counts[15] is None
+    assert sum(counts[0]["n"]) == 12
     assert data["labels"]["shares"][15] == [None] * 6
     json.dumps(data, allow_nan=False)
 

@@ -105,6 +105,13 @@ def test_a_figure_has_the_width_and_the_letters_of_a_paper(view, tmp_path):
     np.testing.assert_allclose(axes.images[0].get_array(), view.weights.values)
 
 
+@pytest.mark.parametrize(("count", "named"), [(39, True), (64, False)])
+def test_a_notebooks_picture_names_the_tokens_that_fit(count, named):
+    weights = torch.softmax(torch.randn(1, count, count), -1)
+    axes = attnscope.view([weights], tokens=[f"token{i}" for i in range(count)]).figure().axes[0]
+    assert (axes.get_yticklabels()[1].get_text() == axes.get_xticklabels()[1].get_text() == "token1") is named
+
+
 def test_small_maps_of_long_texts_show_the_lines_of_the_whole_map():
     """From some queries of each tile: no more than from all of them, and a head that attends 200 tokens back."""
     torch.manual_seed(0)

@@ -26,6 +26,7 @@ from attnscope.measure.texts import window_length
 from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
 from attnscope.results.figures.attention import attention
+from attnscope.results.figures.style import PAGE
 from attnscope.results.page.parts import encode
 from attnscope.results.translate import language, messages_of_script, translate
 from attnscope.store.files import explained, write_output
@@ -164,7 +165,7 @@ class View:
 
     def figure(self) -> Any:
         """The head that is open, as `attnscope.results.figures.attention.attention` draws it."""
-        return attention(self.weights)
+        return attention(self.weights, width=PAGE)
 
     def save(self, path: str | Path) -> Path:
         """Write the view as one HTML page, which needs no network and no other file.

@@ -30,6 +30,7 @@ from attnscope.store.files import explained, write_output
 
 _ESCAPES = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 _DIGITS = 5
+_SAID = 3  # digits of a share beside its key
 _PIXELS = 96  # for an inch
 _ORDER = ("text", "profile", "why", "effect", "change", "roles", "examples", "groups")
 #: Names of the words in a page's data that are no names, tokens or numbers.
@@ -276,7 +277,8 @@ def deflated(planes: Any) -> str:
 
 def deflated_json(value: Any) -> str:
     """A value as JSON, compressed; empty where there is none."""
-    return deflated([np.frombuffer(script_json(value).encode(), np.uint8)]) if value else ""
+    written = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return deflated([np.frombuffer(written.encode("utf-8", "surrogatepass"), np.uint8)]) if value else ""
 
 
 def pack_long(sample: xr.Dataset) -> dict[str, Any] | None:
@@ -337,7 +339,7 @@ def pack_received(sample: xr.Dataset, shown: list[list[int]]) -> dict[str, Any] 
 
 def _listed(top: np.ndarray, share: np.ndarray, even: np.ndarray) -> list[list[int | float]]:
     """Keys with their shares and those under uniform attention."""
-    return [[int(key), round(float(share[key]), 6), round(float(even[key]), 6)] for key in top]
+    return [[int(key), *(float(f"{part[key]:.{_SAID}g}") for part in (share, even))] for key in top]
 
 
 def _share(received: np.ndarray) -> np.ndarray:
@@ -345,8 +347,8 @@ def _share(received: np.ndarray) -> np.ndarray:
 
 
 def _line(share: np.ndarray, points: int) -> tuple[str, float]:
-    """The packed peaks, and the largest."""
+    """The peaks, a character each, and the largest."""
     each = -(-len(share) // points)
     peaks = np.pad(share, (0, -len(share) % each)).reshape(-1, each).max(1)
     most = float(peaks.max())
-    return deflated([encode(peaks / max(most, 1e-30))]), float(f"{most:.4g}")
+    return encode(peaks / max(most, 1e-30)).tobytes().decode("latin-1"), float(f"{most:.4g}")

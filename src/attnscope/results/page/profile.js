@@ -100,7 +100,7 @@ function drawShares(index) {
     ...present.map((label) => html("li", {}, swatch(label.colour), html("bdi", {}, label.name), share(label.share)))));
 }
 
-panels.profile = (index) => {
+panels.profile = async (index) => {
   const colour = hueOf(index);
   if (data.profile) {
     const { offsets, mean, low, high } = data.profile, all = [high?.[index] ?? mean[index], mean[index]];
@@ -119,7 +119,8 @@ panels.profile = (index) => {
   const one = quantity() ?? painted[0];
   if (byId("distribution") && one) {
     byId("distribution-title").replaceChildren(`${one.name} `, html("span", { class: "count" }, one.counts ? t`over ${data.noun}s, and among all heads` : t`among all heads`));
-    drawDistribution(byId("distribution"), { counts: one.counts?.[index] ?? null, means: one.values, value: one.values[index], units: one.units, colour, noun: data.noun });
+    const counts = one.counts ? (await unpackJson(one.counts))[index] : null;
+    if (index === state.head) drawDistribution(byId("distribution"), { counts, means: one.values, value: one.values[index], units: one.units, colour, noun: data.noun });
   }
 };
 

@@ -8,15 +8,12 @@ async function drawReceived() {
   if (!box) return;
   const layer = layerOf(state.head), ticket = loading, place = `${state.window}.${layer}`;
   received ??= await unpackJson(packed.received);
-  if (ticket !== loading) return;
+  if (ticket !== loading) return; // another head was chosen meanwhile
   const own = received.heads[`${state.window}.${state.head}`], even = received.equal[place];
   box.hidden = !own;
   if (!own) return;
-  const lines = await Promise.all([own, even].map(async ([line, most]) => {
-    const table = weightTable(shared);
-    return Float32Array.from(await inflate(line), (c) => table[c] * most);
-  }));
-  if (ticket !== loading) return; // another head was chosen meanwhile
+  const table = weightTable(shared);
+  const lines = [own, even].map(([line, most]) => Float32Array.from(line, (character) => table[character.charCodeAt(0)] * most));
   const keys = received.keys[place], each = Math.ceil(keys / lines[0].length);
   byId("received-points").textContent = each > 1 ? t`; each point is the largest of ${each} keys` : "";
   drawReceivedLine(byId("received-line"), lines, own[2], keys, each);

@@ -163,7 +163,7 @@ def _statistic(result: xr.Dataset, name: str, ends: xr.Dataset) -> dict[str, Any
         low, high = selection.quantiles_over_texts(variable)
         entry["low"], entry["high"] = parts.numbers(low.ravel()), parts.numbers(high.ravel())
         values = variable.transpose("layer", "head", "window").values.astype(float)
-        entry["counts"] = [_histogram(row) for row in values.reshape(-1, values.shape[-1])]
+        entry["counts"] = parts.deflated_json([_histogram(row) for row in values.reshape(-1, values.shape[-1])])
     return entry
 
 
