@@ -200,7 +200,7 @@ def test_a_page_translates_words_of_a_head_and_no_tokens():
     quantities = (*HEAD, Quantity("roles"), Quantity("copied", unit="token"))
     rows = [{"layer": 0, "head": head, "roles": "previous token", "copied": "weight"} for head in range(2)]
     report = Report(
-        "card", "", "m", "", Finding(["No."], "not tested"), [Table("heads", "Heads", quantities, rows)], None
+        "", "", Finding(["No."], "not tested"), [Table("heads", "Heads", quantities, rows)], None, command="card"
     )
     shown = {one["name"]: one["text"][0] for one in of_report(report)["quantities"]}
     assert shown == {"roles": "前のトークン", "copied": "weight"}

@@ -19,7 +19,7 @@ def test_a_table_with_many_numbers_is_not_cut_off(width):
     row = {"title": "first-token sink of a head"} | {heading: 0.123 + at / 10 for at, heading in enumerate(HEADINGS)}
     table = Table("roles", "", [ROLE, *NUMBERS], [row], terminal=1)
     out = io.StringIO()
-    print_report(Report("roles", "", "model", "texts", Finding((), ""), [table], None), Console(file=out, width=width))
+    print_report(Report("", "texts", Finding((), ""), [table], None), Console(file=out, width=width))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert re.findall(r"\d\.\d+", out.getvalue()) == ["0.12", "0.22", "0.32", "0.42", "0.52", "0.62", "0.72", "0.82"]
@@ -28,5 +28,5 @@ def test_a_table_with_many_numbers_is_not_cut_off(width):
 def test_a_token_that_is_a_line_break_is_visible():
     table = Table("find", "", [Quantity("most", unit="token")], [{"most": "\n"}], terminal=1)
     out = io.StringIO()
-    print_report(Report("find", "", "model", "texts", Finding((), ""), [table], None), Console(file=out, width=80))
+    print_report(Report("", "texts", Finding((), ""), [table], None), Console(file=out, width=80))
     assert "⏎" in out.getvalue()

@@ -400,7 +400,6 @@ def report(difference: xr.Dataset) -> Report:
     )
     heads, texts = (count(difference.sizes["layer"] * difference.sizes["head"], "head"), int(difference.attrs["texts"]))
     return Report(
-        command="diff",
         title=f"What changed from {before} to {after}" if same else f"What differs between {before} and {after}",
         model=f"{before} and {after}",
         read=f"{count(difference.sizes['statistic'], 'statistic')} of {heads} over "

@@ -87,9 +87,7 @@ def report(results: xr.Dataset) -> Report:
     model = str(results.attrs.get("model", "the model"))
     tested = any(row["beyond_chance"] is not None for row in rows)
     return Report(
-        command="generate",
         title=f"Where {model} attends while it writes",
-        model=model,
         read=f"{count(results.sizes['sequence'], 'prompt')}, {tokens} new tokens each, {count(len(heads), 'head')}",
         finding=Finding(
             [f"{describe_own_output(rows)}."],

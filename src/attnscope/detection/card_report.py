@@ -50,9 +50,7 @@ def report(card: xr.Dataset) -> Report:
         )
     reached = [*dict.fromkeys((row["layer"], row["head"]) for row in counts if row["reached"])]
     return Report(
-        command="card",
         title=f"Card of the heads of {model}",
-        model=model,
         read=", ".join(texts_read(card)),
         finding=Finding(
             sentences, "scores at the threshold of a role", reached, headline=(_kept(card) or [headline_of(counts)])[0]

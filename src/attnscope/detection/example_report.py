@@ -36,9 +36,7 @@ def report(result: xr.Dataset) -> Report:
     heads = [*dict.fromkeys((row["layer"], row["head"]) for row in examples)]
     named = ", ".join(f"{layer}.{head}" for layer, head in heads)
     return Report(
-        command="examples",
         title=f"Examples of head{'s' * (len(heads) > 1)} {named} of {result.attrs['model']}",
-        model=str(result.attrs["model"]),
         read=f"{count(result.attrs['windows'], 'window')} ({result.attrs['tokens']} tokens)",
         finding=Finding(
             [_sentence(head, result, examples, features) for head in heads],

@@ -44,9 +44,7 @@ def report(result: xr.Dataset) -> Report:
         else f"no test: {LEAST} or more windows with both words are needed"
     )
     return Report(
-        command="find",
         title=f"Attention from {query!r} to {key!r} in {result.attrs['model']}",
-        model=str(result.attrs["model"]),
         read=f"{describe_corpus(result)}; both words in {count(int(result.attrs['with_both']), 'window')}",
         finding=Finding(_sentences(rows, own, query, key), certainty, [(row["layer"], row["head"]) for row in own]),
         tables=[

@@ -92,9 +92,7 @@ def report(roles: xr.Dataset) -> Report:
     """Which roles heads have."""
     rows, controls, model = role_rows(roles), controls_of(roles), str(roles.attrs["model"])
     return Report(
-        command="roles",
         title=f"Roles of the heads of {model}",
-        model=model,
         read=", ".join(texts_read(roles)),
         finding=Finding(
             [counts_sentence(rows, controls)],

@@ -130,9 +130,7 @@ def report(circuits: xr.Dataset) -> Report:
         )
     widest = np.isfinite(circuits.composition_p.values).sum()
     return Report(
-        command="circuits",
         title=f"Circuits in the weights of {circuits.attrs['model']}",
-        model=str(circuits.attrs["model"]),
         read=f"{count(len(heads), 'head')}, {count(int(widest), 'composition')}, "
         f"{count(int(circuits.attrs['vocabulary']), 'token')} of the vocabulary",
         finding=Finding(

@@ -46,9 +46,7 @@ def report(tree: xr.DataTree) -> Report:
     findings = [text for analysis in analyses for text in analysis.findings(tree, rows) if text]
     notes += skipped_note(skipped_of(tree))
     return Report(
-        command="explain",
         title=f"Why the heads of {model} attend where they do",
-        model=model,
         read=f"{count(len(rows), 'head')}{over}",
         finding=Finding(
             findings,

@@ -91,9 +91,7 @@ def report(tree: xr.DataTree) -> Report:
         Table("lens", "Logit lens", _LENS, rows_of({str(name): lens[name] for name in lens}, lens.logit)),
     ]
     return Report(
-        command="attribute",
         title=f"Direct logit attribution in {model}",
-        model=model,
         read=f"{count(asked, 'prediction')} in {count(predictions.sizes['window'], 'window')}",
         finding=Finding(
             sentences,
@@ -174,9 +172,7 @@ def _of_scores(tree: xr.DataTree) -> Report:
         f"Such a key is strongest in {chosen:.0%} of rows, by chance in {chance:.0%}; its excess is {excess:.2g} nats."
     )
     return Report(
-        command="attribute",
         title=f"Why head {head} of {model} attends where it does",
-        model=model,
         read=f"{count(int(rows[0]), 'row')} in {count(data.attrs['windows'], 'window')}",
         finding=Finding(
             [

@@ -88,9 +88,7 @@ def report(tree: xr.DataTree) -> Report:
         care["Estimates are linear."] = "They are off where the change is large; the figure shows by how much."
     model = str(tree.attrs.get("model", "the model"))
     return Report(
-        command="patch",
         title=f"Activation patching in {model}",
-        model=model,
         read=f"{count(len(rows), 'activation')} patched in {count(pairs.sizes['pair'], 'pair')} of texts",
         finding=Finding(
             _sentences(tree, rows),

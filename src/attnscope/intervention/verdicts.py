@@ -234,9 +234,7 @@ def report(tree: xr.DataTree) -> Report:
     if "shuffled" in tree.children:
         hint += f" The shuffling test used {count(int(tree['shuffled'].attrs['texts']), 'window')}."
     return Report(
-        command="intervene",
         title=f"Whether the heads of {model} matter",
-        model=model,
         read=f"{count(len(rows), 'head')} ablated over {count(windows, 'window')} of up to {tokens} tokens",
         finding=Finding(
             _sentences(tree, rows),

@@ -186,7 +186,7 @@ class Aligned:
     @property
     def attrs(self) -> dict[str, str]:
         """Attributes, as an xarray result has them."""
-        return {"signature": self.signature}
+        return {"signature": self.signature, "model": self.model}
 
     @property
     def compared_heads(self) -> xr.Dataset | None:
@@ -329,9 +329,7 @@ def report(aligned: Aligned) -> Report:
     best = aligned.chosen_on_gold and heads is not None
     links: list[Row] = [{"line": line, "links": pharaoh(own)} for line, own in enumerate(aligned.links, 1)]
     return Report(
-        command="align",
         title=f"Words aligned by {aligned.model}",
-        model=aligned.model,
         read=f"{pairs}, links of {_whose(aligned)}",
         finding=Finding(
             sentences,

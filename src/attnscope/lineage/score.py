@@ -385,7 +385,6 @@ def report(tree: xr.DataTree) -> Report:
     sentences = [*_sentences(scores), *_by_length(scores), *_sooner(curves)]
     notes = [_error_rate_note(scores)] if "alignment_error_rate" in scores else []
     return Report(
-        command="compare",
         title=f"{counted(len(names), 'translation system')} compared",
         model=", ".join(names),
         read=counted(int(scores.attrs["sentences"]), "sentence"),

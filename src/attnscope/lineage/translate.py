@@ -385,4 +385,4 @@ def report(translations: Translations) -> Report:
     ]
     finding, read = Finding([f"{translations.account}."], "not tested"), count(len(translations), "sentence")
     table = Table("translations", "Translations", _COLUMNS, rows)
-    return Report("translate", "Translations", "", read, finding, [table], translations)
+    return Report("Translations", read, finding, [table], translations, command="translate")

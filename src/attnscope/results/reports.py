@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 def report_of(command: str, result: Any, *, data: bool = False) -> Report:
     """All that a result has to show; its rows are computed here, once. With `data`, also what no table shows."""
-    return _module(VERBS[command].report).report(result, **({"data": data} if command == "scan" else {}))
+    made = _module(VERBS[command].report).report(result, **({"data": data} if command == "scan" else {}))
+    model = made.model or str(result.attrs.get("model", "the model"))
+    return replace(made, command=command, model=model)
 
 
 def figures_of(report: Report) -> dict[str, Figure]:

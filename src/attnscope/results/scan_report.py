@@ -140,9 +140,7 @@ def report(results: xr.Dataset, *, data: bool = False) -> Report:
         care |= {means: ""}
     model, heads = str(results.attrs.get("model", "the model")), count(results.sizes["head"], "head")
     return Report(
-        command="scan",
         title=f"Where the heads of {model} attend",
-        model=model,
         read=f"{stored.describe_layers(results)} x {heads} over {stored.describe_corpus(results)}",
         finding=Finding(
             sentences,

@@ -166,9 +166,7 @@ class Finding:
 class Report:
     """Everything that can be shown of a result."""
 
-    command: str
     title: str  # of the page
-    model: str
     read: str  # the input: heads, texts, tokens
     finding: Finding
     tables: Sequence[Table]  # the first is what --csv prints
@@ -178,6 +176,8 @@ class Report:
     hint: str = ""  # a line below the finding, on the page
     colour: str = ""  # the quantity that colours the map of heads first; by default the first effect
     heads: Sequence[tuple[int, int]] | None = None  # heads with detailed figures; by default the leading ones
+    command: str = ""
+    model: str = ""
 
     @property
     def rows(self) -> Sequence[Row]:

@@ -30,7 +30,7 @@ def write(walk: Walk | RecurrentWalk, path: Path | str, run: Path | None = None)
     finding = Finding(
         below, f"every number was compared with the model's own; the largest difference is {worst:.0e}", (), title
     )
-    report = Report("walk", title, walk.model, read.rstrip(".。"), finding, [], walk.arrays)
+    report = Report(title, read.rstrip(".。"), finding, [], walk.arrays, command="walk", model=walk.model)
     shown = [
         {
             "title": step.title,
