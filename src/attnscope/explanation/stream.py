@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from attnscope.capture.families import is_attention, is_norm
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import Inputs, observed_pass
-from attnscope.explanation.projections import Projections, factor_of, projections
+from attnscope.explanation.projections import LayerRun, Projections, factor_of, projections
 from attnscope.explanation.tables import word_embedding
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -66,16 +66,6 @@ def fold_of(norm: nn.Module, width: int) -> Fold | None:
 
 
 @dataclass(eq=False)
-class _Event:
-    """A module that ran: its input and its output, ``(token, width)`` each."""
-
-    name: str
-    module: nn.Module
-    received: Tensor | None
-    returned: Tensor | None
-
-
-@dataclass(eq=False)
 class Point:
     """A point at which a stream is read: by a layer, by cross-attention, or by the unembedding."""
 
@@ -83,12 +73,12 @@ class Point:
     order: int  # number of layers that wrote before
     states: Tensor
     at: int  # number of events before it
-    norm: _Event | None = None
+    norm: LayerRun | None = None
     fold: Fold | None = None
 
     @property
     def before(self) -> Tensor:
-        return self.states if self.norm is None or self.norm.received is None else self.norm.received
+        return self.states if self.norm is None or not len(self.norm.received) else self.norm.received
 
 
 @dataclass(eq=False)
@@ -98,12 +88,12 @@ class Layer:
     matrices: Projections
     query: Point
     key: Point  # of keys and values
-    branch: _Event | None = None  # norm of its output, before it is added
+    branch: LayerRun | None = None  # norm of its output, before it is added
     written: Fold | None = None
     factor: float = 1.0  # of its output as it is added
-    added: _Event | None = None  # what one module adds to the stream after it, and its factor
+    added: LayerRun | None = None  # what one module adds to the stream after it, and its factor
     added_factor: float = 1.0
-    after: _Event | None = None  # norm of the sum of stream and output (post-norm)
+    after: LayerRun | None = None  # norm of the sum of stream and output (post-norm)
     after_fold: Fold | None = None
 
 
@@ -183,7 +173,7 @@ class _Recorder:
 
     length: int
     outputs: set[str]
-    events: list[_Event] = field(default_factory=list)
+    events: list[LayerRun] = field(default_factory=list)
     calls: list[tuple[Site, AttentionCall, Tensor, Tensor, int]] = field(default_factory=list)
 
     def hooks(self, model: PreTrainedModel, unembedding: nn.Module | None) -> list[Any]:
@@ -197,12 +187,14 @@ class _Recorder:
     def _note(self, name: str, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> None:
         received = arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
         returned = returned[0] if isinstance(returned, tuple) and returned else returned
-        self.events.append(_Event(name, module, self._rows(received), self._rows(returned)))
+        self.events.append(LayerRun(name, module, self._rows(received), self._rows(returned)))
 
-    def _rows(self, states: Any) -> Tensor | None:
-        if not isinstance(states, Tensor) or not states.is_floating_point() or states.numel() % self.length:
-            return None
-        return states.detach().cpu().reshape(self.length, -1).clone() if states.shape[0] in {1, self.length} else None
+    def _rows(self, states: Any) -> Tensor:
+        """States ``(token, width)``; of anything else, nothing."""
+        known = isinstance(states, Tensor) and states.is_floating_point() and states.shape[:1] in {(1,), (self.length,)}
+        if not known or states.numel() % self.length:
+            return torch.empty(0)
+        return states.detach().cpu().reshape(self.length, -1).clone()
 
     def observe(self, site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
         rows = [states.detach().cpu().reshape(self.length, -1).clone() for states in (query_states, key_states)]
@@ -221,7 +213,7 @@ class _Written(NamedTuple):
     total: Tensor  # stream after it
     at: int  # number of events before it
 
-    def leads_to(self, events: list[_Event], point: Point) -> bool:
+    def leads_to(self, events: list[LayerRun], point: Point) -> bool:
         """Whether the stream at a point is that after this layer, plus what one module adds."""
         after = self.layer.after
         if point.norm is not None and (point.norm is after or point.fold is None):
@@ -229,13 +221,13 @@ class _Written(NamedTuple):
         if self._is_before(events, point, self.total):
             return True
         # the norm of a later sublayer, in a pre-norm layer whose own input has no norm (the first of ModernBERT)
-        if after is not None and after.received is not None and self._is_before(events, point, after.received):
+        if after is not None and self._is_before(events, point, after.received):
             query = self.layer.query
             self.layer.after = self.layer.after_fold = query.norm = query.fold = None
             return True
         return False
 
-    def _is_before(self, events: list[_Event], point: Point, total: Tensor) -> bool:
+    def _is_before(self, events: list[LayerRun], point: Point, total: Tensor) -> bool:
         target = point.before
         if target.shape != total.shape:
             return False
@@ -243,16 +235,15 @@ class _Written(NamedTuple):
             return True
         for stream in (total, self.base):
             for one in events[self.at : point.at]:
-                factor = None if one.returned is None else _factor(target, stream, one.returned)
-                if factor is not None:
+                if (factor := _factor(target, stream, one.returned)) is not None:
                     self.layer.added, self.layer.added_factor = one, factor
                     self.layer.factor *= stream is total  # what is added instead of its output
                     return True
         return False
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and one.shape == other.shape and factor_of(one, other) is not None
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and factor_of(one, other) is not None
 
 
 def _assembled(
@@ -261,8 +252,8 @@ def _assembled(
     """Order the events along each stream."""
     events, folds = recorder.events, dict[int, Fold | None]()
 
-    def fold(event: _Event | None) -> Fold | None:
-        if event is None or event.received is None:
+    def fold(event: LayerRun | None) -> Fold | None:
+        if event is None or not len(event.received):
             return None
         if id(event.module) not in folds:
             folds[id(event.module)] = fold_of(event.module, event.received.shape[1])
@@ -294,14 +285,13 @@ def _assembled(
         made.calls[site.index] = call
         name = found[site].names.get("output", "")
         place = next((place for place in range(at, len(events)) if events[place].name == name), None)
-        output = None if place is None else events[place].returned
-        if place is None or output is None or output.shape != query.before.shape:
+        if place is None or (output := events[place].returned).shape != query.before.shape:
             made.unverified.append(site.index)
             written.pop(stream, None)
             continue
-        later = [one for one in events[place:] if is_norm(one.module) and one.received is not None]
+        later = [one for one in events[place:] if is_norm(one.module) and len(one.received)]
         branch = next((one for one in later[:2] if _same(one.received, output)), None)
-        if branch is not None and branch.returned is not None:
+        if branch is not None:
             layer.branch, layer.written, output = branch, fold(branch), branch.returned
         base, total = query.before, query.before + output
         for one in later:
@@ -313,17 +303,16 @@ def _assembled(
                 layer.after, layer.after_fold = one, fold(one)
                 base, total = query.states, one.returned
                 break
-        assert total is not None  # noqa: S101 norms return what they receive
         written[stream] = _Written(layer, base, total, place)
     first, width = made.layers[0].query, word_embedding(model).embedding_dim
     for one in events:
-        if is_norm(one.module) and one.received is not None and one is not first.norm:
+        if is_norm(one.module) and len(one.received) and one is not first.norm:
             narrow = one.received.shape[1] == width != first.states.shape[1]
             if narrow or (made.layers[0].after is None and _same(first.before, one.returned)):
                 made.embedded = fold(one)
                 break
-    read = next((one for one in reversed(events) if one.module is unembedding and one.received is not None), None)
-    if read is not None and read.received is not None and "decoder" in written:
+    read = next((one for one in reversed(events) if one.module is unembedding and len(one.received)), None)
+    if read is not None and "decoder" in written:
         order = sum(layer.query.stream == "decoder" for layer in made.layers)
         end = point("decoder", order, read.received, len(events))
         made.is_linear = written["decoder"].leads_to(events, end)
@@ -331,9 +320,9 @@ def _assembled(
     return made
 
 
-def _factor(received: Tensor | None, stream: Tensor, output: Tensor) -> float | None:
+def _factor(received: Tensor, stream: Tensor, output: Tensor) -> float | None:
     """The factor of the output of a layer if a norm receives the stream plus that; else None."""
-    if received is None or received.shape != stream.shape or received.shape != output.shape:
+    if received.shape != stream.shape or received.shape != output.shape:
         return None
     rest, whole = (received - stream).double(), float(received.double().abs().max())
     wide = output.double()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any, Literal
 
 import torch
@@ -23,6 +22,7 @@ from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
 from attnscope.explanation.inputs import watching_inputs
 from attnscope.explanation.projections import LayerRun, projections
+from attnscope.explanation.stream import fold_of
 from attnscope.intervention.calls import check_matrices, output_by_rows
 from attnscope.kernels.call import AttentionCall
 from attnscope.kernels.engines import output_of
@@ -220,18 +220,15 @@ class LinearNorm:
 def fitted(
     module: nn.Module, given: Float[Tensor, "*any width"], returned: Float[Tensor, "*any width"]
 ) -> LinearNorm | None:
-    """The linear map from a normalisation's parameters that reproduces its output, or None."""
-    wide = torch.promote_types(given.dtype, torch.float32)
-    width = given.shape[-1]
-    own = [parameter.detach().to(wide) for parameter in module.parameters() if parameter.shape == (width,)]
-    ones, zero = (torch.full((width,), float(value), dtype=wide, device=given.device) for value in (1, 0))
-    gains = (*own, *(ones + each for each in own), ones)  # Gemma adds its weight to 1
-    limit = ROUNDING.get(returned.dtype, 2e-5) * float(returned.abs().max())
-    for is_centred, gain, shift in product((True, False), gains, (zero, *own)):
-        norm = LinearNorm(is_centred, gain, shift)
-        if float((norm.of(given) * norm.scale(given, returned) + shift - returned).abs().max()) <= limit:
-            return norm
-    return None
+    """The linear map of a normalisation that reproduces its output, or None."""
+    if (fold := fold_of(module, given.shape[-1])) is None:
+        return None
+    wide, shift = torch.promote_types(given.dtype, torch.float32), fold.frozen(module, given, returned)[1]
+    norm = LinearNorm(fold.centred, torch.from_numpy(fold.gain).to(given.device, wide), shift.to(wide))
+    apart = norm.of(given) * norm.scale(given, returned) + norm.shift - returned
+    return (
+        norm if float(apart.abs().max()) <= ROUNDING.get(returned.dtype, 2e-5) * float(returned.abs().max()) else None
+    )
 
 
 @dataclass(eq=False)
