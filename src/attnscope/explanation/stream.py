@@ -95,6 +95,7 @@ class Layer:
     added_factor: float = 1.0
     after: LayerRun | None = None  # norm of the sum of stream and output (post-norm)
     after_fold: Fold | None = None
+    reader: LayerRun | None = None  # norm that reads the sum of stream and output
 
 
 @dataclass(eq=False)
@@ -297,10 +298,10 @@ def _assembled(
         for one in later:
             factor = None if query.norm is None else _factor(one.received, query.before, output)
             if factor is not None:
-                total, layer.factor = one.received, factor
+                total, layer.factor, layer.reader = one.received, factor, one
                 break
             if _factor(one.received, query.states, output) is not None:
-                layer.after, layer.after_fold = one, fold(one)
+                layer.after, layer.after_fold, layer.reader = one, fold(one), one
                 base, total = query.states, one.returned
                 break
         written[stream] = _Written(layer, base, total, place)

@@ -5,27 +5,25 @@ They are found by their numbers, not by names: a later module reads the output o
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
-from attnscope.capture.families import OWN_STATES, is_attention, is_norm
+from attnscope.capture.families import OWN_STATES
 from attnscope.capture.forward import forward
 from attnscope.capture.watch import Site
 from attnscope.capture.watching import attached, watching
-from attnscope.explanation.inputs import watching_inputs
-from attnscope.explanation.projections import LayerRun, projections
-from attnscope.explanation.stream import fold_of
+from attnscope.explanation.inputs import FOR_MATCHING
+from attnscope.explanation.projections import LayerRun
+from attnscope.explanation.stream import SMALL, Layer, fold_of, residual_stream
 from attnscope.intervention.calls import check_matrices, output_by_rows
 from attnscope.kernels.call import AttentionCall
-from attnscope.kernels.engines import output_of
 from attnscope.kernels.full import attended, values_of
 from attnscope.support.errors import AttnscopeError
 
@@ -52,33 +50,35 @@ class Block:
 
 @torch.no_grad()
 def find_blocks(model: PreTrainedModel, inputs: dict[str, Any]) -> list[Block]:
-    """Find and check the block around every attention call of a model."""
-    matrices = projections(model, inputs)
-    history = _History()
-    chosen: dict[str, nn.Module] = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, Conv1D)) or is_norm(module) or is_attention(module)
-    }
+    """Find and check the block around every attention call of a model, on the first tokens of a text."""
+    length = min(FOR_MATCHING, *(ids.shape[1] for ids in inputs.values()))
+    stream = residual_stream(model, {name: ids[:, :length] for name, ids in inputs.items()})
+    return [_block(model, layer) for layer in stream.layers]
 
-    def observe(_: Site, call: AttentionCall, states: Tensor, __: Tensor) -> Tensor:
-        history.marks.append((len(history.events), states))
-        return output_of(call)
 
-    with record_modules(chosen, history.events), watching_inputs(model, observe):
-        forward(model, inputs, lambda _: "the text", with_head=False)
-    wide = torch.promote_types(model.dtype, torch.float32)
-    blocks: list[Block] = []
-    for number, (site, known) in enumerate(matrices.items()):
-        if known.output is None or known.output_bias is None:
-            unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
-            blocks.append(Block(site, reason=unread))
-            continue
-        output, bias = (
-            torch.from_numpy(matrix).to(device=model.device, dtype=wide) for matrix in (known.output, known.output_bias)
+def _block(model: PreTrainedModel, layer: Layer) -> Block:
+    known = layer.matrices
+    if known.output is None or known.output_bias is None:
+        unread = "no linear layer reads the concatenated output of the heads, so W_O is unknown"
+        return Block(known.site, reason=unread)
+    like: Any = {"device": model.device, "dtype": torch.promote_types(model.dtype, torch.float32)}
+    output, bias = torch.from_numpy(known.output).to(**like), torch.from_numpy(known.output_bias).to(**like)
+    block, normaliser = Block(known.site, output, bias), layer.branch or layer.after
+    if layer.reader is None or abs(layer.factor - 1) > SMALL:
+        return replace(
+            block,
+            reason="no module reads the sum of its heads and an earlier state, so the output of the block is unknown "
+            "(parallel layers, as in GPT-NeoX, or a scaled residual)",
         )
-        blocks.append(Block(site, output, bias, **history.around(number, known.names["output"])))
-    return blocks
+    names = {"projection": known.names["output"], "reader": layer.reader.name}
+    if normaliser is None:
+        return replace(block, form="sum", **names)
+    norm = fitted(normaliser.module, normaliser.received.to(model.device), normaliser.returned.to(model.device))
+    if norm is None:
+        kind = type(normaliser.module).__name__
+        return replace(block, reason=f"{normaliser.name} ({kind}) does not compute LayerNorm or RMSNorm")
+    form: Form = "normalised attention" if layer.branch else "normalised sum"
+    return replace(block, form=form, norm=norm, normaliser=normaliser.name, **names)
 
 
 @contextmanager
@@ -108,86 +108,11 @@ def record_modules(modules: dict[str, nn.Module], events: list[LayerRun]) -> Gen
         yield
 
 
-@dataclass(eq=False)
-class _History:
-    """The modules of one forward pass, and the times of its attention calls."""
-
-    events: list[LayerRun] = field(default_factory=list[LayerRun])
-    marks: list[tuple[int, Tensor]] = field(default_factory=list[tuple[int, Tensor]])
-
-    def around(self, number: int, projection: str) -> dict[str, Any]:
-        """The block of a call: its form and its modules."""
-        start, states = self.marks[number]
-        after = iter(range(start, self.marks[number + 1][0] if number + 1 < len(self.marks) else len(self.events)))
-        made = next((self.events[at].returned for at in after if self.events[at].name == projection), None)
-        if made is None or made.shape != states.shape:
-            return {"reason": "the sum of its heads and the states that it reads differ in shape"}
-        normaliser: LayerRun | None = None
-        for at in after:
-            event = self.events[at]
-            given = shaped(event.received, made)
-            if given is None:
-                continue
-            addend = made if normaliser is None else normaliser.returned
-            for kept in self._kept(start, states):
-                if _same(given, addend + kept):
-                    return self._named(at, projection, normaliser, is_own=kept is states)
-            if normaliser is None and is_norm(event.module) and _same(given, made):
-                normaliser = event
-        return {
-            "reason": "no module reads the sum of its heads and an earlier state, so the output of the block is "
-            "unknown (parallel layers, as in GPT-NeoX, or a scaled residual)"
-        }
-
-    def _kept(self, start: int, states: Tensor) -> Iterator[Tensor]:
-        """States that a residual connection may add: the input of attention, before or after normalisation."""
-        yield states
-        for event in reversed(self.events[:start]):
-            if is_norm(event.module) and _same(event.returned, states):
-                yield event.received
-                return
-
-    def _named(self, at: int, projection: str, inner: LayerRun | None, *, is_own: bool) -> dict[str, Any]:
-        event = self.events[at]
-        names = {"projection": projection, "reader": event.name}
-        if inner is not None:
-            return self._normalised(inner, "normalised attention") | names
-        if is_own and is_norm(event.module) and self._goes_on_normalised(at):
-            return self._normalised(event, "normalised sum") | names
-        return {"form": "sum"} | names
-
-    def _normalised(self, event: LayerRun, form: Form) -> dict[str, Any]:
-        norm = fitted(event.module, event.received, event.returned)
-        if norm is None:
-            kind = type(event.module).__name__
-            return {"reason": f"{event.name} ({kind}) does not compute LayerNorm or RMSNorm"}
-        return {"form": form, "norm": norm, "normaliser": event.name}
-
-    def _goes_on_normalised(self, at: int) -> bool:
-        """Whether the next residual connection adds the normalised sum (BERT), not the sum itself (ModernBERT)."""
-        norm = self.events[at]
-        made: list[Tensor] = []
-        for event in self.events[at + 1 :]:
-            if event.received.shape == norm.received.shape:
-                for kept, answer in ((norm.returned, True), (norm.received, False)):
-                    if any(_same(event.received, part + kept) for part in made):
-                        return answer
-            if event.returned.shape == norm.received.shape:
-                made.append(event.returned)
-        return True
-
-
 def shaped(tensor: Tensor, like: Tensor) -> Tensor | None:
     """The tensor in another's shape if one of them only flattens texts and positions (OPT); else None."""
     if tensor.numel() != like.numel() or tensor.shape[-1] != like.shape[-1]:
         return None
     return tensor.reshape(like.shape)
-
-
-def _same(tensor: Tensor, other: Tensor) -> bool:
-    if tensor.shape != other.shape:
-        return False
-    return float((tensor - other).abs().max()) <= ROUNDING.get(tensor.dtype, 2e-5) * float(other.abs().max())
 
 
 #: Largest difference of two computations of one number, as a share of the largest value. Many models normalise in

@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 from attnscope.capture.borrow import borrowed
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.watch import Site
-from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.profiles import of_layers, pairs_at
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls
@@ -76,7 +75,7 @@ def contribution_profiles(
     tell = progress or no_progress
     with borrowed(study.model):
         first = calls.inputs_of(study.model, study.windows[0])
-        blocks = find_blocks(study.model, {name: ids[:, :FOR_MATCHING] for name, ids in first.items()})
+        blocks = find_blocks(study.model, first)
         run = _ModelRun(study.model, blocks, kinds_chosen, band, by_name=kinds is not None)
         if "gradient" in kinds_chosen and (reason := calls.lacks_predictions(study.model, first)):
             run.skip("gradient", reason)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from attnscope.capture.borrow import borrowed
 from attnscope.explanation.arrays.checks import labelled
-from attnscope.explanation.inputs import FOR_MATCHING
 from attnscope.explanation.study import Study
 from attnscope.intervention import calls
 from attnscope.intervention.arrays import FLOW_TOKENS, attention_flow
@@ -107,7 +106,7 @@ class OneText:
         self.queries = self._numbered(positions)
         self.rows = [self.sides.predicting.start + query for query in self.queries]
         self.headless = calls.lacks_predictions(self.model, self.inputs)
-        blocks = find_blocks(self.model, {name: ids[:, :FOR_MATCHING] for name, ids in self.inputs.items()})
+        blocks = find_blocks(self.model, self.inputs)
         with calls.embedding_leaves(self.model, self.inputs) as self.leaves:
             self.records, output = record(
                 self.model,
