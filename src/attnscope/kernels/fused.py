@@ -29,6 +29,8 @@ def can_fuse(call: AttentionCall, need: Need) -> str | None:
         return "queries and keys differ in width"
     if call.query.device.type not in {"cpu", "cuda"}:
         return f"no fused kernel is known for {call.query.device.type}"
+    if call.query.is_cuda and call.query.dtype == torch.float64:
+        return "the fused kernel of CUDA has no float64"
     return None
 
 
@@ -51,7 +53,8 @@ def fused_attention(
             mask = mask & torch.ones(mask.shape[-2:], dtype=torch.bool, device=mask.device).tril()
             causal = False
         empty = ~mask.any(-1)
-        bias = torch.zeros(mask.shape, dtype=call.query.dtype, device=mask.device)
+        keys = mask.shape[-1]  # the kernel of CUDA wants rows of 16 bytes, or a multiple
+        bias = torch.zeros(*mask.shape[:-1], keys + -keys % 8, dtype=call.query.dtype, device=mask.device)[..., :keys]
         bias.masked_fill_(~mask, torch.finfo(bias.dtype).min)
         bias = bias.expand(call.query.shape[0], call.query.shape[1], *mask.shape[-2:])
     queries = call.query.shape[2]

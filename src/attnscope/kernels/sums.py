@@ -64,7 +64,8 @@ def weight_sums(
     if of_keys or of_offsets:
         each_tile(call, level, sums, partial(_add, queries=queries))
     if by_kernel:
-        sums[0] = triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp()
+        received_by = triton_tiles(exchanged(call, level), Need())[1].log_sum_exp.exp()
+        sums[0] = received_by.flip(-1) if call.causal else received_by
     strange = level.isnan().any(-1, keepdim=True)
     parts = zip(sums, (received, offsets), strict=True)
     return WeightSums(*(part.masked_fill_(strange, torch.nan) if wanted else None for part, wanted in parts))
@@ -79,7 +80,10 @@ def _can_exchange(call: AttentionCall) -> bool:
 
 
 def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> AttentionCall:
-    r"""The call with queries and keys exchanged: its log-sum-exp is the log of the attention that each key receives."""
+    r"""The call with queries and keys exchanged: its log-sum-exp is the log of the attention that each key receives.
+
+    Of a causal call, the texts are turned round too: the last key is the first query.
+    """
     dims = (-2,) if call.causal else ()
 
     def turned(pairs: Tensor) -> Tensor:

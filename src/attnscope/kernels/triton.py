@@ -90,10 +90,9 @@ class Launch(NamedTuple):
     stages: int
 
 
-# By the widest head: the largest tiles of which the compiler keeps the running sums of all default statistics in
-# registers, or nearly so (float32 and 256 wide it cannot), for compute capabilities 8.0 and 9.0. Chosen by the
-# compiler's count (tests/attention/compiles.py), not by the clock: without a GPU.
-_HALF = {64: Launch(128, 64, 8, 2), 128: Launch(128, 32, 8, 2), WIDEST: Launch(64, 32, 8, 2)}
+# By the widest head, the fastest on an H200 (docs/scale/gpu.md): two programs share a processor, and one computes
+# sums while the other multiplies matrices.
+_HALF = {64: Launch(64, 64, 4, 2), 128: Launch(64, 64, 4, 2), WIDEST: Launch(64, 32, 4, 2)}
 _SINGLE = {64: Launch(32, 32, 4, 2), 128: Launch(32, 32, 4, 2), WIDEST: Launch(32, 16, 4, 1)}
 _INTERPRETED = Launch(64, 32, 1, 1)  # small texts of tests take several tiles
 
