@@ -187,7 +187,7 @@ def model_ways(
         observer = StatisticsObserver(DEFAULT, BAND, reading, length - 1)
         with watching(model, observer):
             forward(model, {"input_ids": reading.text.input_ids}, str)
-        return stacked(observer.measured.layers())
+        return stacked(observer.layers())
 
     return {"plain": plain, "scan": scanned}
 

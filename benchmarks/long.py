@@ -105,7 +105,7 @@ def run(model, batch, way: str, rows: int) -> None:
         observer = StatisticsObserver(DEFAULT, 10, WindowBatch(batch, batch), length - 1, sample=sample)
         with watching(model, observer):
             forward(model, {**given, **last}, str)
-        stacked(observer.measured.layers())
+        stacked(observer.layers())
 
 
 def resident(name: str) -> float:

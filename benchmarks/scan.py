@@ -72,7 +72,7 @@ def scanned(model, batch) -> None:
     observer = StatisticsObserver(DEFAULT, BAND, WindowBatch(batch, batch), batch.input_ids.shape[1] - 1)
     with watching(model, observer):
         forward(model, {"input_ids": batch.input_ids}, str)
-    stacked(observer.measured.layers())
+    stacked(observer.layers())
 
 
 def eager(model, batch) -> None:

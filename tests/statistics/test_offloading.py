@@ -44,5 +44,5 @@ def test_no_statistic_of_a_layer_waits_for_the_device(monkeypatch):
             "read/windows.py",  # of the batch: whether anything is padded
         }
         waits.clear()
-        observer.measured.layers()
+        observer.layers()
         assert {line.partition(":")[0] for line in waits} == {"measure/passes.py"}

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from torch import Tensor
 from attnscope.capture.notes import layer_coordinates
 from attnscope.capture.parameters import OBSERVATION
 from attnscope.kernels.bins import bin_ranges, far_starts
-from attnscope.kernels.call import AttentionCall, Need, with_mass
+from attnscope.kernels.call import AttentionCall, Need, RowMeasures, with_mass
 from attnscope.kernels.engines import measure, output_of
+from attnscope.kernels.masks import RowMask
 from attnscope.measure.maps import KEPT, BlockSums
 from attnscope.measure.quantities import CHOSEN, EQUAL, KNOWN, SECOND_PASS, STRONGEST, dimensions, needs_of, wording
 from attnscope.measure.row_samples import sampled_statistics
@@ -111,13 +112,23 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
 
     def add(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
         """Start copying the tensors of a layer."""
+        self[layer] = self._copied(tensors)
+
+    def add_all(self, heads: Mapping[int, int], tensors: Mapping[str, Tensor]) -> None:
+        """Start copying the tensors of several layers, whose heads stand side by side."""
+        copies = self._copied(tensors)
+        sizes = {name: [1] * len(heads) if name.startswith(EQUAL) else [*heads.values()] for name in copies}
+        parts = {name: copy.split(sizes[name], 1) for name, copy in copies.items()}
+        self |= {layer: {name: part[at] for name, part in parts.items()} for at, layer in enumerate(heads)}
+
+    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         device = next((tensor.device for tensor in tensors.values() if tensor.is_cuda), None)
         with nullcontext() if device is None else torch.cuda.device(device):  # whose stream copies and event are in
             copies = {name: tensor.to("cpu", non_blocking=device is not None) for name, tensor in tensors.items()}
             if device is not None:
                 self._events.append(torch.cuda.Event())
                 self._events[-1].record()
-        self[layer] = copies
+        return copies
 
     def layers(self) -> list[dict[str, Tensor]]:
         """The tensors of all layers, in their order."""
@@ -142,22 +153,97 @@ class StatisticsObserver:
     chosen: Sequence[int] = ()  # offsets of ``weight_at``
     # of each site; ``equal_...`` is uniform attention over the visible tokens, with one head
     measured: HostOffloader = field(default_factory=HostOffloader)
+    _waiting: dict[Any, _Waiting] = field(default_factory=dict[Any, "_Waiting"])
 
     def __call__(self, site: Site, call: AttentionCall) -> Tensor:
         merged = None if self.words is None else self.words.merged(site.kind, call)
         reading, own, mass, equal = self.reading, call, None, None
         if self.words is not None and merged is not None:
             reading, own, mass, equal = self.words.words, merged.call, merged.mass, merged.equal
-        queries, keys = reading.sides(site.kind)
-        query_valid, query_special, query_groups = _marks(queries, own.query)
-        key_valid, special, key_groups = _marks(keys, own.key)
-        groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
-        marks = Marks(query_valid, key_valid, special, groups, query_special, with_first=site.kind == "cross")
+        if call.query.is_cuda and merged is None and self._waits:
+            return self._postponed(site, call)
+        marks = self._marks(reading, site, own)
         output, measured = measure_call(
             own, self.names, self.band, self.reach, marks, mass, equal, self.sample, self.observation, self.chosen
         )
         self.measured.add(site.index, measured)
         return output if merged is None else output_of(call)
+
+    def _marks(self, reading: WindowBatch, site: Site, call: AttentionCall) -> Marks:
+        queries, keys = reading.sides(site.kind)
+        query_valid, query_special, query_groups = _marks(queries, call.query)
+        key_valid, special, key_groups = _marks(keys, call.key)
+        groups = GroupMarks(query_groups, key_groups, self.groups) if self.groups else None
+        return Marks(query_valid, key_valid, special, groups, query_special, with_first=site.kind == "cross")
+
+    @cached_property
+    def _waits(self) -> bool:
+        """Whether all statistics are sums over the rows of one pass."""
+        other = {*SECOND_PASS, CHOSEN, "blocks"}
+        by_pass = not (needs_of(self.names) | needs_of(_nulls(self.names), equal=True)) & other
+        return by_pass and self.sample is None and not self.groups and STRONGEST not in self.names
+
+    def _postponed(self, site: Site, call: AttentionCall) -> Tensor:
+        """Measure the rows of a call, and leave their sums until those of other layers are taken.
+
+        The hundreds of small sums of a layer take a GPU less time than to launch them.
+        """
+        kind = site.kind, call.query.shape[2], call.key.shape[2], call.query.device
+        if kind not in self._waiting:
+            self._waiting[kind] = _Waiting(marks := self._marks(self.reading, site, call), marks.columns())
+        waiting = self._waiting[kind]
+        output, rows = measure(call, plan(self.names, self.band, waiting.columns, self.reach))
+        mask = call.mask
+        place = id(mask) if mask is None or isinstance(mask, RowMask) else (mask.data_ptr(), mask.stride())
+        seen = call.causal, None if mask is None else (place, mask.shape)
+        if seen not in waiting.equal or call.bias is not None:
+            need = plan(_nulls(self.names), self.band, waiting.columns, self.reach, equal=True)
+            waiting.equal[seen] = mask, equal_rows(call, need)
+        waiting.rows[site.index] = rows, waiting.equal[seen][1]
+        if len(waiting.rows) * sum(part.nbytes for part in vars(rows).values() if part is not None) > _WAIT:
+            self._settle()
+        return output
+
+    def _settle(self) -> None:
+        """Reduce the rows that wait: heads of all layers side by side."""
+        for waiting in self._waiting.values():
+            if waiting.rows:
+                own, even = (_side_by_side(parts) for parts in zip(*waiting.rows.values(), strict=True))
+                sides = waiting.marks.queries, waiting.marks.keys
+                of_equal = reduce_call(even, _nulls(self.names), *sides, equal=True)
+                reduced = reduce_call(own, self.names, *sides) | {f"{EQUAL}{name}": of_equal[name] for name in of_equal}
+                self.measured.add_all({layer: len(rows.mass[0]) for layer, (rows, _) in waiting.rows.items()}, reduced)
+                waiting.rows.clear()
+
+    def layers(self) -> list[dict[str, Tensor]]:
+        """What was measured of all layers, in their order."""
+        self._settle()
+        return self.measured.layers()
+
+
+_WAIT = 1 << 30  # bytes of rows
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """Rows of calls of one kind, by layer, and those of uniform attention under each mask, which is kept alive."""
+
+    marks: Marks
+    columns: Tensor
+    rows: dict[int, tuple[RowMeasures, RowMeasures]] = field(default_factory=dict[int, Any])
+    equal: dict[Any, tuple[Any, RowMeasures]] = field(default_factory=dict[Any, Any])
+
+
+def _nulls(names: Sequence[str]) -> list[str]:
+    return [name for name in names if KNOWN[name].has_equal]
+
+
+def _side_by_side(several: Sequence[RowMeasures]) -> RowMeasures:
+    """The rows of several calls as those of one with all their heads."""
+    each = {name: [vars(rows)[name] for rows in several] for name in vars(several[0])}
+    return RowMeasures(
+        **{name: torch.cat(parts, 1) for name, parts in each.items() if all(p is not None for p in parts)}
+    )
 
 
 def measure_call(
@@ -194,7 +280,7 @@ def measure_call(
     else:
         valid = (marks.queries, marks.keys)
         output, reduced = sampled_statistics(call, need, names, valid, sample, partial(sums, needs=needs))
-    if nulls := [name for name in names if KNOWN[name].has_equal]:
+    if nulls := _nulls(names):
         need, needs = plan(nulls, band, columns, reach, equal=True), needs_of(nulls, equal=True)
         even, flat = equal_rows(call, need) if equal is None else measure(equal, need)[1], equal
         if flat is None:

@@ -429,7 +429,7 @@ class Reader(ABC):
         by = [window.by for window in read.windows]
         sources = [(window.source, window.start) for window in read.windows]
         named = numbers[0], self.groups, "tokens" if read.words is None else "words", by if by[0] else None, self.chosen
-        arrays, lengths = stacked(observer.measured.layers()), self.lengths(read)
+        arrays, lengths = stacked(observer.layers()), self.lengths(read)
         return labelled(arrays, self.sites, self.band, self.reach, lengths, sources, *named)
 
     def lengths(self, read: Read) -> dict[str, np.ndarray]:
