@@ -8,12 +8,12 @@
 
 First the tests that are marked `device` run on the GPU: the kernel's cases (tests/attention/test_triton.py) and every
 verb against eager attention or the CPU (tests/test_devices.py). How many passed and failed is printed; where one fails,
-nothing is timed. `layer`: one
-layer of 65,536 tokens, by PyTorch's flash, cuDNN and memory-efficient attention, by compiled FlexAttention, and by
-`measure` with row statistics and band, with two columns besides, and with the bins that scan asks for by default.
-`model`: scan's forward pass beside the plain one, of BERT-base's shape and of a Llama of 1B parameters, with random
-weights and without a language-model head. Everything is timed in turns within one run; a ratio is the median over the
-turns. Printed are markdown tables with the device and the versions.
+nothing is timed. `layer`: one layer of 65,536 tokens, by PyTorch's flash, cuDNN and memory-efficient attention, by
+compiled FlexAttention (at the lengths of --flex alone: to compile it takes long), and by `measure` with row statistics
+and band, without the largest key, with two columns besides, and with the bins that scan asks for by default. `model`:
+scan's forward pass beside the plain one, of BERT-base's shape and of a Llama of 1B parameters, with random weights and
+without a language-model head. Everything is timed in turns within one run; a ratio is the median over the turns.
+Printed are markdown tables with the device and the versions.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import os
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,20 +53,22 @@ ROOT = Path(__file__).parents[1]
 
 
 def cases(*, interpreted: bool) -> int:
-    """Run the tests of devices in a process of their own, which counts those that passed; its exit code."""
+    """Run the tests of devices in processes of their own, which count those that passed; the exit code."""
     known = {"TRITON_INTERPRET", "ATTNSCOPE_TEST_DEVICE"}
     environment = {name: value for name, value in os.environ.items() if name not in known}
     environment |= {"TRITON_INTERPRET": "1"} if interpreted else {"ATTNSCOPE_TEST_DEVICE": "cuda"}
-    arguments = ["-q", "-p", "no:cacheprovider", "-n", "0", "-m", "device", "tests"]
+    arguments = ["-q", "-p", "no:cacheprovider", "-n", str(min(8, os.cpu_count() or 1)), "-m", "device", "tests"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment, check=False
     ).returncode
 
 
-def time_in_turns(ways: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
+def time_in_turns(ways: dict[str, Callable[[], object] | None]) -> dict[str, list[float]]:
     """Milliseconds of each way in each turn, by the device's clock; of those that fail, the reason is printed."""
     times: dict[str, list[float]] = {}
     for name, run in ways.items():  # what is compiled is compiled here
+        if run is None:
+            continue
         try:
             run()
             run()
@@ -92,8 +95,8 @@ def ratio(times: dict[str, list[float]], name: str, beside: str) -> str:
 
 
 def layer_ways(
-    length: int, width: int, dtype: torch.dtype, *, causal: bool, device: str
-) -> dict[str, Callable[[], object]]:
+    length: int, width: int, dtype: torch.dtype, *, causal: bool, flex: bool, device: str
+) -> dict[str, Callable[[], object] | None]:
     """What is timed of one layer."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -105,6 +108,7 @@ def layer_ways(
     rows = Need.everything(BAND)
     needs = {
         "row statistics and band": rows,
+        "without largest key": replace(rows, largest_key=False),
         "and two columns": Need.everything(BAND, columns),
         "and bins (scan)": Need.everything(BAND, columns, far_starts(BAND, length)),
     }
@@ -118,7 +122,9 @@ def layer_ways(
 
         return run
 
-    def flexible() -> Callable[[], object]:
+    def flexible() -> Callable[[], object] | None:
+        if not flex:
+            return None
         compiled = torch.compile(flex_attention)
         mask = None
         if causal:
@@ -134,14 +140,14 @@ def layer_ways(
     }
 
 
-def compare_layers(lengths: list[int], widths: list[int], types: list[str], *, causal: bool) -> None:
+def compare_layers(lengths: list[int], widths: list[int], types: list[str], flex: list[int], *, causal: bool) -> None:
     goals = ", ".join(f"{name} {goal}" for name, goal in GOALS.items())
     print(f"\nOne layer of {TOKENS} tokens, causal={causal}; times of flash's forward pass (goals: {goals})\n")
     heading: list[str] = []
     for dtype in types:
         for width in widths:
             for length in lengths:
-                ways = layer_ways(length, width, TYPES[dtype], causal=causal, device="cuda")
+                ways = layer_ways(length, width, TYPES[dtype], causal=causal, flex=length in flex, device="cuda")
                 times = time_in_turns(ways)
                 if not heading:
                     heading = ["type", "width", "n", "flash, ms", *list(ways)[1:]]
@@ -166,7 +172,12 @@ def shapes() -> dict[str, tuple[type, object, int, int]]:
         num_key_value_heads=8,
         max_position_embeddings=8192,
     )
-    return {"BERT-base": (BertModel, BertConfig(), 32, 512), "Llama, 1B": (LlamaModel, llama, 4, 2048)}
+    return {
+        "BERT-base": (BertModel, BertConfig(), 32, 512),
+        "BERT-base, large batch": (BertModel, BertConfig(), 128, 512),
+        "Llama, 1B": (LlamaModel, llama, 4, 2048),
+        "Llama, 1B, long": (LlamaModel, llama, 1, 8192),
+    }
 
 
 def model_ways(
@@ -174,7 +185,8 @@ def model_ways(
 ) -> dict[str, Callable[[], object]]:
     """The plain forward pass, and that of a scan with its default statistics."""
     torch.manual_seed(0)
-    model = kind(config).eval().to(device, dtype)
+    with torch.device(device):
+        model = kind(config).eval().to(dtype)
     ids = torch.randint(10, 1000, (batch, length)).tolist()
     words, spans = ("w",) * length, ((0, 1),) * length
     windows = [Window(tuple(row), (False,) * length, spans, "text", 0, words) for row in ids]
@@ -211,6 +223,7 @@ def main() -> int:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32_768, 65_536])
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--types", nargs="+", choices=list(TYPES), default=["float16", "bfloat16"])
+    parser.add_argument("--flex", type=int, nargs="*", default=[8192])
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--interpret", action="store_true")
     given = parser.parse_args()
@@ -231,7 +244,7 @@ def main() -> int:
 
     print(f"\n{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     if given.what != "model":
-        compare_layers(given.lengths, given.widths, given.types, causal=given.causal)
+        compare_layers(given.lengths, given.widths, given.types, given.flex, causal=given.causal)
     if given.what != "layer":
         compare_models(given.types)
     return 0

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from attnscope import AttnscopeError
-from attnscope.kernels import sums
+from attnscope.kernels import engines, sums
 from attnscope.kernels.call import AttentionCall, Need
 from attnscope.kernels.engines import choose_engine, measure
 from attnscope.kernels.masks import OffsetBias
@@ -278,6 +278,29 @@ def test_what_the_kernel_cannot_do_it_says(no_types):
     assert "32 bins" in (can_triton(call, Need(bins=tuple(range(1, 33)))) or "")
     assert can_triton(call, Need.everything(10, bins=BINS)) is None
     assert choose_engine(call, Need()) == ("triton" if CUDA else "compiled")
+
+
+def test_a_kernel_that_fails_or_disagrees_is_not_used(monkeypatch, caplog):
+    """A first call compares it with PyTorch; what it says of it is said once."""
+    call, need = there(CALLS["sinks"]), Need(entropy=True, largest_key=True, columns=torch.ones(1, N, 1, device=DEVICE))
+    expected = measure(call, need, engine="plain")[1].entropy
+    monkeypatch.setattr(engines, "choose_engine", lambda *_: "triton")
+    kernel = engines._ENGINES["triton"]
+
+    def fails(call, need):
+        raise RuntimeError("no such instruction")
+
+    def is_off(call, need):
+        output, rows = kernel(call, need)
+        return output, replace(rows, entropy=rows.entropy + 0.1)
+
+    for engine, said in ((kernel, None), (is_off, "not what PyTorch measures"), (fails, "no such instruction")):
+        monkeypatch.setattr(engines, "_AGREES", {})
+        monkeypatch.setitem(engines._ENGINES, "triton", engine)
+        caplog.clear()
+        for _ in range(2):
+            torch.testing.assert_close(measure(call, need)[1].entropy, expected, atol=1e-5, rtol=1e-5)
+        assert [said in record.message for record in caplog.records] == ([] if said is None else [True])
 
 
 def test_without_the_interpreter_the_cpu_is_rejected(monkeypatch):

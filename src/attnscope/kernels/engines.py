@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from attnscope.kernels.call import AttentionCall, Need, RowMeasures, shows_score
 from attnscope.kernels.fused import can_fuse, fused_passes
 from attnscope.kernels.plain import plain_tiles
 from attnscope.kernels.triton import can_triton, triton_tiles
-from attnscope.support.errors import AttnscopeError
+from attnscope.support.errors import AttnscopeError, reason_of
 from attnscope.support.state import own_state
 
 Engine = Literal["auto", "compiled", "fused", "triton", "plain"]
@@ -38,6 +39,28 @@ def choose_engine(call: AttentionCall, need: Need) -> Literal["compiled", "fused
     return "plain"
 
 
+_AGREES: dict[Any, bool] = {}  # by device, type and widths
+_AGREEMENT = 0.02  # absolute or relative: bfloat16 rounds outputs to 0.4%
+
+
+def _kernel_agrees(call: AttentionCall, need: Need) -> bool:
+    """Whether the kernel gives for the first text of a first call what PyTorch gives; one line where it does not."""
+    of = call.query.device, call.query.dtype, call.query.shape[-1], call.value.shape[-1], call.bias is None
+    if of not in _AGREES:
+        need = replace(need, columns=None if need.columns is None else need.columns[:1], largest_key=False)
+        reason = "what it measures is not what PyTorch measures"
+        try:
+            both = [_ENGINES[engine](call.part(texts=slice(1)), need) for engine in ("triton", "plain")]
+            pairs = zip(*((output, *vars(rows).values()) for output, rows in both), strict=True)
+            same = [(a.double(), b.double()) for a, b in pairs if a is not None and b is not None]
+            _AGREES[of] = all(torch.allclose(a, b, _AGREEMENT, _AGREEMENT, equal_nan=True) for a, b in same)
+        except Exception as error:  # noqa: BLE001 a compiler or a driver fails as it likes
+            _AGREES[of], reason = False, reason_of(error)
+        if not _AGREES[of]:
+            logging.getLogger("attnscope").warning("attention is measured without the CUDA kernel: %s", reason)
+    return _AGREES[of]
+
+
 @own_state()
 @torch.no_grad()
 def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tuple[Tensor, RowMeasures]:
@@ -50,7 +73,7 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     need
         Measures to take. More may be returned where they cost nothing.
     engine
-        ``auto`` lets `choose_engine` decide.
+        ``auto`` lets `choose_engine` decide; the kernel on CUDA is first compared with PyTorch on a text.
 
     Returns
     -------
@@ -76,6 +99,8 @@ def measure(call: AttentionCall, need: Need, *, engine: Engine = "auto") -> tupl
     4.0
     """
     chosen = choose_engine(call, need) if engine == "auto" else engine
+    if chosen == "triton" and engine == "auto" and not _kernel_agrees(call, need):
+        chosen = "plain" if can_fuse(call, need) else "fused"
     if chosen in _REASONS and engine != "auto" and (reason := _REASONS[chosen](call, need)) is not None:
         raise AttnscopeError(f"engine '{chosen}' cannot measure this: {reason}. Use 'plain' or 'auto'")
     if chosen == "compiled" and (call.query.device.type != "cpu" or call.query.dtype == torch.float64):
