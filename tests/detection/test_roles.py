@@ -112,8 +112,8 @@ def test_the_command_prints_a_table_and_leaves_a_run_that_opens_again(run):
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ((2, 60), "1 of 3 windows was left out: it has fewer than the 32 tokens of a full one"),
-        ((4, 0, 0), "2 of 3 windows were left out: they have fewer than 8 tokens, too few"),
+        ((2, 60), "1 of 3 windows left out: fewer than the 32 tokens of a full one"),
+        ((4, 0, 0), "2 of 3 windows left out: fewer than 8 tokens, too few"),
         ((90,), ""),
     ],
 )

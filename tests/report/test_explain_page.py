@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from attnscope.results.page.heads import of_report
+from attnscope.results.reports import report_of
 from attnscope.support.errors import AttnscopeError
 from tests.report.planted_explanation import SKIPPED, explain_page_of, only
 
@@ -32,6 +34,13 @@ def test_each_analysis_has_a_section_with_its_figures(text):
         "notes",
     ]
     assert len(re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,', text)) == 18
+
+
+def test_the_map_marks_as_many_heads_as_the_headline_counts(explained):
+    report = report_of("explain", explained)
+    weight = next(one for one in of_report(report)["quantities"] if one["name"] == "weight")
+    assert report.finding.headline.startswith(f"{sum(shown is True for shown in weight['shown'])} of ")
+    assert sum(shown is True for shown in weight["shown"]) > 0
 
 
 def test_the_page_reports_the_offsets_that_the_mask_allows(explained, tmp_path):

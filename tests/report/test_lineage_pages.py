@@ -92,7 +92,7 @@ def cells(compared, table):
 
 def test_the_table_says_what_was_found(compared):
     heading, fixed, additive, transformer = cells(compared, 0)
-    assert heading[:4] == ["System", "BLEU", "ChrF", "Difference"]
+    assert heading[:4] == ["System", "BLEU", "chrF", "Difference"]
     assert fixed[:4] == [NAMES[0], "30.5 29.0 to 32.0", "55.2 53.8 to 56.8", ""]
     assert additive[3:5] == ["+67.7 +66.2 to +69.2", "0.001"]
     assert transformer[-1].startswith("40.0%")

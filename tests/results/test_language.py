@@ -69,7 +69,7 @@ def test_a_message_with_values_is_translated_by_its_own_entry(japanese):
     ("text", "expected"),
     [
         ("Head labels: offset -2: 1, mixed: 8.", "ヘッドのラベル: オフセット -2: 1、混合: 8。"),
-        ("134 windows (17109 tokens)", "134ウィンドウ（17109トークン）"),
+        ("134 windows (17,109 tokens)", "134ウィンドウ（17,109トークン）"),
         ("Share of the windows with each label", "各ラベルが付いたウィンドウの割合"),  # a message about texts
         ("Mean weight", "平均の重み"),
         ("gpt2", "gpt2"),
@@ -204,3 +204,17 @@ def test_a_page_translates_words_of_a_head_and_no_tokens():
     )
     shown = {one["name"]: one["text"][0] for one in of_report(report)["quantities"]}
     assert shown == {"roles": "前のトークン", "copied": "weight"}
+
+
+def test_each_number_of_a_head_has_the_unit_of_its_statistic():
+    quantities = (*HEAD, Quantity("statistic"), Quantity("change", unit="change"), Quantity("size", unit="deviations"))
+    rows = [
+        {"layer": 0, "head": head, "statistic": name, "change": 1.0, "size": 2.0}
+        for head in range(2)
+        for name in ("entropy", "max_weight")
+    ]
+    report = Report(
+        "", "", Finding(["No."], "not tested"), [Table("heads", "Heads", quantities, rows)], None, command="diff"
+    )
+    units = {one["name"]: one["units"] for one in of_report(report)["quantities"]}
+    assert list(units.values()) == ["nats", "SD", "", "SD"]

@@ -73,7 +73,7 @@ def _kept(card: xr.Dataset) -> list[str]:
     for name in _reaches(card):
         score, (recent, sinks) = card.score.sel(role=name).values, name.split("_")[1:]
         sentences.append(
-            f"A cache of the latest {recent} and the first {sinks} tokens keeps 95% of the weight or more for "
+            f"A cache of the latest {recent} and first {sinks} tokens keeps 95% of the weight or more for "
             f"{int((score >= STREAMS).sum())} of {int(np.isfinite(score).sum())} heads."
         )
     return sentences

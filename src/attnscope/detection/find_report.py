@@ -75,8 +75,8 @@ def _sentences(rows: list[Row], own: list[Row], query: str, key: str) -> list[st
     uniform, weight = significant(top["uniform"], 2), significant(top["weight"], 2)
     position = "undefined" if top["same_offset"] is None else significant(top["same_offset"], 2)
     attend = (
-        f"{len(own)} of {len(rows)} heads attend{'s' * (len(own) == 1)} from {query!r} to {key!r} more than to any "
-        "other word, and more than both baselines."
+        f"{len(own)} of {len(rows)} heads attend{'s' * (len(own) == 1)} from {query!r} most to {key!r}, beyond both "
+        "baselines."
     )
     largest = (
         f"The largest weight is {weight} (head {top['layer']}.{top['head']}); uniform attention {uniform}, the same "
@@ -99,8 +99,8 @@ _HEADS = (
     ),
     Quantity("uniform", unit="share", meaning="the same under uniform attention"),
     Quantity("same_offset", "same offset", "share", "mean weight at the same offset from other words of the text"),
-    effect_quantity("above", "above", heading="above", meaning="weight less the larger of both baselines"),
+    effect_quantity("above", "above", heading="above baselines", meaning="weight less the larger of both baselines"),
     Quantity("first_of", "ranks first", "share", "share of the windows in which no other word gets more"),
     Quantity("rank", "rank", "count", "rank of the word among all words, in the first window with both words"),
-    Quantity("strongest", "most", "token", "word that gets the most, in that window"),
+    Quantity("strongest", "top word", "token", "word that gets the most, in that window"),
 )

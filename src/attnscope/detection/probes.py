@@ -79,12 +79,11 @@ def left_out_note(windows: Sequence[Window], used: Sequence[Window], length: int
         return {}
     why = (
         f"fewer than the {length} tokens of a full one, and where at least half are full only those are read, so that "
-        "all are alike."
+        "all are alike"
         if 2 * sum(len(window) == length for window in windows) >= len(windows)
-        else f"fewer than {_LEAST} tokens, too few for positions to mean anything."
+        else f"fewer than {_LEAST} tokens, too few for positions to mean anything"
     )
-    was, has = ("were", "they have") if missing > 1 else ("was", "it has")
-    return {"left_out": f"{missing} of {count(len(windows), 'window')} {was} left out: {has} {why}"}
+    return {"left_out": f"{missing} of {count(len(windows), 'window')} left out: {why}."}
 
 
 def delimiters_of(window: Window) -> list[bool]:

@@ -82,9 +82,9 @@ def headline_of(rows: Sequence[Row]) -> str:
     found = sorted((row for row in rows if row["reached"]), key=lambda row: -row["reached"])
     if not found:
         return "No head reaches the threshold of a role"
-    listed = ", ".join(f"{row['title']} {row['reached']}" for row in found[:_NAMED])
+    listed = ", ".join(f"{row['title']} ({row['reached']})" for row in found[:_NAMED])
     more = f", {len(found) - _NAMED} more roles" if len(found) > _NAMED else ""
-    return f"Heads at the threshold of a role: {listed}{more}"
+    return f"Heads that reach the threshold of a role: {listed}{more}"
 
 
 @reads("roles")

@@ -119,12 +119,12 @@ def _sentences(predictions: xr.Dataset, rows: list[Row], heads: list[Row], what:
             f"Heads that favour the token over the mean token significantly, or oppose it: {shown} of {len(heads)}, "
             f"most {most} ({largest} logits)."
             if tested
-            else f"The head with the largest part beyond the mean token is {most}: {largest} logits."
+            else f"Head {most} has the largest part beyond the mean token: {largest} logits."
         )
     elif tested:
         found = f"Heads with a significant part: {shown} of {len(heads)}, the largest {most} ({largest} logits)."
     else:
-        found = f"The largest part of a head is that of {most}: {largest} logits."
+        found = f"Head {most} has the largest part: {largest} logits."
     return [
         f"Mean {what}: {whole} = heads {own[0]}, feed-forward layers {own[1]}, embeddings {own[2]}, biases {own[3]}.",
         found,

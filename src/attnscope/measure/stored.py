@@ -319,9 +319,9 @@ def describe_corpus(results: xr.Dataset) -> str:
     if results.attrs.get("reads") != "images":
         if "length" not in results:
             return count(texts, "window")
-        tokens = f"{int(results.length.sum())} {unit_of(results)}"
+        tokens = f"{int(results.length.sum()):,} {unit_of(results)}"
         if "target_length" in results:
-            tokens += f", {int(results.target_length.sum())} in the target"
+            tokens += f", {int(results.target_length.sum()):,} in the target"
         if "image_tokens" in results:
             images = results.image_tokens.values[results.image_tokens.values > 0]
             tokens += f", {images.sum()} from {count(len(images), 'image')}"

@@ -203,7 +203,7 @@ def page_table(table: Table) -> dict[str, Any]:
 def _column(quantity: Quantity) -> Column:
     words = quantity.unit in NO_NUMBERS
     kind = "number" if not words or quantity.unit == "head" else "text" if quantity.unit == "text" else "left"
-    title = quantity.title[:1].upper() + quantity.title[1:]
+    title = re.sub(r"^[a-z]{2,}\b", lambda first: first[0].capitalize(), quantity.title)  # not of p, chrF
     first = "" if quantity.unit == "profile" else "ascending" if words else "descending"
     return Column(title, first, kind, quantity.group, quantity.meaning)
 

@@ -259,7 +259,7 @@ def groups_table(results: xr.Dataset) -> tuple[Table, list[str]]:
     """The pairs of groups with the largest weights above both baselines, and sentences about them."""
     every = group_pairs(results)
     pairs, sentence = [pair for pair in every if pair["above"] > 0], describe_group_pairs(every)
-    sentences = [f"Groups of tokens: {sentence[:1].lower()}{sentence[1:]}."]
+    sentences = [f"{sentence}."]
     if pairs:
         first = pairs[0]
         weight, equal, positions = (f"{first[name]:.2f}" for name in ("weight", "equal", "positions"))

@@ -490,7 +490,7 @@ def stand_ins(subject: Subject, shown: Sequence[ShownHead]) -> str:
     if is_shaped_like(subject.model, ROBERTA):
         return ""
     places = {head.name: "{}.{}".format(*head.place) for head in shown}
-    replaced = ", ".join(f"{places.get(f'{a}.{b}', 'none')} for head({a},{b})" for a, b in NAMED_HEADS)
+    replaced = ", ".join(f"head({a},{b}): {places.get(f'{a}.{b}', 'none')}" for a, b in NAMED_HEADS)
     return f"the model is not shaped like {ROBERTA}; its own heads replace the papers' (layer.head, from 0): {replaced}"
 
 

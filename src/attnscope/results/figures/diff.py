@@ -22,7 +22,7 @@ _DIGITS = 15  # at most
 def captions(report: Report) -> dict[str, tuple[str, str]]:
     """Title and caption of each figure, by name."""
     same = same_heads(report.result)
-    signs = "the statistic rose; blue: it fell" if same else "higher in the second model; blue: lower"
+    signs = f"Orange: {'the statistic rose; blue: it fell' if same else 'higher in the second model; blue: lower'}."
     dots = rings = ""
     if report.result.tested.any():
         dots = " Dots: significant changes (corrected for all heads and statistics)."
@@ -30,7 +30,7 @@ def captions(report: Report) -> dict[str, tuple[str, str]]:
     return {
         "change-maps": (
             "Change of each head" if same else "Difference of each pair of heads",
-            f"Orange: {signs}; in standard deviations of all heads of both models.{dots}",
+            signs + " Unit: the standard deviation of all heads of both models." + dots,
         ),
         "before-after": (
             "Before and after" if same else "First and second model",

@@ -72,7 +72,7 @@ function drawScale(box, { colour, low, high, label, position }) {
   const stops = Array.from({ length: 17 }, (_, i) => svg("stop", { offset: i / 16, "stop-color": css(colour(i / 16)) }));
   const place = position ?? ((value) => (value - low) / (high - low));
   const pointer = svg("path", { d: "M0 0l-5-7h10z", fill: "currentColor", visibility: "hidden" });
-  const picture = svg("svg", { viewBox: `0 0 ${width} 56`, role: "img", "aria-label": t`${label}: from ${say(low)} to ${say(high)}` },
+  const picture = svg("svg", { viewBox: `0 0 ${width} 38`, role: "img", "aria-label": t`${label}: from ${say(low)} to ${say(high)}` },
     svg("defs", {}, svg("linearGradient", { id }, ...stops)),
     svg("rect", { x: left, y: 10, width: span, height: 11, rx: 2, fill: `url(#${id})`, stroke: "var(--line)" }), pointer);
   for (const value of ticks(low, high, width < 420 ? 5 : 6)) {
@@ -80,8 +80,7 @@ function drawScale(box, { colour, low, high, label, position }) {
     picture.append(svg("line", { x1: x, x2: x, y1: 21, y2: 25, stroke: "var(--muted)" }),
       svg("text", { x, y: 36, "text-anchor": "middle" }, say(value)));
   }
-  picture.append(svg("text", { x: width - right, y: 51, "text-anchor": "end" }, label));
-  box.replaceChildren(picture);
+  box.replaceChildren(picture, html("p", { class: "scale-name" }, label));
   return (value) => {
     const shown = value !== null && value !== undefined;
     pointer.setAttribute("visibility", shown ? "visible" : "hidden");

@@ -75,7 +75,7 @@ def _text(text: xr.Dataset, known: np.ndarray) -> dict[str, Any]:
     tokens = [str(token) for token in text["text_token" if "text_token" in text else "text_token_id"].values]
     source = {"source": [str(token) for token in text.source_token.values if token]} if "source_token" in text else {}
     return source | {
-        "name": str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}",
+        "name": translate(str(text.source.item()) if "source" in text.coords else f"prompt {int(text.prompt)}"),
         "prompt": prompt,
         "steps": steps,
         "tokens": tokens[: prompt + steps],

@@ -17,6 +17,7 @@ from attnscope.results.translate import translate
 TABS = {"scan": ("text", "Text"), "explain": ("why", "Why"), "intervene": ("effect", "Effect")}
 _OWN = {"patch": ("effect", "Effect"), "diff": ("change", "Change"), "roles": ("roles", "Roles")}
 _MOST_LABELS = 24
+_UNITS = {"nats": "nats", "logits": "logits", "tokens": "tokens", "shift": "tokens", "percent": "%", "deviations": "SD"}
 _DATA = '<script type="application/json" id="data">'
 
 
@@ -119,30 +120,33 @@ def _quantities(table: Table, index: dict[tuple[int, int], int], size: int) -> l
     by_name = {one.name: one for one in table.quantities}
     left_out = {"layer", "head", "attention", split}
     found: list[dict[str, Any]] = []
+    tested = {one.group: one.name for one in table.quantities if one.title == "significant"}
     details: tuple[Detail, ...] = ("table", "page") if table.page else ("table", "page", "data")
     for name, rows in groups.items():
         for one in table.shown(*details):
             words = not any(_is_number(row.get(one.name)) for row in rows)
             if one.name in left_out or one.unit == "profile" or (split and words):
                 continue
-            entry = _entry(one, rows, index, size, by_name.get(one.like))
+            entry = _entry(one, rows, index, size, by_name.get(one.like), one.significant or tested.get(one.group, ""))
             if any(entry["text"]):
                 entry |= {"key": f"{table.name}.{name}.{one.name}", "name": one.title}
                 if split:
                     group = STATISTICS[name].words.long_name if name in STATISTICS else name.replace("_", " ")
-                    entry |= {"name": f"{group}: {one.title}", "group": group}
+                    entry |= {"name": f"{translate(group)}: {translate(one.title)}", "group": group}
+                    own = STATISTICS[name].words.units if one.unit == "change" and name in STATISTICS else ""
+                    entry["units"] = entry["units"] or own.replace("share", "")
                 found.append(entry)
     return found
 
 
 def _entry(
-    one: Quantity, rows: Sequence[Row], index: dict[tuple[int, int], int], size: int, like: Quantity | None
+    one: Quantity, rows: Sequence[Row], index: dict[tuple[int, int], int], size: int, like: Quantity | None, test: str
 ) -> dict[str, Any]:
     number = one.unit != "head" and any(_is_number(row.get(one.name)) for row in rows)
     entry: dict[str, Any] = {
         "help": with_minus(one.meaning),
         "group": one.group,
-        "units": one.unit if one.unit in {"nats", "logits"} else "",
+        "units": _UNITS.get(one.unit, ""),
         "signed": number and bool(one.significant),
         "largest": 1 if one.unit == "share" else None,
         "values": [None] * size if number else None,
@@ -155,9 +159,9 @@ def _entry(
         text, interval = text_of(one, row, like)
         entry["text"][at] = with_minus(text) if number or one.unit == "token" else translate(text)
         entry["interval"][at] = translate(with_minus(interval))
-        entry["shown"][at] = row.get(one.significant) if one.significant else None
+        entry["shown"][at] = row.get(test) if test else None
         if number and row.get(one.name) is not None:
-            entry["values"][at] = float(f"{row[one.name]:.5g}")
+            entry["values"][at] = float(f"{row[one.name] * (100 if one.unit == 'percent' else 1):.5g}")
     if not any(entry["interval"]):
         del entry["interval"]
     return entry

@@ -160,7 +160,7 @@ function describe(index) {
   const one = quantity();
   if (!one || one.values[index] === null) return t`no value`;
   const interval = intervalOf(one, index), marked = one.shown?.[index] ? t`, significant` : "";
-  return `${one.name}: ${textOf(one, index)}${one.units && ` ${one.units}`}${interval && ` (95%: ${interval})`}${marked}`;
+  return `${one.name}: ${textOf(one, index)}${one.units && one.units !== "%" ? ` ${one.units}` : ""}${interval && ` (95%: ${interval})`}${marked}`;
 }
 
 /** The most frequent label of a head, with its share and colour. */
@@ -339,7 +339,7 @@ function drawNumbers(table, quantities, index) {
     const head = one.group && one.group !== group ? [html("tr", { class: "group" }, html("th", { scope: "rowgroup", colspan: 3 + columns.length }, one.group))] : [];
     group = one.group ?? group;
     return [...head, html("tr", one.key === state.colour ? { class: "chosen" } : {},
-      html("th", { scope: "row", title: one.help ?? "" }, `${one.group ? one.name.replace(`${one.group}: `, "") : one.name} `, html("span", { class: "count" }, one.units ?? "")),
+      html("th", { scope: "row", title: one.help ?? "" }, `${one.group ? one.name.replace(`${one.group}: `, "") : one.name} `, html("span", { class: "count" }, one.units ?? ""), html("span", { class: "help" }, one.help ?? "")),
       html("td", { class: one.shown?.[index] ? "number shown" : "number" }, textOf(one, index)), ...columns.map((name) => html("td", { class: "number" }, cellsOf[name]())), html("td", { class: "strip" }, ...(one.values ? [stripOf(one, index)] : [])))];
   }));
 }
