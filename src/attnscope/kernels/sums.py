@@ -82,7 +82,7 @@ def _can_exchange(call: AttentionCall) -> bool:
 def exchanged(call: AttentionCall, level: Float[Tensor, "batch head query"]) -> AttentionCall:
     r"""The call with queries and keys exchanged: its log-sum-exp is the log of the attention that each key receives.
 
-    Of a causal call, the texts are turned round too: the last key is the first query.
+    A causal call is also reversed: the last key becomes the first query.
     """
     dims = (-2,) if call.causal else ()
 

@@ -115,7 +115,7 @@ class HostOffloader(dict[int, dict[str, Tensor]]):
         self[layer] = self._copied(tensors)
 
     def add_all(self, heads: Mapping[int, int], tensors: Mapping[str, Tensor]) -> None:
-        """Start copying the tensors of several layers, whose heads stand side by side."""
+        """Start copying the tensors of several layers: the heads of one layer after those of another."""
         copies = self._copied(tensors)
         sizes = {name: [1] * len(heads) if name.startswith(EQUAL) else [*heads.values()] for name in copies}
         parts = {name: copy.split(sizes[name], 1) for name, copy in copies.items()}
@@ -205,7 +205,7 @@ class StatisticsObserver:
         return output
 
     def _settle(self) -> None:
-        """Reduce the rows that wait: heads of all layers side by side."""
+        """Reduce the rows that wait: the heads of all layers as those of one."""
         for waiting in self._waiting.values():
             if waiting.rows:
                 own, even = (_side_by_side(parts) for parts in zip(*waiting.rows.values(), strict=True))
@@ -216,7 +216,7 @@ class StatisticsObserver:
                 waiting.rows.clear()
 
     def layers(self) -> list[dict[str, Tensor]]:
-        """What was measured of all layers, in their order."""
+        """The tensors of all layers, in their order."""
         self._settle()
         return self.measured.layers()
 
