@@ -12,11 +12,12 @@ from tokenizers.pre_tokenizers import Split
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from attnscope import AttnscopeError, attribute
+from attnscope import AttnscopeError, attribute, circuits, explain
 from attnscope.bundled import MODEL
 from attnscope.intervention.pairs import one_token
 from attnscope.testing.catalogue import build
 from tests.cli.command import attnscope
+from tests.every_family.models import tiny_model
 from tests.families import tiny, tiny_reader
 
 TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
@@ -200,3 +201,11 @@ def test_a_word_needs_no_space_where_the_tokenizer_writes_it():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
     with pytest.raises(AttnscopeError, match="has 2 tokens"):
         one_token(tokenizer, " she", "the token")
+
+
+@pytest.mark.parametrize("verb", [attribute, circuits, explain])
+def test_a_model_that_attends_over_patches_of_bytes_is_rejected(verb):
+    model = tiny_model("blt")
+    given = {} if verb is circuits else {"texts": IDS, "tokenizer": TOKENIZER, "window": 12}
+    with pytest.raises(AttnscopeError, match=r"attends over \d+ states of a text of \d+ tokens"):
+        verb(model, **given)

@@ -432,7 +432,7 @@ def check_same_model(result: Any, loaded: LoadedModel, what: str) -> None:
 def signature_of(
     command: str,
     loaded: LoadedModel,
-    corpus: Hashed,
+    corpus: Hashed | None,
     target: Hashed | None,
     settings: Mapping[str, Any],
     *,
@@ -447,7 +447,7 @@ def signature_of(
         command,
         model={"name": loaded.name, "class": type(loaded.model).__name__, **loaded.identity},
         tokenizer=None if reader is None else dict(reader),
-        corpus={"sha256": corpus.sha256()},
+        corpus=None if corpus is None else {"sha256": corpus.sha256()},
         target=None if target is None else {"sha256": target.sha256()},
         settings={**settings, **where},
         versions=package_versions(*packages),

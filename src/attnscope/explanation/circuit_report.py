@@ -7,7 +7,7 @@ import json
 import numpy as np
 import xarray as xr
 
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, rows_of
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, rows_of
 from attnscope.store.runs import skipped_note, skipped_of
 from attnscope.support.arguments import reads
 from attnscope.support.numbers import count, significant
@@ -15,8 +15,7 @@ from attnscope.support.numbers import count, significant
 _MOST = 400  # pairs of heads in the table; the dataset has all
 _TOKENS = 3  # in a cell
 _HEADS = (
-    Quantity("layer", unit="count", detail="data"),
-    Quantity("head", unit="head"),
+    *HEAD,
     Quantity(
         "copying",
         unit="share",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,7 +127,7 @@ def circuits(
             f"band (--band) is {band}; this model's largest offset is {length - 1}: use a smaller band"
         )
     settings = {"band": band, "tokens": tokens, "seed": seed}
-    signature = signature_of("circuits", named, _Nothing(), None, settings)
+    signature = signature_of("circuits", named, None, None, settings)
     attributes = {"signature": signature.to_json(), "model": loaded.name}
 
     def measured(_: object) -> xr.Dataset:
@@ -136,13 +135,6 @@ def circuits(
         return weights.dataset().assign_attrs(attributes)
 
     return at_once(out, signature, measured, repair=reading["repair"])
-
-
-class _Nothing:
-    """The texts of a verb that reads none."""
-
-    def sha256(self) -> str:
-        return hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from attnscope.capture.watch import Site
 from attnscope.explanation.arrays.components import StateMoments
 from attnscope.explanation.arrays.decomposition import append_one
 from attnscope.explanation.inputs import FOR_MATCHING, Windows, batches, model_inputs, read, token_ids, watching_inputs
-from attnscope.explanation.profiles import Reach, check_self_attention, pairs_at
+from attnscope.explanation.profiles import Reach, check_self_attention, check_tokens, pairs_at
 from attnscope.explanation.projections import Projections, projections
 from attnscope.explanation.tables import PositionTable, position_tables, word_table
 from attnscope.kernels.call import AttentionCall, Need
@@ -171,6 +171,7 @@ class Gathering:
             output, rows = measure(call, Need(band=self.band))
             if site.kind == "cross" or rows.band is None:
                 return output
+            check_tokens(site, states, self.ids.length)
             if site.index not in self.layers:
                 self.layers[site.index] = self._layer(site, call, states)
             if site.index not in sums:

@@ -257,6 +257,15 @@ def check_self_attention(model: PreTrainedModel, sites: Sequence[Site]) -> None:
         )
 
 
+def check_tokens(site: Site, states: Tensor, length: int) -> None:
+    """Raise an error if the states of a layer are not those of the tokens, as in BLT, which attends over patches."""
+    if states.shape[-2] != length:
+        raise AttnscopeError(
+            f"layer {site.index} ({site.name}) attends over {states.shape[-2]} states of a text of {length} tokens, so "
+            "they are not those of tokens. attnscope scan measures its weights"
+        )
+
+
 def check_target(target: np.ndarray, shape: tuple[int, ...], band: int) -> None:
     """Reject target offsets that are not one for each head, or beyond the band."""
     if target.shape != shape or target.dtype.kind not in "iu" or int(np.abs(target).max(initial=0)) > band:

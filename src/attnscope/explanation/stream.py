@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from attnscope.capture.families import is_attention, is_norm
 from attnscope.capture.watch import Site
 from attnscope.explanation.inputs import Inputs, observed_pass
+from attnscope.explanation.profiles import check_tokens
 from attnscope.explanation.projections import LayerRun, Projections, factor_of, projections
 from attnscope.explanation.tables import word_embedding
 from attnscope.kernels.call import AttentionCall
@@ -198,6 +199,8 @@ class _Recorder:
         return states.detach().cpu().reshape(self.length, -1).clone()
 
     def observe(self, site: Site, call: AttentionCall, query_states: Tensor, key_states: Tensor) -> Tensor:
+        for states in (query_states, key_states):
+            check_tokens(site, states, self.length)
         rows = [states.detach().cpu().reshape(self.length, -1).clone() for states in (query_states, key_states)]
         self.calls.append((site, call, rows[0], rows[1], len(self.events)))
         return output_of(call)

@@ -37,7 +37,7 @@ from attnscope.lineage.links import (
 )
 from attnscope.lineage.parallel_text import Lines, TaskText, check_parallel, is_unsegmented, lines_of_text, lines_sha256
 from attnscope.read.windows import TargetTokenizer
-from attnscope.results.schema import Finding, Quantity, Report, Row, Table, value_of
+from attnscope.results.schema import HEAD, Finding, Quantity, Report, Row, Table, value_of
 from attnscope.store.arrays import in_a_row
 from attnscope.store.files import VIEWS, InUseError, explained, local_folder
 from attnscope.store.folder import OwnedFolder
@@ -285,11 +285,7 @@ _SCORES = (
     *(Quantity(name, detail="data") for name in ("chance_level", "heads", "above", "below", "chosen_on_gold")),
     Quantity("gold_links_outside", unit="count", detail="data"),
 )
-_HEADS = (
-    Quantity("layer", unit="count", detail="data"),
-    Quantity("head", unit="head"),
-    *(Quantity(name, name.replace("_", " "), "percent") for name in ("error_rate", "precision", "recall")),
-)
+_HEADS = (*HEAD, *(Quantity(name, name.replace("_", " "), "percent") for name in ("error_rate", "precision", "recall")))
 _LINKS = (Quantity("line", detail="data"), Quantity("links", detail="data"))
 _CARE = {
     "Attention was not trained to align.": "The model's output may depend on other words. Other heads may align better "

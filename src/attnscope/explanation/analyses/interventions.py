@@ -25,7 +25,7 @@ from attnscope.explanation.study import POSITION_TABLE, Picture, Section, Study,
 from attnscope.explanation.tables import position_table, position_tables, replaced_positions, word_embedding
 from attnscope.kernels.call import AttentionCall
 from attnscope.measure.documents import units_of
-from attnscope.results.schema import Quantity, Row, Table, value_of
+from attnscope.results.schema import HEAD, Quantity, Row, Table, value_of
 from attnscope.support.arguments import Count, Draws, Seed
 from attnscope.support.checks import check_some
 from attnscope.support.errors import AttnscopeError
@@ -39,8 +39,7 @@ CHANGED = Section(
 
 
 _COLUMNS = (
-    Quantity("layer", unit="count", detail="data"),
-    Quantity("head", unit="head"),
+    *HEAD,
     Quantity("change"),
     Quantity("offset", unit="tokens", meaning="offset of the head's largest mean weight"),
     Quantity("weight_before", "before", "weight", "mean weight at that offset"),
