@@ -121,9 +121,10 @@ def test_what_is_clicked_in_a_view_is_read_back_in_python_and_saved_with_the_not
     pytest.importorskip("anywidget", reason="anywidget is not installed")
     page = run_all(browser, lab, "view")
     page.get_by_label("Layer 2, head 1", exact=True).click(timeout=120_000)
-    token = page.locator(".attnscope-view .queries .token").nth(5)
-    token.click()
-    page.locator(".attnscope-view .note", has_text="attends").wait_for()
+    page.locator(".attnscope-view canvas[aria-label*='layer 2, head 1']").wait_for()  # Python has answered
+    page.locator(".attnscope-view .queries .token").nth(5).click()
+    page.locator(".attnscope-view .queries .token.current[data-token='5']").wait_for()
+    page.wait_for_timeout(1000)  # a change waits until the kernel is idle
     page.locator(".jp-CodeCell").nth(2).locator(".jp-InputArea-editor").click()
     page.keyboard.press("Shift+Enter")
     page.get_by_text("chosen 2 1 5 [5, 6]").wait_for(timeout=60_000)

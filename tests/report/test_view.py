@@ -79,7 +79,7 @@ def test_bad_input_is_rejected(source, options, words):
 def test_the_page_holds_no_markup_of_the_text(tmp_path):
     page = attnscope.view("bundled", "</script><script>alert(1)</script> & <b>so</b> on").save(tmp_path / "view.html")
     text = page.read_text(encoding="utf-8")
-    assert text.count("<script") == 2  # its data and its program
+    assert text.count("<script") == 3  # its data, its words and its program
     held = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     assert "".join(held["meta"]["texts"]["text"]["tokens"]).startswith("<s> </script><script>alert(1)")
 
@@ -91,9 +91,15 @@ def test_a_token_of_the_page_shows_where_it_attends(view, visit, tmp_path):
     weights = view.maps.weights(0, 1)[5]
     tokens = view.maps.texts["text"]
     best = int(weights.argmax())
-    page.locator(".note", has_text=f"attends most to “{tokens[best].strip()}” ({weights[best]:.0%})").wait_for()
-    shade = page.locator(".queries .token").nth(best).evaluate("token => token.style.getPropertyValue('--weight')")
+    page.locator(
+        ".note", has_text=f"attends most to “{tokens[best].replace(' ', '␣')}” ({weights[best]:.0%})"
+    ).wait_for()
+    shade = page.locator(".queries .token").nth(best).evaluate("token => token.style.getPropertyValue('--w')")
     assert float(shade) == pytest.approx(weights[best] ** 0.5, rel=0.02)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.locator(".queries .token.current[data-token='6']").wait_for()
+    assert page.evaluate("document.activeElement.dataset.token") == "6"
 
 
 def test_a_figure_has_the_width_and_the_letters_of_a_paper(view, tmp_path):

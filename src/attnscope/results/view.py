@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +26,7 @@ from attnscope.read.encoded import Sources
 from attnscope.read.windows import Window
 from attnscope.results.figures.attention import attention
 from attnscope.results.figures.style import PAGE
-from attnscope.results.page.parts import encode
+from attnscope.results.page import parts
 from attnscope.results.translate import language, messages_of_script, translate
 from attnscope.store.files import explained, write_output
 from attnscope.support.errors import AttnscopeError
@@ -40,7 +39,7 @@ HELD = 1_200_000  # bytes of maps in a page
 _SIDE = {400: 24, 1 << 30: 12}  # pixels on a side of a small map, by the number of heads
 _ROWS = 512  # of a map in memory at once
 _EACH_TILE = 8  # queries of each tile of a small map, at least
-_HERE = Path(__file__).parent / "page"
+_SCRIPT, _STYLE = parts.together("draw.js", "window.js", "view.js"), parts.together("view.css")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class Maps:
         n, m = call.query.shape[2], call.key.shape[2]
         while -(-n // tile) * -(-m // tile) > cells:
             tile += 1
-        return {"n": n, "m": m, "tile": tile, "codes": encode(self.tiles(layer, head, tile))}
+        return {"n": n, "m": m, "tile": tile, "codes": parts.encode(self.tiles(layer, head, tile))}
 
     def meta(self, known: Mapping[tuple[int, int], np.ndarray] | None = None) -> dict[str, Any]:
         """Data of a view before any head is opened: layers, tokens, and a small map of each head.
@@ -114,13 +113,12 @@ class Maps:
         rows = torch.cat([*weight_rows(some, head, len(queries))]).cpu().numpy()
         first_rows = np.searchsorted(queries.cpu().numpy(), np.arange(0, call.query.shape[2], tile))
         tiled = np.maximum.reduceat(np.maximum.reduceat(rows, first_rows, 0), np.arange(0, rows.shape[1], tile), 1)
-        return encode(_thumb(tiled, side))
+        return parts.encode(_thumb(tiled, side))
 
 
 def _words() -> dict[str, str]:
     """The messages of the view's script in the language of pages."""
-    messages = messages_of_script((_HERE / "view.js").read_text(encoding="utf-8"))
-    return {message: other for message in messages if (other := translate(message)) != message}
+    return {message: other for message in messages_of_script(_SCRIPT) if (other := translate(message)) != message}
 
 
 def largest_in_tiles(weights: np.ndarray, tile: int) -> np.ndarray:
@@ -189,19 +187,17 @@ class View:
             "held": held,
             "start": {"layer": self.layer, "head": self.head, "token": self.token},
         }
-        data["words"] = _words()
-        script = (_HERE / "view.js").read_text(encoding="utf-8").replace("export default { render };", "")
-        script = script.replace("export function", "function")
-        written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
         return (
             f'<!doctype html><html lang="{language()}"><head><meta charset="utf-8">'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
             'script-src \'unsafe-inline\'"><meta name="viewport" content="width=device-width, initial-scale=1">'
             f'<meta name="color-scheme" content="light dark"><title>{html.escape(self.name)}</title><style>'
-            f"body {{ margin: 1rem }}\n{(_HERE / 'view.css').read_text(encoding='utf-8')}</style></head><body>"
+            f"body {{ margin: 1rem }}\n{_STYLE}</style></head><body>"
             f'<header><h1 style="font:650 20px system-ui">{html.escape(self.name)}</h1></header><main id="view"></main>'
-            f'<script type="application/json" id="data">{written}</script><script type="module">{script}\n'
-            'page(document.getElementById("view"), JSON.parse(document.getElementById("data").textContent));'
+            f'<script type="application/json" id="data">{parts.script_json(data)}</script>'
+            f'<script type="application/json" id="words">{parts.script_json(_words())}</script>'
+            f'<script type="module">{_SCRIPT}\n'
+            'mountPage(document.getElementById("view"), JSON.parse(document.getElementById("data").textContent));'
             "</script></body></html>"
         )
 
@@ -221,7 +217,7 @@ def _widget_class() -> Any:
     import traitlets
 
     class AttentionView(View, anywidget.AnyWidget):
-        _esm, _css = _HERE / "view.js", _HERE / "view.css"
+        _esm, _css = f"{_SCRIPT}\nexport default {{ render }};", _STYLE
         layer = traitlets.Int(0).tag(sync=True)
         head = traitlets.Int(0).tag(sync=True)
         token = traitlets.Int(None, allow_none=True).tag(sync=True)
@@ -257,9 +253,7 @@ def _widget_class() -> Any:
             if bundle is None:
                 return None
             data, metadata = bundle
-            from attnscope.results.page.parts import picture
-
-            image = picture(self.figure())
+            image = parts.picture(self.figure())
             return {**data, "text/html": f'<img src="{image.source}" alt="{html.escape(repr(self))}">'}, metadata
 
     return AttentionView

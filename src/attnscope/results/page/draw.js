@@ -19,6 +19,12 @@ const html = (tag, attributes = {}, ...children) => fill(document.createElement(
 const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 const byId = (id) => document.getElementById(id);
 
+function moveFocus(items, from, to) {
+  items[from].tabIndex = -1;
+  items[to].tabIndex = 0;
+  items[to].focus();
+}
+
 function say(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -38,10 +44,10 @@ function ticks(low, high, count) {
   return found;
 }
 
-// Colours. Dark paper when the reader prefers it, and never in print.
+// Colours: those of the element that is drawn in, a page or the view in a notebook. Never dark in print.
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-let printing = false;
-const dark = () => prefersDark.matches && !printing;
+let home = document.body, printing = false;
+const dark = () => !printing && getComputedStyle(home).backgroundColor.match(/[\d.]+/g).slice(0, 3).every((part) => part < 128);
 
 const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
 const WEIGHT = {
@@ -60,7 +66,7 @@ function ramp(stops) {
 const weightRamp = () => ramp(dark() ? WEIGHT.dark : WEIGHT.light);
 const signedRamp = () => ramp(["#0072b2", dark() ? "#2c323a" : "#f1f1f1", "#d55e00"]);
 const css = (rgb) => `rgb(${rgb.join(" ")})`;
-const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const variable = (name) => getComputedStyle(home).getPropertyValue(name).trim();
 
 /** Width to draw a chart at: that of its box, so that letters keep their size on any screen. */
 const widthOf = (node, most = 760) => Math.max(240, Math.min(most, Math.floor(node.clientWidth) || most));

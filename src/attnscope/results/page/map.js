@@ -67,12 +67,6 @@ function buildCells(grid) {
   });
 }
 
-function moveFocus(items, from, to) {
-  items[from].tabIndex = -1;
-  items[to].tabIndex = 0;
-  items[to].focus();
-}
-
 /** The head that an arrow key leads to, or null. */
 function step(from, key) {
   const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads, ArrowDown: heads }[key], to = from + by;

@@ -151,7 +151,7 @@ def write_page(
         data["data"] = named | translate_data(heads, _WORDS)
         scripts = ["draw.js", "map.js", *scripts]
     scripts = [*(scripts or ["draw.js"]), "common.js", *(["start.js"] if heads is not None else [])]
-    js = _together(*scripts)
+    js = together(*scripts)
     words = {message: translate(message) for message in messages_of_script(js)}
     shown |= {"report": report, "heads": heads, "links": links}
     page: Any = _PAGES.get_template(f"{template}.html.j2").make_module(shown)
@@ -172,7 +172,7 @@ def write_page(
             **{name: script_json(value) for name, value in data.items()},
         },
         signature=json.dumps(report.signature, indent=2, ensure_ascii=False),
-        css=_together("page.css"),
+        css=together("page.css"),
         js=js,
     )
     with explained(f"write the report to {path}", "Choose another folder, or free some disk space"):
@@ -182,7 +182,8 @@ def write_page(
     return path
 
 
-def _together(*names: str) -> str:
+def together(*names: str) -> str:
+    """The text of some files of pages."""
     return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
 
 

@@ -31,19 +31,7 @@ function buildWindow() {
       input.addEventListener("change", () => { state[name] = input.value; paintMapOfHead(); showToken(kept()); });
     }
   }
-  const canvas = byId("map");
-  const chosen = ([query, key]) => (state.direction === "from" ? query : key);
-  canvas.addEventListener("pointermove", (event) => {
-    const cell = drawn?.cell(event.offsetX, event.offsetY);
-    if (!cell || !state.map) { byId("map-readout").textContent = ""; return; }
-    byId("map-readout").textContent = sayCell(...cell);
-    showToken(chosen(cell));
-  });
-  canvas.addEventListener("pointerleave", () => { byId("map-readout").textContent = ""; showToken(kept()); });
-  canvas.addEventListener("click", (event) => {
-    const cell = drawn?.cell(event.offsetX, event.offsetY);
-    if (cell) keepToken(chosen(cell));
-  });
+  listenToMap(byId("map"), byId("map-readout"), { drawn: () => drawn, direction: () => state.direction, say: sayPlace, kept, show: showToken, keep: keepToken });
 }
 
 /** Turn to another window, at the same head. */
@@ -85,7 +73,7 @@ function openWindow() {
 }
 
 /** A cell of the map, in words. */
-function sayCell(query, key) {
+function sayPlace(query, key) {
   const { map } = state, { queries, keys } = sides();
   if (map.tile) {
     const at = (token) => Math.floor(token / map.tile), span = (token, all) => `${at(token) * map.tile}–${Math.min((at(token) + 1) * map.tile, all) - 1}`;
@@ -93,7 +81,7 @@ function sayCell(query, key) {
     return t`queries ${span(query, map.n)} → keys ${span(key, map.m)}: ${say(map.share[i], 2)} of their weight; the largest weight is ${say(map.most[i], 2)}`;
   }
   const weight = partners(map, query, "from").find((p) => p.position === key)?.weight;
-  return t`query ${query} “${names[queries][query]}” → key ${key} “${names[keys][key] ?? "…"}”: ` + (weight ? say(weight, 2) : map.rest[query] > 0 ? t`not stored, small` : "0");
+  return sayCell(query, names[queries][query], key, names[keys][key] ?? "…", weight ? say(weight, 2) : map.rest[query] > 0 ? t`not stored, small` : "0");
 }
 
 /** The share of the head's weight that the map shows, and in which form. */
@@ -135,19 +123,10 @@ function buildText(text) {
     else boxes.line.append(chip, "\u200b");
   });
   if (picture) box.append(boxes.line, boxes.grid);
-  const tokenOf = (event) => (event.target.dataset.token === undefined || text !== chosenText() ? null : Number(event.target.dataset.token));
-  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const t = tokenOf(event); if (t !== null) showToken(t); });
-  for (const kind of ["pointerleave", "focusout"]) box.addEventListener(kind, () => showToken(kept()));
-  box.addEventListener("click", (event) => { const t = tokenOf(event); if (t !== null) keepToken(t); });
-  box.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); keepToken(tokenOf(event) ?? kept()); }
-    const from = tokenOf(event), placed = onImage.get(from), line = (frames || picture?.columns) ?? 1;
-    const below = (across) => (placed ? placed.view.tokens[placed.place + across * placed.view.columns] - from : across * line);
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: below(-1), ArrowDown: below(1) }[event.key];
-    if (from === null || !step) return;
-    event.preventDefault();
-    if (chips[text][from + step]) moveFocus(chips[text], from, from + step);
-  });
+  listenToTokens(box, chips[text], { answers: () => text === chosenText(), kept, show: showToken, keep: keepToken, below: (from, across) => {
+    const placed = onImage.get(from);
+    return placed ? placed.view.tokens[placed.place + across * placed.view.columns] - from : across * (frames || picture?.columns || 1);
+  } });
   if (frames) box.style.setProperty("--frames", frames);
   const marks = ROLES.filter((role) => roles.includes(role)).map((role) => html("span", { "data-role": role }, role));
   byId("texts").append(html("div", {}, title, ...(marks.length ? [html("p", { class: "hint roles" }, ...marks)] : []), box));
@@ -218,25 +197,15 @@ function showToken(token) {
   const { direction } = state, found = partners(state.map, token, direction), here = chosenText(), there = otherText();
   const most = found[0]?.weight ?? 1;
   const scale = pictureOf(shared, state.window) ? Math.max(most, 0.01) : 1; // text: 1 is full; over an image small weights are enlarged
-  const weights = new Map(found.flatMap((p) => Array.from({ length: p.last - p.position + 1 }, (_, i) => [p.position + i, p.weight])));
   const onImages = Math.max(...found.filter((p) => onImage.has(p.position)).map((p) => p.weight), 0.01); // what is less is not drawn as much
   const visible = !crossed() && data.layerKinds[layerOf(state.head)] === "causal" ? token + 1 : names[there].length;
   const flat = direction === "from" && !state.map.tile && most < 2 / visible;
-  chips.forEach((all, text) => all.forEach((chip, i) => {
-    const weight = text === there ? weights.get(i) ?? 0 : 0, chosen = text === here && i === token;
-    chip.style.setProperty("--w", weight ? Math.sqrt(weight / (onImage.has(i) ? onImages : scale)).toFixed(3) : 0);
-    chip.classList.toggle("flat", flat && !!weight);
-    chip.classList.toggle("current", chosen);
-    chip.setAttribute("aria-selected", chosen);
-    chip.tabIndex = text === here && i === kept() ? 0 : -1;
-  }));
+  shadeTokens(chips, { here, there, token, kept: kept(), found, flat, shade: (weight, i) => weight / (onImage.has(i) ? onImages : scale) });
   nameTexts();
   sayViews(found, direction);
   const picture = pictureOf(shared, state.window);
   byId("tokens-title").replaceChildren(`${byId("tab-text").textContent} `, html("span", { class: "count" }, `${picture ? t`red` : views.length ? t`blue, over images red` : t`blue`}: ${direction === "from" ? t`tokens that the outlined token attends to` : t`tokens that attend to the outlined token`}`));
-  byId("note").textContent = !found.length ? "" : flat ? t`“${names[here][token]}” attends nearly uniformly: its largest weight is ${say(most, 2)}.`
-    : direction === "from" ? t`“${names[here][token]}” attends most to “${names[there][found[0].position] ?? "…"}” (${share(most)}).`
-    : t`“${names[here][token]}” receives most from “${names[there][found[0].position] ?? "…"}” (${share(most)} of that query's weight).`;
+  byId("note").textContent = found.length ? sayMost(direction, flat, names[here][token], names[there][found[0].position] ?? "…", most) : "";
   const table = byId("partners");
   const what = direction === "from" ? t`attends to` : t`is attended to by`;
   table.caption.replaceChildren(html("strong", {}, html("bdi", {}, names[here][token])), t` (position ${token})` + (state.map.tile ? t` and its tile` : ""), ` ${what}`);

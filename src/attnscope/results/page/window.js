@@ -1,13 +1,13 @@
 // The windows: unpacking one head's weights, reading rows and columns, drawing the map.
 
+const bytesOf = (packed) => Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
 /** The bytes that were packed; only what is looked at is ever inflated. */
 async function inflate(packed) {
-  const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stream = new Blob([bytesOf(packed)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 const unpackJson = async (packed) => JSON.parse(new TextDecoder().decode(await inflate(packed)));
-const weightTable = ({ steps, octaves }) => Float32Array.from({ length: 256 }, (_, c) => (c ? 2 ** (((c - steps - 1) * octaves) / steps) : 0));
+const weightTable = ({ steps = 254, octaves = 16 } = {}) => Float32Array.from({ length: 256 }, (_, c) => (c ? 2 ** (((c - steps - 1) * octaves) / steps) : 0));
 
 /** One head of `n` queries token by token -> {n, start, query, key, weight, rest, share}; row i is start[i]..start[i + 1]. */
 async function unpackMap([packed, share], n, shared) {
@@ -77,12 +77,14 @@ function running(token) {
  */
 function drawMap(canvas, map, view) {
   const ratio = devicePixelRatio || 1, width = Math.max(240, Math.floor(canvas.clientWidth));
-  const left = view.rows ? Math.min(96, width * 0.26) : 46, top = view.rows ? left + 14 : 34, side = width - left - 6;
+  const paper = canvas.getContext("2d");
+  paper.font = fontOf(12);
+  const room = (names) => Math.max(60, ...names.map((name) => paper.measureText(name).width + 14));
+  const left = view.rows ? Math.min(96, width * 0.26, room(view.rows)) : 46, top = view.rows ? Math.min(left, room(view.columns)) + 14 : 34, side = width - left - 6;
   const box = { left, top, side, width, height: top + side + 6, cellX: side / view.keyCount, cellY: side / view.count };
   canvas.style.height = `${box.height}px`;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(box.height * ratio);
-  const paper = canvas.getContext("2d");
   paper.scale(ratio, ratio);
   paper.fillStyle = variable("--card");
   paper.fillRect(0, 0, width, box.height);
@@ -179,8 +181,9 @@ function drawOutline(paper, { left, top, side, cellX, cellY }, { first, count, k
   paper.restore();
 }
 
+const fontOf = (size) => `${size}px ${getComputedStyle(home).fontFamily}`;
+
 function drawNames(paper, { left, top, cellX, cellY }, view) {
-  const font = (size) => `${size}px ${getComputedStyle(document.body).fontFamily}`;
   const { first, count, keyFirst, keyCount } = view;
   const upright = (text, x, y, align) => {
     paper.save();
@@ -193,7 +196,7 @@ function drawNames(paper, { left, top, cellX, cellY }, view) {
   paper.fillStyle = variable("--muted");
   paper.textBaseline = "middle";
   if (view.rows) {
-    paper.font = font(Math.min(12, Math.max(8, cellY * 0.72)));
+    paper.font = fontOf(Math.min(12, Math.max(8, cellY * 0.72)));
     const fit = (text) => {
       let shown = Array.from(text);
       while (shown.length > 1 && paper.measureText(shown.join("")).width > left - 12) shown = [...shown.slice(0, -2), "…"];
@@ -205,17 +208,67 @@ function drawNames(paper, { left, top, cellX, cellY }, view) {
       upright(fit(view.columns[keyFirst + i]), left + (i + 0.5) * cellX, top - 5, "left");
     }
   } else {
-    paper.font = font(11);
+    paper.font = fontOf(11);
     const marks = (low, size) => ticks(low, low + size - 1, 4).filter(Number.isInteger);
     paper.textAlign = "center";
     for (const value of marks(keyFirst, keyCount)) paper.fillText(value, left + (value - keyFirst + 0.5) * cellX, top - 10);
     paper.textAlign = "right";
     for (const value of marks(first, count)) paper.fillText(value, left - 9, top + (value - first + 0.5) * cellY);
   }
-  paper.font = font(11);
+  paper.font = fontOf(11);
   paper.fillStyle = variable("--text");
   paper.textAlign = "left";
   paper.fillText(t`key →`, left, 8);
   if (view.rows) paper.fillText(t`query ↓`, 2, top - 8);
   else upright(t`← query`, 8, top, "right");
 }
+
+/**
+ * The tokens in a box answer to pointer and keys: `show(token)` and, after a click or Enter, `keep(token, event)`.
+ * `answers` says whether this text is the one to choose in, `below` how far the lines above and below are.
+ */
+function listenToTokens(box, chips, { answers, kept, show, keep, below = () => 0 }) {
+  const tokenOf = (event) => (event.target.dataset.token === undefined || !answers() ? null : Number(event.target.dataset.token));
+  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, (event) => { const token = tokenOf(event); if (token !== null) show(token); });
+  for (const kind of ["pointerleave", "focusout"]) box.addEventListener(kind, () => show(kept()));
+  box.addEventListener("click", (event) => { const token = tokenOf(event); if (token !== null) keep(token, event); });
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); keep(tokenOf(event) ?? kept(), event); }
+    const from = tokenOf(event);
+    const step = { ArrowLeft: () => -1, ArrowRight: () => 1, ArrowUp: () => below(from, -1), ArrowDown: () => below(from, 1) }[event.key]?.();
+    if (from === null || !step) return;
+    event.preventDefault();
+    if (chips[from + step]) moveFocus(chips, from, from + step);
+  });
+}
+
+/** A map answers to the pointer: `say` a cell in words, `show` and `keep` its query or its key. */
+function listenToMap(canvas, readout, { drawn, direction, say, kept, show, keep }) {
+  const cellAt = (event) => drawn()?.cell(event.offsetX, event.offsetY), chosen = ([query, key]) => (direction() === "from" ? query : key);
+  canvas.addEventListener("pointermove", (event) => {
+    const cell = cellAt(event);
+    readout.textContent = cell ? say(...cell) : "";
+    if (cell) show(chosen(cell));
+  });
+  canvas.addEventListener("pointerleave", () => { readout.textContent = ""; show(kept()); });
+  canvas.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) keep(chosen(cell)); });
+}
+
+/** Shade the tokens of text `there` by their weights, `shade` of each, and mark the chosen token of text `here`. */
+function shadeTokens(chips, { here, there, token, kept, found, flat, shade = (weight) => weight }) {
+  const weights = new Map(found.flatMap((p) => Array.from({ length: p.last - p.position + 1 }, (_, i) => [p.position + i, p.weight])));
+  chips.forEach((all, text) => all.forEach((chip, i) => {
+    const weight = text === there ? weights.get(i) ?? 0 : 0, chosen = text === here && i === token;
+    chip.style.setProperty("--w", weight ? Math.sqrt(shade(weight, i)).toFixed(3) : 0);
+    chip.classList.toggle("flat", flat && !!weight);
+    chip.classList.toggle("current", chosen);
+    chip.setAttribute("aria-selected", chosen);
+    chip.tabIndex = text === here && i === kept ? 0 : -1;
+  }));
+}
+
+/** Where a token attends most, or what it receives most from. */
+const sayMost = (direction, flat, token, other, most) => (flat ? t`“${token}” attends nearly uniformly: its largest weight is ${say(most, 2)}.`
+  : direction === "from" ? t`“${token}” attends most to “${other}” (${share(most)}).`
+  : t`“${token}” receives most from “${other}” (${share(most)} of that query's weight).`);
+const sayCell = (query, from, key, to, weight) => t`query ${query} “${from}” → key ${key} “${to}”: ${weight}`;
