@@ -20,6 +20,7 @@ from attnscope_yamamoto2023.models import SHAPES, Subject, is_shaped_like, publi
 from attnscope_yamamoto2023.rows import ROWS, other_side, paper_table
 from tests.families import tiny
 from tests.mechanism.planted_roberta import FULL, HEADS, SHARES, SMALL, config_of, planted_roberta, random_ids
+from tests.report.planted_explanation import explain_page_of
 
 REACTIONS = Path(__file__).parents[2] / "examples" / "reactions.txt"
 VERDICTS = {"agrees", "differs", "descriptive", "same shape, other weights", "not comparable", "not run"}
@@ -31,7 +32,7 @@ NOT_RUN = (20, 21, 22, 23, 25, 26)
 def few_analyses():
     """Beside those of the paper: the others have tests of their own."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "waves")])
+        patched.setattr(_explain, "ANALYSES", [known_analyses()[name] for name in ("forms", "waves", "spectra")])
         yield
 
 
@@ -185,6 +186,14 @@ def test_explain_keeps_the_papers_figures_and_table(run):
     again = explain(limit=4, analyses=["yamamoto2023"], out=place)
     xr.testing.assert_identical(again["paper"].to_dataset(), tree["paper"].to_dataset())
     assert again.attrs["skipped"] == tree.attrs["skipped"]
+
+
+def test_a_figure_of_the_paper_in_another_section_is_found_by_its_number(run, tmp_path):
+    page = explain_page_of(run[1], tmp_path / "r.html").read_text(encoding="utf-8")
+    listed = page.index('<a href="#figure-spectra-by-layer">Figure 5: frequencies by layer</a>')
+    assert page.index('id="paper"') < listed < page.index('id="figure-paper_figure_1"')
+    plate = page[page.index('<figure id="figure-spectra-by-layer">') :]
+    assert plate.index("This is figure 5 of the paper.") < plate.index("</figure>")
 
 
 def test_heads_that_do_the_same_stand_in(run):

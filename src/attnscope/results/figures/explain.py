@@ -58,11 +58,14 @@ def grid(report: Report) -> Figure | None:
 def sections(report: Report, drawn: Mapping[str, Figure]) -> list[Section]:
     """The sections of the page with figures, in the order of the catalogue."""
     shown: dict[AnalysisSection, list[PagePicture]] = {}
+    copies = [one for analysis in analyses_of(report.result) for one in analysis.pictures if one.same_as]
+    numbers = {one.same_as: one.title.partition(":")[0].split()[-1] for one in copies}  # in the paper
     for analysis in known_analyses().values():
         for one in analysis.pictures:
             if not (one.on_page and not one.same_as and one.name in drawn and analysis.section is not None):
                 continue
             reading, figure = _words(one.reading, report), drawn[one.name]
+            reading += f" This is figure {numbers[one.name]} of the paper." if one.name in numbers else ""
             if one.with_tokens:
                 labels = (label.get_text() for axes in figure.axes for label in axes.get_yticklabels())
                 reading = f"{reading} {pieces_note(labels)}".rstrip()
