@@ -378,7 +378,7 @@ def _describe_search(tree: xr.DataTree, rows: Sequence[Row], ablations: Sequence
     named = ", ".join(f"{_name(row)} ({row['searched']:+.3f})".replace("-", "−") for row in first)
     alone = sum(any(row[f"{name}_shown"] for name in ablations) for row in first)
     tested = any(row["matters"] is not None for row in first)
-    single = f"{alone or 'none'} of these {'has' if alone < 2 else 'have'} a significant effect alone"  # noqa: PLR2004
+    single = f"{alone} of these {'has' if alone == 1 else 'have'} a significant effect alone"
     return [f"{opening}the largest estimates are {named} nats, without a test{f'; {single}' * tested}."]
 
 
@@ -411,7 +411,7 @@ def _describe_significant(rows: Sequence[Row], ablations: Sequence[str], over: s
         needed = sum(row["matters"] == 1 for row in sharp)
         many = "head puts" if len(sharp) == 1 else "heads put"
         sentences.append(
-            f"{len(sharp)} {many} at least half of all weight at one offset; removing {needed or 'none'} of them "
+            f"{len(sharp)} {many} at least half of all weight at one offset; removing {needed} of them "
             f"significantly raises the loss{' under every ablation' * several}."
         )
     return sentences
