@@ -8,7 +8,6 @@ import xarray as xr
 from attnscope import AttnscopeError
 from attnscope.comparison.contrasts import contrast_rows, describe_contrasts
 from attnscope.comparison.diff import changes_of
-from attnscope.detection.report import counts_of
 from attnscope.explanation.catalogue import analyses_of
 from attnscope.explanation.report import rank_explanations
 from attnscope.intervention.patch_findings import patched_positions
@@ -30,7 +29,7 @@ READERS = {
     "explain": (rank_explanations, analyses_of, lambda tree: report_of("explain", tree), explain_figures),
     "intervene": (verdicts, lambda tree: report_of("intervene", tree)),
     "patch": (patched_positions, lambda tree: report_of("patch", tree)),
-    "roles": (counts_of, lambda result: report_of("roles", result)),
+    "roles": (lambda result: report_of("roles", result),),
     "diff": (changes_of, lambda result: report_of("diff", result)),
     "contrasts": (contrast_rows, describe_contrasts),
     "scan": (rank_heads, heads_far_from_uniform, peaks, over_documents),

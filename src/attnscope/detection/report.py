@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 _NAMED = 4  # roles in the headline
 
 
-@reads("roles")
-def counts_of(roles: xr.Dataset) -> list[Row]:
-    """How many heads have each role, next to uniform attention and the controls."""
-    return role_rows(roles)
-
-
 def role_rows(roles: xr.Dataset) -> list[Row]:
-    """The same of any result with the scores of roles."""
+    """How many heads have each role, next to uniform attention and the controls."""
     rows: list[Row] = []
     controls = controls_of(roles)
     for name in map(str, roles.role.values):

@@ -259,10 +259,6 @@ class Dropout(nn.Module):
         stays = words.view(torch.int16)[: states.numel()].view(states.shape) >= dropped - _LEVELS // 2
         return states * stays * (_LEVELS / (_LEVELS - dropped))
 
-    def extra_repr(self) -> str:
-        """The rate, for `print`."""
-        return f"rate={self.rate}"
-
 
 class EncoderLayer(nn.Module):
     """Self-attention over the whole text, then the feed-forward part."""
