@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnscope.kernels.reference import check_width, masked_softmax
+from attnscope.kernels.reference import check_width
 from attnscope.support.checks import check_least
 from attnscope.support.errors import AttnscopeError
 
@@ -194,5 +194,7 @@ def look(
     weights : Tensor
         ``(batch, query, key)``, rows sum to 1; padding has exactly 0, and a row without any token is all zeros.
     """
-    weights = masked_softmax(score.compare(query, prepared), None if mask is None else mask.unsqueeze(-2))
+    scores = score.compare(query, prepared)
+    mask = (torch.ones_like(prepared[..., 0], dtype=torch.bool) if mask is None else mask).unsqueeze(-2)
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
     return weights @ values, weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -400,23 +401,25 @@ def _curve(log: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def _train_at_once(systems: Sequence[System], tell: Tell) -> bool:
-    """Train in processes of their own, as many at a time as there are threads for; false if for one only."""
+    """Train in processes of their own, twice as many at a time as there are threads for; false if for one only."""
     configs = [system.config for system in systems if system.config is not None]
     most = threads_of_one() // max((config.threads or threads_of_one() for config in configs), default=1)
     if most < 2 or len(systems) < 2:  # noqa: PLR2004 nothing to do at once
         return False
+    memory = os.environ | dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(2**30))  # keep blocks
     waiting, running = list(zip(systems, configs, strict=True)), dict[str, subprocess.Popen[bytes]]()
     with tempfile.TemporaryDirectory() as place:
         try:
             while waiting or running:
-                while waiting and len(running) < most:
+                while waiting and len(running) < 2 * most:  # three on two processors: none waits for the last
                     system, config = waiting.pop(0)
                     folder = system.folder
                     file = Path(place) / f"{folder.name}.yaml"
                     file.write_bytes(config_bytes(config))
                     words = [sys.executable, "-m", "attnscope", "train", file, "--out", folder, "--device", "cpu"]
+                    to: Any = {"stderr": subprocess.STDOUT, "env": memory}
                     with file.with_suffix(".txt").open("wb") as told:
-                        running[folder.name] = subprocess.Popen(words, stdout=told, stderr=subprocess.STDOUT)  # noqa: S603
+                        running[folder.name] = subprocess.Popen(words, stdout=told, **to)  # noqa: S603
                 time.sleep(0.2)
                 for name in [name for name, process in running.items() if process.poll() is not None]:
                     if running.pop(name).returncode:

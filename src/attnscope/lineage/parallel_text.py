@@ -9,6 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -207,6 +208,7 @@ class _Phrase:
     order: tuple[int, ...]
 
     @classmethod
+    @cache
     def of(cls, word: str) -> _Phrase:
         return cls((word,), (0,) if word in NOTATION else ())
 
@@ -303,6 +305,7 @@ def _number(generator: random.Random) -> _Phrase:
     return _Phrase.join([*map(_Phrase.of, words), _below_hundred(generator.randint(1, 99))])
 
 
+@cache
 def _below_hundred(number: int) -> _Phrase:
     tens, ones = divmod(number, 10)
     if tens < 2 or not ones:  # noqa: PLR2004

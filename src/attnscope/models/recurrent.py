@@ -166,7 +166,11 @@ class RecurrentDecoder(nn.Module):
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         weights: list[Tensor] = []
-        for previous in embedded.unbind(1):
+        if self.score is None and isinstance(self.cell, nn.GRUCell):  # the same context: all steps as one call
+            read = torch.cat([embedded, context.unsqueeze(1).expand(-1, embedded.shape[1], -1)], -1)
+            made = torch.gru(read, state[0][None], [*self.cell.parameters()], True, 1, 0, self.training, False, True)[0]
+            states, contexts, state = [*made.unbind(1)], [context] * tokens.shape[1], (made[:, -1],)
+        for previous in embedded.unbind(1)[len(states) :]:
             read = torch.cat([previous, context], -1)
             state = (self.cell(read, state[0]),) if isinstance(self.cell, nn.GRUCell) else self.cell(read, state)
             if self.score is not None and cache.prepared is not None:
